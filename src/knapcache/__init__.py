@@ -1,0 +1,1 @@
+"""knapcache: an LLM response cache that learns what is worth keeping."""

@@ -1,0 +1,36 @@
+"""Frozen values that cross the borders between layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Decision(NamedTuple):
+    """What a policy wants done with an answer that was just paid for. The caller acts."""
+
+    admit: bool
+    """Keep the answer."""
+    evicted: tuple[int, ...]
+    """Ids whose answers must go, in the order they were given up. May hold the id itself, when its older answer goes too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """A set of items the Oracle chose, with a certificate of how good it is."""
+
+    chosen: npt.NDArray[np.bool_]
+    """One flag an item. Their sizes never sum to more than the capacity."""
+    value: float
+    """Sum of the chosen values."""
+    upper_bound: float
+    """No feasible set is worth more than this."""
+    gap: float
+    """upper_bound − value, never negative."""
+    proven: bool
+    """The answer is as good as was asked for; False only when the budget ran out first."""
+    price: float
+    """Break density λ: what one more unit of capacity would be worth, to first order. 0 when everything fits."""
