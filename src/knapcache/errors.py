@@ -1,9 +1,9 @@
 """Every error knapcache raises on purpose.
 
-    KnapcacheError
-    ├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used; says what was given and what is allowed
-    ├── MissingExtra (also ImportError)   a command needs a package that is not installed; says which extra brings it
-    └── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
+KnapcacheError
+├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
+├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
+└── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 """
 
 

@@ -1,28 +1,35 @@
 """The one place that knows Numba.
 
-A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, keeps the machine
-code on disk for every later process, and releases the GIL while it runs, so that a live cache can solve a knapsack on a
-background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function itself: slow, but a debugger
-steps through it, and the tests run part of the suite that way to show that both are the same program.
+A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, keeps the
+machine code on disk for every later process, and releases the GIL while it runs, so that a live cache can solve a
+knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function itself:
+slow, but a debugger steps through it, and the tests run part of the suite that way to show that both are the same
+program.
 
-Three things here are ours because Numba's own disk cache cannot do them:
+Four things here are ours because Numba's own disk cache cannot do them:
 
-* Numba recompiles a function when *its own* file changes, not when a function it calls changes in another file; the caller
-  goes on running stale code. Here the stamp is a digest of every source file of knapcache.
-* Numba cannot find a kernel again that closes over other kernels (`replay_loop(arrive, settle)`), because it identifies a
-  compiled function by a random id. Here it is identified by its module and name, which with that digest says it all.
-* The first compilation takes a while; on a terminal it says so.
+* Numba recompiles a function when *its own* file changes, not when a function it calls changes in another file; the
+  caller goes on running stale code. Here the stamp is a digest of every source file of knapcache, and of the files
+  around every function from elsewhere that the kernel closes over.
+* Numba cannot find a kernel again that closes over other kernels (`replay_loop(arrive, settle)`), because it
+  identifies a compiled function by a random id. Here it is identified by its module, name and line, and by what it
+  closes over, which with that digest says it all.
+* Numba numbers its files through an index that two processes can read at the same moment, and then one number means
+  two functions. Here the name of a file is a digest of what it holds, and there is no index.
+* The first compilation takes a while; on a terminal it says so. Where nothing can be written, every run compiles.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import platformdirs
@@ -45,27 +52,66 @@ def records(fields: list[tuple[str, str]], length: int) -> Records:
     return array if COMPILED else array.view(np.recarray)
 
 
-def identity(value: object) -> str:
-    """What a value that a kernel closes over *is*, in words that are the same in every process."""
-    function = getattr(value, "py_func", value)
-    if not callable(function):
+def _closed_over(function: Callable[..., Any]) -> Iterator[Any]:
+    """What a function takes from the function around it, and the defaults of its own arguments."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell: the function calls itself and is just being defined
+            yield cell.cell_contents
+    yield from getattr(function, "__defaults__", None) or ()
+
+
+def identity(value: object, above: tuple[object, ...] = ()) -> str:
+    """What a value that a kernel closes over *is*, in words that are the same in every process.
+
+    `above` are the functions on the way to it, so that one that calls itself comes to an end.
+    """
+    function: Any = getattr(value, "py_func", value)
+    if isinstance(value, np.ndarray):  # its repr leaves out the middle
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, tuple):
+        return "(" + ",".join(identity(part, above) for part in value) + ")"
+    if not hasattr(function, "__qualname__"):
         return repr(value)
-    cells = ",".join(identity(cell.cell_contents) for cell in function.__closure__ or ())
-    return f"{function.__module__}.{function.__qualname__}({cells})"
+    name = f"{function.__module__}.{function.__qualname__}"
+    if function in above or not hasattr(function, "__code__"):
+        return name
+    parts = ",".join(identity(part, (*above, function)) for part in _closed_over(function))
+    return f"{name}:{function.__code__.co_firstlineno}({parts})"
 
 
 @functools.cache
-def _source_digest(root: Path) -> str:
-    """A digest of every source file under `root`: compiled code is as old as the youngest of them."""
+def _source_digest(root: Path) -> bytes:
+    """A digest of the source files of a package, or of a plain directory of scripts without what lies below it."""
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(root.rglob("*.py") if (root / "__init__.py").exists() else root.glob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return digest.digest()
+
+
+def _roots(function: Callable[..., Any], seen: set[object]) -> set[Path]:
+    """The outermost packages, or the directories of scripts, that a kernel and all it closes over come from.
+
+    Raises FileNotFoundError where a function was typed in and has no file.
+    """
+    seen.add(function)
+    root = Path(function.__code__.co_filename).resolve(strict=True).parent
+    while (root / "__init__.py").exists() and (root.parent / "__init__.py").exists():
+        root = root.parent
+    roots = {root}
+    for value in _closed_over(function):
+        for part in value if isinstance(value, tuple) else (value,):
+            below: Any = getattr(part, "py_func", part)
+            if hasattr(below, "__code__") and below not in seen:
+                roots |= _roots(below, seen)
+    return roots
 
 
 @functools.cache
 def cache_directory() -> Path:
-    """Where compiled kernels are kept: KNAPCACHE_KERNEL_CACHE, or the user's cache directory, apart for each installation."""
+    """Where compiled kernels are kept, apart for each installation.
+
+    That is KNAPCACHE_KERNEL_CACHE, or the user's cache directory.
+    """
     given = os.environ.get("KNAPCACHE_KERNEL_CACHE")
     root = Path(given) if given else Path(platformdirs.user_cache_dir("knapcache")) / "kernels"
     place = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
@@ -83,56 +129,90 @@ def _announce_end() -> None:
         print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
+@functools.cache  # once is enough
+def _announce_unkept(reason: str) -> None:
+    if sys.stderr.isatty():
+        print(
+            f"knapcache: cannot keep compiled code ({reason}), so every run compiles anew;"
+            " KNAPCACHE_KERNEL_CACHE can name a directory for it",
+            file=sys.stderr,
+        )
+
+
 if COMPILED:
     import numba
-    from numba.core import caching
+    from numba.core import caching, compiler, serialize
 
-    class _Locator(caching._CacheLocator):  # type: ignore[misc]  # Numba ships no types
-        """Puts compiled code into our directory, stamped with our digest."""
+    class _DiskCache(caching._Cache):
+        """The machine code of one kernel: a file for each signature, made of a stamp, a checksum and the code."""
 
         def __init__(self, function: Callable[..., Any]) -> None:
             self._function = function
+            # Taken now, at import: by the first call the files may have changed under a running program.
+            try:
+                roots = {Path(__file__).resolve().parent, *_roots(function, set())}
+            except FileNotFoundError:
+                self._stamp = None
+            else:
+                versions = f"{numba.__version__} {sys.implementation.cache_tag}"
+                digests = b"".join(_source_digest(root) for root in sorted(roots))
+                self._stamp = hashlib.sha256(versions.encode() + digests).digest()
 
-        @classmethod
-        def from_function(cls, function: Callable[..., Any], _file: str) -> _Locator:
-            return cls(function)
+        @property
+        def cache_path(self) -> str | None:
+            return str(cache_directory()) if self._stamp else None
 
-        def get_cache_path(self) -> str:
-            return str(cache_directory())
-
-        def get_source_stamp(self) -> str:
-            here, there = Path(__file__).parent, Path(self._function.__code__.co_filename).parent
-            return _source_digest(here) if there.is_relative_to(here) else _source_digest(here) + _source_digest(there)
-
-        def get_disambiguator(self) -> str:
-            return f"{self._function.__module__}-{self._function.__code__.co_firstlineno}"
-
-    class _Results(caching.CompileResultCacheImpl):  # type: ignore[misc]
-        _locator_classes = (_Locator,)
-
-    class _DiskCache(caching.FunctionCache):  # type: ignore[misc]
-        """Numba's function cache, with closures found again by name, and a word on the terminal before a compilation."""
-
-        _impl_class = _Results
-
-        def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-            return sig, codegen.magic_tuple(), identity(self._py_func)
+        def _file(self, sig: Any, codegen: Any) -> Path:
+            what = repr((sig, codegen.magic_tuple(), identity(self._function), sys.implementation.cache_tag))
+            return cache_directory() / f"{self._function.__name__}-{hashlib.sha256(what.encode()).hexdigest()[:32]}"
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            found = super().load_overload(sig, target_context)
-            if found is None:
-                _announce(self._py_func.__qualname__.replace("<locals>.", ""))
-            return found
+            target_context.refresh()
+            code = self._stamp and _read(self._file(sig, target_context.codegen()), self._stamp)
+            if code:
+                return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))  # type: ignore[no-untyped-call]
+            _announce(self._function.__qualname__.replace("<locals>.", ""))
+            return None
 
         def save_overload(self, sig: Any, data: Any) -> None:
             _announce_end()
-            super().save_overload(sig, data)
+            # Code with addresses of this very process in it (a global array above 1 MB) is of no use to another.
+            if self._stamp and not data.lifted and not data.library.has_dynamic_globals:
+                code = serialize.dumps(data._reduce())  # type: ignore[no-untyped-call]
+                _write(self._file(sig, data.codegen), self._stamp, code)
+
+        def enable(self) -> None: ...
+
+        def disable(self) -> None: ...
+
+        def flush(self) -> None: ...
+
+    def _read(file: Path, stamp: bytes) -> bytes | None:
+        """The code in `file`; None where there is none, or it is older than the sources, or damaged."""
+        try:
+            content = file.read_bytes()
+        except OSError:
+            return None
+        code = content[64:]
+        return code if content[:64] == stamp + hashlib.sha256(code).digest() else None
+
+    def _write(file: Path, stamp: bytes, code: bytes) -> None:
+        """Put `code` into `file` in one step, so that no process ever reads a half of it."""
+        draft = file.with_name(f"{file.name}.{os.urandom(8).hex()}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(stamp + hashlib.sha256(code).digest() + code)
+            draft.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            _announce_unkept(str(error))
 
     def kernel(function: F) -> F:
         """Compile `function` on its first call; see the top of this file."""
-        compiled = numba.njit(nogil=True)(function)
+        compiled: Any = numba.njit(nogil=True)(function)
         compiled._cache = _DiskCache(function)
-        return compiled  # type: ignore[no-any-return]
+        return cast(F, compiled)
 
 else:
 

@@ -15,7 +15,7 @@ class Decision(NamedTuple):
     admit: bool
     """Keep the answer."""
     evicted: tuple[int, ...]
-    """Ids whose answers must go, in the order they were given up. May hold the id itself, when its older answer goes too."""
+    """Ids whose answers must go, in the order they were given up: also the id itself, when its older answer goes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

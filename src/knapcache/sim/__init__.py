@@ -1,0 +1,1 @@
+"""The lab: requests made or read, policies replayed over them, regret and bounds."""

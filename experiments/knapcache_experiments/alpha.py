@@ -1,0 +1,79 @@
+"""How often the Oracle must be asked: calls, regret and cost against α, beside the bound N·(1 + log_{1+α} T) +
+log_{1+α} T.
+
+The paper calls the number of calls logarithmic; the base of that logarithm is 1 + α, and a small α hides a
+factor 1/α.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from knapcache.sim.theory import oracle_call_bound
+from knapcache_experiments.cells import Cell, row, run_cells
+from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.plots import new_figure, style
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaSettings(PaperSettings):
+    """α sweep."""
+
+    alphas: tuple[float, ...] = option((0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0), "values of α to try")
+    policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy"), "policies that have an α")
+
+
+def run(settings: AlphaSettings, jobs: int | None) -> Outcome:
+    """Run every policy with every α."""
+    figure, (left, right) = new_figure(2, width=5.2)
+    workload = settings.workload()
+    cells = [
+        Cell(policy, workload, settings.capacity, repeat, settings.seed, alpha, labels={"alpha": alpha})
+        for policy in settings.policies
+        for alpha in settings.alphas
+        for repeat in range(settings.repeats)
+    ]
+    rows = []
+    for group in run_cells(cells, jobs, EXPERIMENT.name):
+        bound = float(oracle_call_bound(settings.queries, settings.rounds, group[0].cell.labels["alpha"]))
+        most = max(result.oracle_calls for result in group)
+        rows.append(row(group, oracle_calls_max=most, oracle_calls_bound=bound, within_bound=most <= bound))
+    for policy in settings.policies:
+        mine = [r for r in rows if r["policy"] == policy]
+        x = [r["alpha"] for r in mine]
+        left.plot(x, [r["oracle_calls"] for r in mine], marker="o", markersize=4, label=policy, **style(policy))
+        right.errorbar(
+            x,
+            [r["regret_mean"] for r in mine],
+            [r["regret_se"] for r in mine],
+            marker="o",
+            markersize=4,
+            label=policy,
+            **style(policy),
+        )
+    dense = np.geomspace(min(settings.alphas), max(settings.alphas), 100)
+    bounds = [float(oracle_call_bound(settings.queries, settings.rounds, a)) for a in dense]
+    left.plot(dense, bounds, color="black", linewidth=1, linestyle="--", label="bound")
+    left.axhline(settings.rounds, color="#999999", linewidth=1, linestyle=":", label="a call every round")
+    left.set_yscale("log")
+    left.set_ylabel(f"Oracle calls in {settings.rounds:,} rounds")
+    right.set_ylabel(f"regret after {settings.rounds:,} rounds")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xlabel("α")
+        axes.legend()
+    return Outcome(rows, figure)
+
+
+EXPERIMENT = Experiment(
+    name="alpha",
+    summary="Oracle calls against regret and against their bound",
+    text=__doc__ or "",
+    settings=AlphaSettings,
+    run=run,
+    quick={"rounds": 5_000, "repeats": 2, "alphas": (0.1, 0.5, 1.0)},
+)

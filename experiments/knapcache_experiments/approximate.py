@@ -1,0 +1,85 @@
+"""What an approximate Oracle costs and saves: regret, work and time against β.
+
+An Oracle with tolerance β may return a set whose complement costs up to 1 + β times the best complement (the
+paper's Algorithm 3). `work per call` counts the states that the solver looked at; `seconds` is the time of a
+whole run of VSOCB; β-regret is measured as in the paper, against 1 + β times the best complement, and is negative
+where the cache is better than the guarantee asks for. There are more queries here than in the paper's
+simulation, because with 100 of them even the exact Oracle has next to nothing to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from knapcache_experiments.cells import Cell, Result, row, run_cells
+from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.plots import new_figure, style
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateSettings(PaperSettings):
+    """β sweep."""
+
+    queries: int = option(1_000, "number of different queries, N")
+    capacity: int = option(600, "size of the cache, M")
+    betas: tuple[float, ...] = option(
+        (0.0, 0.0001, 0.001, 0.01, 0.05, 0.2, 1.0), "tolerances β to try; 0 is the exact Oracle"
+    )
+
+
+def describe(group: list[Result], beta: float) -> dict[str, float]:
+    """β-regret, work of a call and time of a run."""
+    beta_regret = np.array([r.regret[-1] - beta * r.clairvoyant for r in group])
+    return {
+        "beta_regret_mean": float(beta_regret.mean()),
+        "work_per_call": float(np.mean([r.notes["oracle_work"] / r.oracle_calls for r in group])),
+        "seconds": float(np.median([r.seconds for r in group])),
+    }
+
+
+def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
+    """Run VSOCB with every β."""
+    figure, (left, right) = new_figure(2, width=5.2)
+    workload = settings.workload()
+    cells = [
+        Cell(
+            "vsocb-apx" if beta else "vsocb",
+            workload,
+            settings.capacity,
+            repeat,
+            settings.seed,
+            settings.alpha,
+            options={"beta": beta},
+            labels={"beta": beta},
+        )
+        for beta in settings.betas
+        for repeat in range(settings.repeats)
+    ]
+    rows = [
+        row(group, **describe(group, group[0].cell.labels["beta"])) for group in run_cells(cells, jobs, EXPERIMENT.name)
+    ]
+    x = [r["beta"] for r in rows]
+    looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
+    left.errorbar(x, [r["regret_mean"] for r in rows], [r["regret_se"] for r in rows], **looks)
+    left.set_ylim(bottom=0)
+    left.set_ylabel(f"regret after {settings.rounds:,} rounds")
+    right.plot(x, [r["work_per_call"] for r in rows], **looks)
+    right.set_ylim(bottom=0)
+    right.set_ylabel("states looked at by the Oracle, a call")
+    for axes in (left, right):
+        axes.set_xscale("symlog", linthresh=min((b for b in settings.betas if b > 0), default=1.0))
+        axes.set_xlabel("β (0: exact)")
+    return Outcome(rows, figure)
+
+
+EXPERIMENT = Experiment(
+    name="approximate",
+    summary="tolerance β of the Oracle against regret, work and time",
+    text=__doc__ or "",
+    settings=ApproximateSettings,
+    run=run,
+    quick={"rounds": 5_000, "repeats": 2, "betas": (0.0, 0.01, 1.0)},
+)

@@ -1,0 +1,23 @@
+"""Every experiment by name. Names are a contract: scripts and result files use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knapcache_experiments import (
+    alpha,
+    approximate,
+    confidence,
+    drift,
+    errata,
+    figure_1,
+    long_run,
+    one_hits,
+    table_2,
+)
+from knapcache_experiments.framework import Experiment
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (figure_1, table_2, errata, confidence, alpha, long_run, drift, one_hits, approximate)
+}

@@ -1,0 +1,194 @@
+"""One run of one policy over one draw of a workload, and the mean over many.
+
+A cell is self-contained: sent to another process it draws its queries and requests from its own seed. Cells of
+the same repeat draw the same ones, so policies are compared on the same luck.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache import oracle
+from knapcache.errors import InvalidInput
+from knapcache.estimate.statistics import Confidence
+from knapcache.policy import registry
+from knapcache.policy.contract import Policy
+from knapcache.policy.hindsight import Static
+from knapcache.policy.vsocb import VSOCB
+from knapcache.sim import theory
+from knapcache.sim.replay import replay
+from knapcache.sim.sweep import sweep
+from knapcache.sim.synthetic import Queries
+from knapcache.sim.trace import Trace
+from knapcache_experiments.as_printed import AsPrinted
+
+Floats = npt.NDArray[np.float64]
+AS_PRINTED = "vsocb-as-printed"
+CHECKPOINTS = 250
+
+
+class Source(Protocol):
+    """Where queries and requests come from. Hashable, so that a draw can be kept for the next policy."""
+
+    @property
+    def queries(self) -> int:
+        """N."""
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+
+    @property
+    def one_hits(self) -> float:
+        """Share of requests for queries that never return."""
+
+    @property
+    def phases(self) -> list[int]:
+        """Requests at which popularity changes; the first is 0."""
+
+    def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
+        """Queries and requests."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What to run."""
+
+    policy: str
+    workload: Source
+    capacity: int
+    repeat: int
+    seed: int
+    alpha: float = 0.5
+    gamma: float | None = None
+    """Confidence scale; None: the policy's own choice."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More arguments of the policy's constructor."""
+    labels: dict[str, Any] = field(default_factory=dict)
+    """Swept parameters: with the policy they name the row this cell belongs to."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out."""
+
+    cell: Cell
+    rounds: npt.NDArray[np.int64]
+    """Checkpoints: rounds at which the curves below were read."""
+    regret: Floats
+    cost: Floats
+    oracle_calls: int
+    peak: int
+    seconds: float
+    clairvoyant: float
+    """Expected cost of a cache that always holds the best set of the phase."""
+    notes: dict[str, float]
+    """Counters of some policies: work of the Oracle; as printed, wiped caches and rounds over capacity."""
+
+
+def simulate(cell: Cell) -> Result:
+    """Draw, replay, account."""
+    queries, trace = _draw(cell.workload, cell.seed, cell.repeat)
+    policy = build(cell, queries, trace)
+    worth = queries.worth * (1.0 - cell.workload.one_hits)
+    best = np.array([oracle.solve(w, queries.sizes, cell.capacity).value for w in worth])
+    run = replay(policy, trace, worth=worth, phases=cell.workload.phases)
+    if cell.policy != AS_PRINTED:  # the printed algorithm breaks its own capacity; everyone else's books are checked
+        policy.check()
+    assert run.value is not None
+    phase = np.searchsorted(cell.workload.phases, np.arange(len(trace)), side="right") - 1
+    regret = theory.cumulative_regret(run.value, best[phase])
+    cost = np.cumsum(np.where(run.hits, 0.0, trace.costs))
+    rounds = (
+        np.unique(np.geomspace(1, len(trace), CHECKPOINTS).astype(np.int64))
+        if cell.workload.rounds > 100_000
+        else np.unique(np.linspace(1, len(trace), CHECKPOINTS).astype(np.int64))
+    )
+    strangers = trace.costs[trace.keys >= cell.workload.queries].sum()
+    clairvoyant = float((worth.sum(axis=1) - best)[phase].sum() + strangers)
+    notes = policy.notes if isinstance(policy, AsPrinted) else {}
+    if isinstance(policy, VSOCB):
+        notes["oracle_work"] = float(policy.oracle_work)
+    return Result(
+        cell, rounds, regret[rounds - 1], cost[rounds - 1], run.oracle_calls, run.peak, run.seconds, clairvoyant, notes
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _draw(workload: Source, seed: int, repeat: int) -> tuple[Queries, Trace]:
+    return workload.draw(np.random.default_rng([seed, repeat]))
+
+
+def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
+    """The policy of a cell, told what the paper lets it know: T, N, c1 and c2 (lazy VSOCB knows neither T nor N)."""
+    c1, c2 = queries.cost_range or (None, None)
+    known = {"T": cell.workload.rounds, "N": cell.workload.queries, "c1": c1, "c2": c2}
+    bandits: dict[str, Callable[[], Confidence]] = {
+        "vsocb": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
+        "vsocb-lazy": lambda: Confidence(
+            gamma=0.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, c1=c1, c2=c2
+        ),
+        "vsocb-apx": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
+        "offline": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
+        "berkeley": lambda: Confidence(gamma=1.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, **known),
+        "berkeley-multi": lambda: Confidence(
+            gamma=1.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, **known
+        ),
+    }
+    options = dict(cell.options)
+    if cell.policy == AS_PRINTED:
+        return AsPrinted(
+            cell.capacity, trace.ids, alpha=cell.alpha, confidence=Confidence(clip=False, **known), **options
+        )
+    if cell.policy == "static":
+        return Static.for_trace(cell.capacity, trace.ids, trace.keys, trace.sizes, trace.costs)
+    if cell.policy in bandits:
+        options.setdefault("confidence", bandits[cell.policy]())
+        if not cell.policy.startswith("berkeley"):
+            options.setdefault("alpha", cell.alpha)
+    return registry.find(cell.policy).build(cell.capacity, trace.ids, **options)
+
+
+def run_cells(cells: list[Cell], jobs: int | None, title: str) -> list[list[Result]]:
+    """All cells, grouped by row: same policy and labels, one result a repeat."""
+    for cell in cells:
+        if cell.policy != AS_PRINTED:
+            registry.find(cell.policy)
+    if any(cell.capacity < 1 for cell in cells):
+        raise InvalidInput(f"capacity must be at least 1, not {min(cell.capacity for cell in cells)}")
+    # Repeat by repeat: neighbours share their draw.
+    order = sorted(range(len(cells)), key=lambda k: cells[k].repeat)
+    results = sweep(simulate, [cells[k] for k in order], jobs=jobs, title=title)
+    groups: dict[str, list[Result]] = {}
+    for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0]):
+        groups.setdefault(repr((result.cell.policy, result.cell.labels)), []).append(result)
+    return list(groups.values())
+
+
+def row(results: list[Result], *, notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
+    """The row of a table: means and standard errors over repeats; means of the `notes` named; and `more`."""
+    first = results[0].cell
+    return {
+        "policy": first.policy,
+        **first.labels,
+        **_mean("regret", [r.regret[-1] for r in results]),
+        **_mean("cost", [r.cost[-1] for r in results]),
+        "oracle_calls": float(np.mean([r.oracle_calls for r in results])),
+        "peak_occupancy": max(r.peak for r in results),
+        **{name: float(np.mean([r.notes[name] for r in results])) for name in notes if name in results[0].notes},
+        **more,
+    }
+
+
+def _mean(name: str, numbers: Iterable[float]) -> dict[str, float]:
+    x = np.array(list(numbers))
+    return {
+        f"{name}_mean": float(x.mean()),
+        f"{name}_se": float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else 0.0,
+    }

@@ -1,0 +1,75 @@
+"""Regret over a million rounds, in a log-log plot: its slope is the exponent of T.
+
+The paper promises √T, a slope of 1/2, up to logarithms. The slope is fitted over the rounds from `fit_from` on.
+The dashed line has the shape of the paper's second bound, √(N·l(M,Q)·T), scaled to meet the lazy policy at the
+start of the fit: the paper gives no constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from knapcache_experiments.cells import Cell, Result, row, run_cells
+from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.plots import curve, new_figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRunSettings(PaperSettings):
+    """T to a million."""
+
+    rounds: int = option(1_000_000, "requests, T")
+    fit_from: int = option(20_000, "round from which the slope is fitted")
+    policies: tuple[str, ...] = option(("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"), "policies to compare")
+
+
+def slope(group: list[Result], fit_from: int) -> float:
+    """Exponent of T: least squares on log regret over log T, of the mean over repeats."""
+    rounds = group[0].rounds
+    mean = np.mean([result.regret for result in group], axis=0)
+    tail = (rounds >= fit_from) & (mean > 0)
+    return float(np.polyfit(np.log(rounds[tail]), np.log(mean[tail]), 1)[0])
+
+
+def run(settings: LongRunSettings, jobs: int | None) -> Outcome:
+    """Run long, fit slopes."""
+    figure, (axes,) = new_figure()
+    workload = settings.workload()
+    cells = [
+        Cell(policy, workload, settings.capacity, repeat, settings.seed, settings.alpha)
+        for policy in settings.policies
+        for repeat in range(settings.repeats)
+    ]
+    groups = run_cells(cells, jobs, EXPERIMENT.name)
+    rows = []
+    for group in groups:
+        exponent = slope(group, settings.fit_from)
+        rows.append(row(group, slope=exponent, fit_from=settings.fit_from))
+        curve(axes, group, "regret", f"{group[0].cell.policy}, slope {exponent:.2f}")
+    anchor = groups[0]
+    rounds = anchor[0].rounds
+    at = int(np.searchsorted(rounds, settings.fit_from))
+    height = float(np.mean([result.regret[at] for result in anchor]))
+    axes.plot(rounds, height * np.sqrt(rounds / rounds[at]), color="black", linestyle="--", linewidth=1, label="√T")
+    axes.axvline(settings.fit_from, color="#999999", linewidth=1, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(100, settings.rounds)
+    axes.set_ylim(bottom=10)
+    axes.set_xlabel("round")
+    axes.set_ylabel("cumulative regret")
+    axes.legend()
+    return Outcome(rows, figure)
+
+
+EXPERIMENT = Experiment(
+    name="long-run",
+    summary="regret over a million rounds, and its exponent",
+    text=__doc__ or "",
+    settings=LongRunSettings,
+    run=run,
+    quick={"rounds": 100_000, "repeats": 2, "fit_from": 5_000},
+)

@@ -1,0 +1,101 @@
+"""`knapcache experiment NAME`: run an experiment, print its table, write NAME.json and NAME.png."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knapcache.cli.output import print_table
+
+if TYPE_CHECKING:
+    from knapcache_experiments.framework import Experiment
+
+TEXT = """Reproduce the paper's figure and tables, and measure what it leaves open.
+Each experiment prints its table and writes NAME.json (settings and numbers) and NAME.png (a figure) into DIR."""
+EXAMPLES = """examples:
+  knapcache experiment figure-1 --quick --out out
+  knapcache experiment figure-1 --arrivals uniform --sizes uniform:3 --out out
+  knapcache experiment figure-1 --help       (the options of one experiment)
+  knapcache experiment all --out experiments/results"""
+
+
+def add(commands: Any, *, with_options: bool) -> None:
+    """Put the command into the parser; the experiments and their options only if they are about to be used."""
+    parser = commands.add_parser(
+        "experiment",
+        help="reproduce the paper's figure and tables",
+        description=TEXT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if not with_options:
+        return
+    from knapcache_experiments.catalogue import EXPERIMENTS
+
+    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, experiment in EXPERIMENTS.items():
+        sub = names.add_parser(
+            name,
+            help=experiment.summary,
+            description=experiment.text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_common(sub)
+        chosen = sub.add_argument_group("settings")
+        for field in dataclasses.fields(experiment.settings):
+            _add_option(chosen, field)
+        sub.set_defaults(execute=lambda args, experiment=experiment: run_one(experiment, args))
+    everything = names.add_parser(
+        "all", help="every experiment, with its default settings", description="Run every experiment."
+    )
+    _add_common(everything)
+    everything.set_defaults(execute=lambda args: [run_one(experiment, args) for experiment in EXPERIMENTS.values()])
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="directory for NAME.json and NAME.png; made if missing"
+    )
+    parser.add_argument("--quick", action="store_true", help="a run of seconds: fewer rounds and repeats")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
+
+
+def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
+    default = field.default
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    group.add_argument(
+        f"--{field.name.replace('_', '-')}",
+        type=_reader(default),
+        default=argparse.SUPPRESS,
+        metavar="LIST" if isinstance(default, tuple) else type(default).__name__.upper(),
+        help=f"{field.metadata['help']} (default: {shown})",
+    )
+
+
+def _reader(default: Any) -> Callable[[str], Any]:
+    """How to read an option: as its default's type; a tuple as a list with commas."""
+    if not isinstance(default, tuple):
+        return type(default)
+    kind = type(default[0])
+
+    def items(text: str) -> tuple[Any, ...]:
+        return tuple(kind(part.strip()) for part in text.split(","))
+
+    items.__name__ = f"comma-separated {kind.__name__}"  # argparse names the reader in its errors
+    return items
+
+
+def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
+    """Run, print, write."""
+    from knapcache_experiments.framework import Results
+
+    fields = {field.name for field in dataclasses.fields(experiment.settings)}
+    settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
+    results = Results(args.out)
+    outcome = experiment.run(settings, args.jobs)
+    print_table(outcome.rows, title=f"{experiment.name}: {experiment.summary}")
+    for path in results.write(experiment.name, settings, outcome):
+        print(path)

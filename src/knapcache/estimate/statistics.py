@@ -1,0 +1,127 @@
+"""What a bandit policy counts for each query, and what it concludes.
+
+The counters are columns of a policy's `rows`, the settings of the estimators fields of its `head`; the formulas
+are in bounds.py. `Confidence` says, once and for all policies that use it, how careful the conclusions are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from knapcache.errors import InvalidInput
+from knapcache.estimate.bounds import arrival_bound, arrival_log, cost_bound, cost_log
+from knapcache.kernel import Records, kernel
+
+STATISTICS_HEAD = [
+    ("t", "i8"),  # rounds: arrivals of any query
+    ("seen", "i8"),  # queries that were paid for at least once
+    ("gamma_cost", "f8"),
+    ("gamma_arrival", "f8"),
+    ("horizon", "i8"),  # T, or 0: use t
+    ("queries", "i8"),  # N, or 0: use seen
+    ("c1", "f8"),
+    ("c2", "f8"),
+    ("range_known", "?"),  # c1 and c2 were given, not observed
+    ("clip", "?"),
+]
+STATISTICS_ROW = [
+    ("arrivals", "i8"),  # T_q(q)
+    ("misses", "i8"),  # T_c(q)
+    ("paid", "f8"),  # C̃(q)
+]
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How pessimistic the estimators are, and what they are told.
+
+    gamma, gamma_arrival   scale of the two radii, 0 … 1; one for both unless the second is given. The paper: 1.
+    T, N                   horizon and number of queries. None: anytime, with the rounds and queries seen so far.
+    c1, c2                 range of the cost of a miss. None: the range observed so far.
+    clip                   never estimate a cost below c1 (the paper: below 0).
+    """
+
+    gamma: float = 1.0
+    gamma_arrival: float | None = None
+    T: int | None = None
+    N: int | None = None
+    c1: float | None = None
+    c2: float | None = None
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, scale in (("gamma", self.gamma), ("gamma_arrival", self.gamma_arrival)):
+            if scale is not None and not 0.0 <= scale <= 1.0:
+                raise InvalidInput(f"{name} must be between 0 and 1, not {scale}")
+        for name, count in (("T", self.T), ("N", self.N)):
+            if count is not None and count < 1:
+                raise InvalidInput(f"{name} must be at least 1, not {count}")
+        if (self.c1 is None) != (self.c2 is None):
+            raise InvalidInput("c1 and c2 must be given together")
+        if self.c1 is not None and self.c2 is not None and not 0.0 <= self.c1 <= self.c2 < math.inf:
+            raise InvalidInput(f"costs must satisfy 0 ≤ c1 ≤ c2 and be finite, not c1={self.c1}, c2={self.c2}")
+
+    def write(self, head: Records) -> None:
+        """Put the settings into a policy's header."""
+        head["gamma_cost"] = self.gamma
+        head["gamma_arrival"] = self.gamma if self.gamma_arrival is None else self.gamma_arrival
+        head["horizon"] = self.T or 0
+        head["queries"] = self.N or 0
+        head["range_known"] = self.c1 is not None
+        head["c1"] = math.inf if self.c1 is None else self.c1
+        head["c2"] = 0.0 if self.c2 is None else self.c2
+        head["clip"] = self.clip
+
+
+@kernel
+def count_arrival(head: Records, rows: Records, i: int) -> None:
+    """A request for i came."""
+    head[0].t += 1
+    rows[i].arrivals += 1
+
+
+@kernel
+def count_miss(head: Records, rows: Records, i: int, cost: float) -> None:
+    """The answer of i was paid for."""
+    h, q = head[0], rows[i]
+    if q.misses == 0:
+        h.seen += 1
+    q.misses += 1
+    q.paid += cost
+    if not h.range_known:
+        h.c1 = min(h.c1, cost)
+        h.c2 = max(h.c2, cost)
+
+
+@kernel
+def cost_estimate(head: Records, rows: Records, i: int) -> float:
+    """Ĉ_t(q)."""
+    h, q = head[0], rows[i]
+    T = h.horizon if h.horizon > 0 else max(h.t, 1)
+    N = h.queries if h.queries > 0 else max(h.seen, 1)
+    return cost_bound(q.paid, q.misses, h.c2 - h.c1, cost_log(T, N), h.gamma_cost, h.c1 if h.clip else 0.0)
+
+
+@kernel
+def arrival_estimate(head: Records, rows: Records, i: int) -> float:
+    """P̂_t(q)."""
+    h = head[0]
+    T = h.horizon if h.horizon > 0 else max(h.t, 1)
+    N = h.queries if h.queries > 0 else max(h.seen, 1)
+    return arrival_bound(rows[i].arrivals, h.t, arrival_log(T, N), h.gamma_arrival)
+
+
+@kernel
+def value_estimate(head: Records, rows: Records, i: int) -> float:
+    """w(q) = P̂_t(q)·Ĉ_t(q): what keeping q saves a round, cautiously."""
+    return arrival_estimate(head, rows, i) * cost_estimate(head, rows, i)
+
+
+@kernel
+def empirical_value(head: Records, rows: Records, i: int) -> float:
+    """What keeping q would have saved a round so far: frequency times mean cost, no caution at all."""
+    q = rows[i]
+    if q.misses == 0 or head[0].t == 0:
+        return 0.0
+    return q.arrivals / head[0].t * (q.paid / q.misses)  # type: ignore[no-any-return]

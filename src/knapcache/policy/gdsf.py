@@ -1,0 +1,77 @@
+"""GDSF: GreedyDual-Size with Frequency (Cherkasova 1998), without and with the cost of a miss.
+
+    H(q) = L + F(q) · C(q) / S(q)
+
+F counts requests since the answer came in; C is 1, or the mean cost paid for q; S is the size. The answer of
+least H goes, and L, the clock, rises to its H: what has not been asked for since then ages without being
+touched.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.kernel import Records, kernel
+from knapcache.policy.contract import HEAD, ROW, Policy, enter, leave, settling
+from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove, make_room
+
+
+@kernel
+def worth(head: Records, rows: Records, i: int) -> float:
+    """H(q) at this moment."""
+    q = rows[i]
+    cost = q.paid / q.misses if head[0].by_cost else 1.0
+    return head[0].clock + q.requests * cost / q.room  # type: ignore[no-any-return]
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    if not rows[i].resident:
+        return False
+    rows[i].requests += 1
+    rows[i].priority = worth(head, rows, i)
+    rows[i].turn = head[0].t
+    heap_raise(head, rows, i)
+    return True
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    rows[i].paid += cost
+    rows[i].misses += 1
+    # L rises to the H of the last one to go; the heap yields them in rising order.
+    head[0].clock = max(head[0].clock, make_room(head, rows, room))
+    rows[i].requests = 1
+    enter(head, rows, i, room)
+    rows[i].priority = worth(head, rows, i)
+    rows[i].turn = head[0].t
+    heap_add(head, rows, i)
+
+
+@kernel
+def release(head: Records, rows: Records, i: int) -> None:
+    heap_remove(head, rows, i)
+    leave(head, rows, i)
+
+
+class GDSF(Policy):
+    """GreedyDual-Size with Frequency; all misses cost the same."""
+
+    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("clock", "f8"), ("by_cost", "?")]
+    row_fields: ClassVar = [*ROW, *HEAP_ROW, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+
+    def check(self) -> None:
+        super().check()
+        check_heap(self.head, self.rows)
+
+
+class GDSFCost(GDSF):
+    """GreedyDual-Size with Frequency and the mean cost of a miss."""
+
+    def __init__(self, capacity: int, ids: int) -> None:
+        super().__init__(capacity, ids)
+        self.head["by_cost"] = True

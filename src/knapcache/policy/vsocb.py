@@ -1,0 +1,262 @@
+"""VSOCB: Variable Size Online Cache Bandits (Yang, Xie, Lian, Chen: "LLM Cache Bandit Revisited"), repaired.
+
+Lay this file beside Algorithm 1 of the paper; the line numbers in the comments are its own. Symbols:
+
+    M_t   rows[q].resident      the cache                T_q(q)  arrivals    times q came
+    M̂_t   rows[q].recommended   what the Oracle wants    T_c(q)  misses      times q was paid for
+    M     head.capacity         room in all              C̃(q)   paid        the sum of what was paid
+    T_t   head.last_call        round of the last call   T_r(q)  called      misses at the last call q triggered
+    α     head.alpha            accumulation factor      S(q)    room        size of the answer
+
+One call of `arrive`, and of `admit` if it missed, is one round. As printed the algorithm does not work (it
+overflows the cache and wipes it: `knapcache experiment errata` shows how much each error costs). Each repair is
+named where it acts:
+
+    E1   the last ELSE undoes M̂ ∪ {q_t}                         → it assigns nothing
+    E2   after a call, the answer just paid for is thrown away   → M̂_t ∩ (M_{t−1} ∪ {q_t})
+    E3   T_r, "at the most recent call", is ambiguous            → kept for each query, set for q_t only
+    E4   every new query calls the Oracle                        → a query calls from its second miss on
+    E5   hit test and regret use different caches                → M_{t−1} in both
+    E6   cost clipped at 0 although c1 is known                  → clipped at c1
+    E7   P̂ is 0 for most queries, so the Oracle wants nothing    → scale γ; room left over goes by empirical value
+    E8   P̂ and Ĉ of all queries in every round                   → only when the Oracle is called
+    E11  "logarithmic" hides a factor 1/α                        → α = 0.5
+
+One choice is ours and costs nothing: lines 23–28 run only on a miss. Between two misses nothing can enter the
+cache, so a call on a hit could only throw answers away early.
+
+With `lazy`, what the Oracle does not want stays until its room is needed: a guest. The guarantee holds, because
+regret comes only from queries that are *not* cached, and guests are more cached, not less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from knapcache.errors import InvalidInput
+from knapcache.estimate.statistics import (
+    STATISTICS_HEAD,
+    STATISTICS_ROW,
+    Confidence,
+    count_arrival,
+    count_miss,
+    empirical_value,
+    value_estimate,
+)
+from knapcache.kernel import Records, kernel
+from knapcache.oracle.exact import select
+from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
+
+VSOCB_HEAD = [
+    *HEAD,
+    *STATISTICS_HEAD,
+    ("alpha", "f8"),
+    ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
+    ("lazy", "?"),
+    ("last_call", "i8"),  # T_t
+    ("oracle_work", "i8"),  # states the Oracle looked at, in all calls
+    ("promised", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
+]
+VSOCB_ROW = [
+    *ROW,
+    *STATISTICS_ROW,
+    ("called", "i8"),  # T_r(q)
+    ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
+]
+
+RELATIVE_TOLERANCE = 1e-13
+UNLIMITED = -1
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    """Lines 2–6: count the arrival; a hit is one in M_{t−1} (E5)."""
+    count_arrival(head, rows, i)
+    return bool(rows[i].resident)
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    """Lines 8–28: q_t = i missed, and its answer is at hand."""
+    q = rows[i]
+    count_miss(head, rows, i, cost)  # lines 10–11
+    record_size(head, rows, i, room)  # line 9
+    # Line 17 (P̂ and Ĉ of all queries) waits for a call (E8).
+    if oracle_is_due(head, rows, i):  # line 23
+        q.called = q.misses  # line 24, for q_t alone (E3)
+        head[0].last_call = head[0].t
+        recommend(head, rows, True)  # line 25
+        if not head[0].lazy:
+            evict_guests(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
+        if q.recommended:
+            bring_in(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
+    elif q.recommended or room <= head[0].capacity - head[0].promised:  # line 18
+        promise(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
+        bring_in(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
+    if head[0].lazy and not q.resident and head[0].used + room <= head[0].capacity:
+        enter(head, rows, i, room)  # a guest, in room that nobody uses
+
+
+@kernel
+def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
+    """Line 23, the accumulation rule: q_t has 1 + α times the misses it had at its last call, or t has grown as much.
+
+    A first miss never calls (E4): one observation says nothing of how often q_t returns.
+    """
+    h, q = head[0], rows[i]
+    grown = q.misses >= 2 and q.misses >= (1.0 + h.alpha) * q.called
+    return bool(grown or h.t >= (1.0 + h.alpha) * h.last_call)
+
+
+@kernel
+def recommend(head: Records, rows: Records, fill: bool) -> None:
+    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7)."""
+    h = head[0]
+    h.oracle_calls += 1
+    ids = np.empty(h.seen, np.int64)
+    n = 0
+    for i in range(len(rows) - 1):
+        if rows[i].misses > 0:  # q ∈ Q_t
+            ids[n] = i
+            n += 1
+    values = np.empty(n, np.float64)
+    sizes = np.empty(n, np.int64)
+    for k in range(n):
+        values[k] = value_estimate(head, rows, ids[k])
+        sizes[k] = rows[ids[k]].room
+    chosen = np.zeros(n, np.bool_)
+    h.oracle_work += select(values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen)[4]
+    if fill:
+        fill_with_unproven(head, rows, ids, values, sizes, chosen)
+    h.promised = 0
+    for k in range(n):
+        rows[ids[k]].recommended = chosen[k]
+        if chosen[k]:
+            h.promised += sizes[k]
+
+
+@kernel
+def fill_with_unproven(
+    head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, chosen: np.ndarray
+) -> None:
+    """E7: where a bound is 0 the Oracle sees no value. Ask it again, for the room it left, by empirical value."""
+    n = len(ids)
+    left = head[0].capacity
+    unproven = 0
+    for k in range(n):
+        if chosen[k]:
+            left -= sizes[k]
+        elif values[k] == 0.0:
+            unproven += 1
+    if unproven == 0:
+        return
+    where = np.empty(unproven, np.int64)
+    values_left = np.empty(unproven, np.float64)
+    sizes_left = np.empty(unproven, np.int64)
+    m = 0
+    for k in range(n):
+        if values[k] == 0.0 and not chosen[k]:
+            where[m] = k
+            values_left[m] = empirical_value(head, rows, ids[k])
+            sizes_left[m] = sizes[k]
+            m += 1
+    chosen_left = np.zeros(unproven, np.bool_)
+    select(values_left, sizes_left, left, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen_left)
+    for m in range(unproven):
+        chosen[where[m]] = chosen_left[m]
+
+
+@kernel
+def promise(head: Records, rows: Records, i: int) -> None:
+    """M̂ ∪ {i}."""
+    if not rows[i].recommended:
+        rows[i].recommended = True
+        head[0].promised += rows[i].room
+
+
+@kernel
+def record_size(head: Records, rows: Records, i: int, room: int) -> None:
+    """S(q_t), which the paper takes for constant: a recommended query whose answer has grown may not fit M̂ any more."""
+    h, q = head[0], rows[i]
+    if q.recommended:
+        h.promised += room - q.room
+        if h.promised > h.capacity:
+            h.promised -= room
+            q.recommended = False
+    q.room = room
+
+
+@kernel
+def bring_in(head: Records, rows: Records, i: int) -> None:
+    """M ∪ {i} for a recommended i. Guests make room, the least dense first; M̂ fits the cache, so they suffice."""
+    h = head[0]
+    while h.used + rows[i].room > h.capacity:
+        worst = -1
+        least = math.inf
+        for j in range(len(rows) - 1):
+            if rows[j].resident and not rows[j].recommended:
+                density = value_estimate(head, rows, j) / rows[j].room
+                if density < least:
+                    least = density
+                    worst = j
+        evict(head, rows, worst)
+    enter(head, rows, i, rows[i].room)
+
+
+@kernel
+def evict_guests(head: Records, rows: Records) -> None:
+    """M ∩ M̂."""
+    for j in range(len(rows) - 1):
+        if rows[j].resident and not rows[j].recommended:
+            evict(head, rows, j)
+
+
+class VSOCB(Policy):
+    """The paper's bandit with a knapsack Oracle, repaired."""
+
+    head_fields: ClassVar = VSOCB_HEAD
+    row_fields: ClassVar = VSOCB_ROW
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, leave)
+    release_kernel = leave  # M̂ keeps a forgotten query: its next answer comes back in
+
+    def __init__(
+        self,
+        capacity: int,
+        ids: int,
+        *,
+        alpha: float = 0.5,
+        beta: float = 0.0,
+        lazy: bool = False,
+        confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
+    ) -> None:
+        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top."""
+        super().__init__(capacity, ids)
+        if not 0.0 < alpha < math.inf:
+            raise InvalidInput(f"alpha must be above 0 and finite, not {alpha}")
+        if not 0.0 <= beta < math.inf:
+            raise InvalidInput(f"beta must not be negative and must be finite, not {beta}")
+        self.head["alpha"], self.head["beta"], self.head["lazy"] = alpha, beta, lazy
+        confidence.write(self.head)
+
+    @property
+    def oracle_work(self) -> int:
+        """States the Oracle looked at, in all calls."""
+        return int(self.head["oracle_work"][0])
+
+    @property
+    def recommended(self) -> frozenset[int]:
+        """M̂, the set the Oracle recommends."""
+        return frozenset(np.flatnonzero(self.rows["recommended"]).tolist())
+
+    def check(self) -> None:
+        super().check()
+        self._same("promised", int(self.head["promised"][0]), int(self.rows["room"][self.rows["recommended"]].sum()))
+        self._same("promised within capacity", bool(self.head["promised"][0] <= self.capacity), True)
+        self._same("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
+        self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
+        if not self.head["lazy"][0]:
+            self._same("residents outside M̂", self.residents - self.recommended, frozenset())

@@ -1,0 +1,117 @@
+"""Run a policy over a trace.
+
+The loop below is compiled anew for each policy, around that policy's own kernels, and all state lives in the
+policy's arrays. So a long trace is run in pieces, with a word to the progress bar between two of them, and
+nothing changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, kernel
+from knapcache.policy.contract import Policy
+from knapcache.sim.trace import Floats, Ints, Trace
+
+PIECE = 1 << 18
+"""Requests between two reports of progress."""
+
+
+@functools.cache
+def replay_loop(policy_class: type[Policy]) -> Callable[..., Any]:
+    """The loop for one class of policies."""
+    arrive, settle = policy_class.arrive_kernel, policy_class.settle_kernel
+
+    @kernel
+    def loop(
+        head: Records,
+        rows: Records,
+        keys: Ints,
+        sizes: Ints,
+        costs: Floats,
+        worth: Floats,
+        hits: npt.NDArray[np.bool_],
+        value: Floats,
+    ) -> int:
+        """Fill `hits` and, where ids have a `worth`, the `value` of the cache before each request; returns the peak."""
+        peak = head[0].used
+        for k in range(len(keys)):
+            for i in range(len(worth)):
+                if rows[i].resident:
+                    value[k] += worth[i]
+            hits[k] = arrive(head, rows, keys[k])
+            if not hits[k]:
+                settle(head, rows, keys[k], sizes[k], costs[k])
+            peak = max(peak, head[0].used)
+        return peak  # type: ignore[no-any-return]
+
+    return loop
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What happened."""
+
+    hits: npt.NDArray[np.bool_]
+    value: Floats | None
+    """Σ worth of the residents before each request, if worth was given."""
+    peak: int
+    """The most room ever used."""
+    oracle_calls: int
+    miss_cost: float
+    seconds: float
+
+
+def replay(
+    policy: Policy,
+    trace: Trace,
+    *,
+    worth: Floats | None = None,
+    phases: Sequence[int] = (0,),
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Let `policy` serve the requests of `trace`.
+
+    `worth`: what a round with id i resident saves, P(i)·C*(i), a row for each of the `phases`, which begin at these
+    requests.
+    `progress` is called with the number of requests done since its last call.
+    """
+    ids = len(policy.rows) - 1
+    if trace.ids > ids:
+        raise InvalidInput(f"the trace has {trace.ids} ids, the policy was made for {ids}")
+    table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))
+    if len(table) != len(phases) or table.shape[1] > ids:
+        raise InvalidInput(f"worth must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
+    loop = replay_loop(type(policy))
+    hits = np.zeros(len(trace), np.bool_)
+    value = np.zeros(len(trace) if worth is not None else 0)
+    borders = sorted({*range(0, len(trace), PIECE), *(p for p in phases if p < len(trace)), len(trace)})
+    peak = policy.used
+    nothing = slice(0, 0)  # compiles the loop, or loads it, before the clock starts
+    loop(
+        policy.head,
+        policy.rows,
+        *(x[nothing] for x in (trace.keys, trace.sizes, trace.costs)),
+        table[0],
+        hits[nothing],
+        value[nothing],
+    )
+    start = time.perf_counter()
+    for a, b in itertools.pairwise(borders):
+        row = table[int(np.searchsorted(phases, a, side="right")) - 1]
+        piece = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b], row, hits[a:b], value[a:b])
+        peak = max(peak, loop(policy.head, policy.rows, *piece))
+        if progress:
+            progress(b - a)
+    seconds = time.perf_counter() - start
+    miss_cost = float(trace.costs[~hits].sum())
+    return Run(hits, value if worth is not None else None, int(peak), policy.oracle_calls, miss_cost, seconds)

@@ -1,0 +1,174 @@
+"""Requests made to measure: the paper's model, and the traffic that breaks it.
+
+A workload is drawn in two steps from one generator that the caller seeds. First the queries: size S(q),
+probability P(q), mean cost C*(q). Then the requests: a query a round, and what it costs if it misses.
+
+Choices are named by short words with numbers behind a colon:
+
+    sizes      uniform:10       1 … 10, all equally likely             arrivals   uniform
+               lognormal:5.5    median 5.5, log-sd 0.8                            zipf:0.8      P ∝ rank^−0.8
+               proportional     to the mean cost, 5.5 on average                  power:2       floor(N·U^(1/2))
+    costs      uniform:1:2      mean cost uniform in [1, 2]
+               two:1:101        mean cost 1 or 101
+               lognormal        median 1.5, log-sd 0.8
+
+The cost of a miss is normal around C*(q). The paper also wants it bounded and positive, which a normal variable
+is not; so it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, hence its mean is C*(q) exactly,
+and it is never negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from knapcache.errors import InvalidInput
+from knapcache.sim.trace import Floats, Ints, Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What the generator knows and a policy has to learn."""
+
+    sizes: Ints
+    costs: Floats
+    """C*(q)."""
+    probabilities: Floats
+    """P(q), one row for each phase of popularity."""
+    cost_range: tuple[float, float] | None
+    """c1 and c2 of the mean costs, where the choice of costs has bounds."""
+
+    @property
+    def worth(self) -> Floats:
+        """P(q)·C*(q), one row a phase."""
+        return self.probabilities * self.costs
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A recipe for queries and requests."""
+
+    queries: int = 100
+    rounds: int = 20_000
+    sizes: str = "uniform:10"
+    arrivals: str = "zipf:0.8"
+    costs: str = "uniform:1:2"
+    noise: float = 1.0
+    """Standard deviation of the cost of a miss, before truncation."""
+    changes: int = 0
+    """How often popularity is dealt anew, at equal distances."""
+    one_hits: float = 0.0
+    """Share of requests that are for a query never seen again."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("queries", 1), ("rounds", 1), ("changes", 0)):
+            if getattr(self, name) < least:
+                raise InvalidInput(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 0.0 <= self.noise < np.inf:
+            raise InvalidInput(f"noise must be finite and not negative, not {self.noise}")
+        if not 0.0 <= self.one_hits < 1.0:
+            raise InvalidInput(f"one_hits must be at least 0 and below 1, not {self.one_hits}")
+        if self.changes >= self.rounds:
+            raise InvalidInput(f"changes must be fewer than the {self.rounds} rounds, not {self.changes}")
+        rng = np.random.default_rng(0)
+        draw_queries(self, rng)  # raises on a word that cannot be read
+
+    @property
+    def phases(self) -> list[int]:
+        """The requests at which a phase of popularity begins."""
+        return [k * self.rounds // (self.changes + 1) for k in range(self.changes + 1)]
+
+    def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
+        """Queries and requests, all randomness from `rng`."""
+        queries = draw_queries(self, rng)
+        return queries, draw_requests(self, queries, rng)
+
+
+def draw_queries(workload: Workload, rng: np.random.Generator) -> Queries:
+    """The queries of a workload."""
+    n = workload.queries
+    costs, cost_range = _mean_costs(workload.costs, n, rng)
+    sizes = _sizes(workload.sizes, n, rng, costs)
+    ranks = popularity(workload.arrivals, n)
+    probabilities = np.array([rng.permutation(ranks) for _ in workload.phases])
+    return Queries(sizes, costs, probabilities, cost_range)
+
+
+def draw_requests(workload: Workload, queries: Queries, rng: np.random.Generator) -> Trace:
+    """The requests of a workload. Queries seen once and never again have the ids behind those of `queries`."""
+    borders = [*workload.phases, workload.rounds]
+    keys = np.concatenate(
+        [rng.choice(workload.queries, borders[k + 1] - borders[k], p=p) for k, p in enumerate(queries.probabilities)]
+    )
+    flood = rng.random(workload.rounds) < workload.one_hits
+    strangers = int(flood.sum())
+    keys[flood] = workload.queries + np.arange(strangers)
+    sizes, means = queries.sizes, queries.costs
+    if strangers:
+        more, _ = _mean_costs(workload.costs, strangers, rng)
+        sizes = np.concatenate([sizes, _sizes(workload.sizes, strangers, rng, more)])
+        means = np.concatenate([means, more])
+    costs = truncated_normal(means[keys], workload.noise, rng)
+    return Trace(keys, sizes[keys], costs, workload.queries + strangers)
+
+
+def truncated_normal(means: Floats, sd: float, rng: np.random.Generator) -> Floats:
+    """Normal draws around `means`, each within [0, 2·mean]: drawn again until they are."""
+    costs = rng.normal(means, sd)
+    while (outside := np.flatnonzero(np.abs(costs - means) > means)).size:
+        costs[outside] = rng.normal(means[outside], sd)
+    return costs
+
+
+def popularity(word: str, n: int) -> Floats:
+    """The probabilities of n queries, by rank."""
+    kind, numbers = _read("arrivals", word, {"uniform": (), "zipf": (0.8,), "power": (2.0,)})
+    if kind == "power":
+        a = _positive("arrivals", word, numbers[0])
+        return np.diff((np.arange(n + 1) / n) ** a)
+    weights = np.arange(1, n + 1) ** -(numbers[0] if kind == "zipf" else 0.0)
+    return weights / weights.sum()
+
+
+def _mean_costs(word: str, n: int, rng: np.random.Generator) -> tuple[Floats, tuple[float, float] | None]:
+    kind, numbers = _read("costs", word, {"uniform": (1.0, 2.0), "two": (1.0, 101.0), "lognormal": (1.5,)})
+    if kind == "lognormal":
+        return _positive("costs", word, numbers[0]) * rng.lognormal(0.0, 0.8, n), None
+    low, high = numbers
+    if not 0.0 < low <= high < np.inf:
+        raise InvalidInput(f"costs {word!r}: bounds must be positive, finite and in order")
+    return (rng.uniform(low, high, n) if kind == "uniform" else rng.choice([low, high], n)), (low, high)
+
+
+def _sizes(word: str, n: int, rng: np.random.Generator, costs: Floats) -> Ints:
+    kind, numbers = _read("sizes", word, {"uniform": (10.0,), "lognormal": (5.5,), "proportional": ()})
+    if kind == "uniform":
+        largest = _positive("sizes", word, numbers[0])
+        if largest != int(largest):
+            raise InvalidInput(f"sizes {word!r}: the largest size must be a whole number")
+        return rng.integers(1, int(largest) + 1, n)
+    if kind == "lognormal":
+        drawn = _positive("sizes", word, numbers[0]) * rng.lognormal(0.0, 0.8, n)
+    else:
+        drawn = 5.5 * costs / costs.mean()
+    return np.maximum(1, np.rint(drawn)).astype(np.int64)
+
+
+def _read(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[str, tuple[float, ...]]:
+    """Split "kind:number:number"; the table gives each kind's numbers when they are left out."""
+    kind, *rest = word.split(":")
+    allowed = ", ".join(":".join([k, *(f"{x:g}" for x in numbers)]) for k, numbers in kinds.items())
+    try:
+        numbers = tuple(float(x) for x in rest) or kinds[kind]
+        if len(numbers) != len(kinds[kind]) or not np.isfinite(numbers).all():
+            raise ValueError
+    except (KeyError, ValueError):
+        raise InvalidInput(f"{what} {word!r} cannot be read; allowed are, for example: {allowed}") from None
+    return kind, numbers
+
+
+def _positive(what: str, word: str, number: float) -> float:
+    if number <= 0.0:
+        raise InvalidInput(f"{what} {word!r}: the number must be above 0")
+    return number

@@ -1,0 +1,55 @@
+"""A trace: who asked for what, how large the answer is, and what a miss costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache.errors import InvalidInput
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A sequence of requests. Arrays of one length, checked once, so that compiled loops need not."""
+
+    keys: Ints
+    """Small integers, 0 … ids − 1."""
+    sizes: Ints
+    costs: Floats
+    """What each request costs if it misses."""
+    ids: int
+    """How many different keys there can be."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("keys", np.int64), ("sizes", np.int64), ("costs", np.float64)):
+            array = np.asarray(getattr(self, name))
+            if array.ndim != 1 or array.dtype.kind not in ("iu" if kind is np.int64 else "iuf"):
+                numbers = "whole numbers" if kind is np.int64 else "numbers"
+                raise InvalidInput(f"{name} must be a flat array of {numbers}, not {array.dtype} {array.shape}")
+            object.__setattr__(self, name, np.ascontiguousarray(array, kind))
+        if not len(self.keys) == len(self.sizes) == len(self.costs):
+            raise InvalidInput(
+                f"keys, sizes and costs differ in length: {len(self.keys)}, {len(self.sizes)}, {len(self.costs)}"
+            )
+        _all("key", self.keys, (self.keys >= 0) & (self.keys < self.ids), f"in 0 … {self.ids - 1}")
+        _all("size", self.sizes, self.sizes >= 1, "at least 1")
+        _all("cost", self.costs, np.isfinite(self.costs) & (self.costs >= 0.0), "finite and not negative")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def total_cost(self) -> float:
+        """What the requests cost without a cache."""
+        return float(self.costs.sum())
+
+
+def _all(what: str, array: npt.NDArray[np.generic], good: npt.NDArray[np.bool_], allowed: str) -> None:
+    if not good.all():
+        k = int(np.argmin(good))
+        raise InvalidInput(f"request {k}: {what} must be {allowed}, not {array[k]}")

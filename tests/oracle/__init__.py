@@ -1,0 +1,1 @@
+"""Tests of the Oracle share their instances and judges, hence a package."""

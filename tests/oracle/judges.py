@@ -1,0 +1,77 @@
+"""Optima from solvers that are not ours, and what every selection must satisfy."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from ortools.algorithms.python import knapsack_solver
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from knapcache.model import Selection
+from knapcache.oracle.textbook import textbook
+
+from .instances import Instance
+
+
+def exact_sum(values: Any, chosen: Any) -> Fraction:
+    return sum((Fraction(float(v)) for v, c in zip(values, chosen, strict=True) if c), Fraction(0))
+
+
+def brute_force(values: Any, sizes: Any, capacity: int) -> Fraction:
+    """The best of all subsets, in rational numbers."""
+    subsets = [(0, Fraction(0))]
+    for w, s in zip(values, sizes, strict=True):
+        subsets += [(size + int(s), value + Fraction(float(w))) for size, value in subsets if size + int(s) <= capacity]
+    return max(value for _, value in subsets)
+
+
+def by_or_tools(instance: Instance) -> int:
+    solver = knapsack_solver.KnapsackSolver(
+        knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "judge"
+    )
+    values = [int(v) for v in instance.values]
+    solver.init(values, [instance.sizes.tolist()], [instance.capacity])
+    return int(solver.solve())
+
+
+def by_milp(instance: Instance) -> float:
+    found = milp(
+        -instance.values,
+        constraints=LinearConstraint(instance.sizes[None, :].astype(float), ub=instance.capacity),
+        integrality=np.ones(len(instance.values)),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    return float(-found.fun)
+
+
+def integer_optimum(instance: Instance) -> int:
+    """For integer values: the textbook's, or OR-Tools' where the table would be too large."""
+    if len(instance.values) * instance.capacity <= 2_000_000:
+        return int(textbook(*instance)[1])
+    return by_or_tools(instance)
+
+
+def check(selection: Selection, instance: Instance, optimum: Fraction | int | None, tol: float = 1e-13) -> Fraction:
+    """Everything a selection claims, in rational numbers; `optimum` may be any value that is known to be reachable.
+
+    Returns what the selection is worth, exactly.
+    """
+    values, sizes, capacity = instance
+    assert selection.chosen.dtype == np.bool_
+    assert selection.chosen.shape == values.shape
+    assert sum(sizes[selection.chosen].tolist()) <= capacity
+    assert not selection.chosen[values == 0].any()
+    kept = exact_sum(values, selection.chosen)
+    assert abs(Fraction(selection.value) - kept) <= kept * Fraction(2) ** -52
+    assert selection.gap == selection.upper_bound - selection.value
+    assert selection.gap >= 0
+    assert Fraction(selection.upper_bound) >= kept
+    if optimum is not None:
+        assert Fraction(selection.upper_bound) >= optimum
+        if selection.proven:
+            left_out = exact_sum(values, ~selection.chosen)
+            assert optimum - kept <= Fraction(tol) * min(kept, left_out)
+    return kept

@@ -1,0 +1,149 @@
+"""Every policy obeys the contract, whatever its options."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from knapcache.errors import CorruptState, InvalidInput
+from knapcache.estimate.statistics import Confidence
+from knapcache.policy import registry
+from knapcache.policy.contract import Policy
+from knapcache.testing import check_policy
+from knapcache.testing.policies import IDS, Model
+
+# `offline` replaces answers for free: it has no contract to keep.
+NAMES = sorted(set(registry.SPECS) - {"offline"})
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NAMES),
+    ("static", {"chosen": [k % 2 == 0 for k in range(IDS)]}),
+    ("vsocb", {"confidence": Confidence(gamma=1.0, T=400, N=IDS, c1=0.1, c2=4.0)}),
+    ("vsocb", {"alpha": 0.01}),
+    ("vsocb-lazy", {"alpha": 3.0, "confidence": Confidence(gamma=0.3, gamma_arrival=0.0)}),
+    ("vsocb-apx", {"beta": 1.0}),
+    ("berkeley-multi", {"confidence": Confidence(gamma=0.0, clip=False)}),
+]
+
+
+def build(name: str, options: dict[str, Any]) -> Any:
+    chosen = options.get("chosen")
+
+    def policy(capacity: int, ids: int) -> Policy:
+        # A fixed set is chosen for a trace; here it is any set, cut to the ids at hand.
+        given = {**options, "chosen": chosen[:ids]} if chosen else options
+        return registry.find(name).build(capacity, ids, **given)
+
+    return policy
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_contract(name: str, options: dict[str, Any]) -> None:
+    check_policy(build(name, options))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> None:
+    check_policy(build(name, options), seed=seed, events=2000)
+
+
+@pytest.mark.parametrize("name", ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi"])
+def test_contract_in_plain_python(name: str) -> None:
+    code = (
+        "from knapcache import kernel; from knapcache.policy import registry; from knapcache.testing import check_policy\n"
+        f"assert not kernel.COMPILED\ncheck_policy(registry.find({name!r}).build, events=60)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=os.environ | {"KNAPCACHE_COMPILE": "0"}, check=True)
+
+
+class AnyEvents(RuleBasedStateMachine):
+    """Events in any order that Hypothesis can think of."""
+
+    model: Model
+
+    @initialize(name=st.sampled_from(NAMES), capacity=st.integers(1, 60))
+    def start(self, name: str, capacity: int) -> None:
+        self.model = Model(build(name, {"chosen": [True] * IDS} if name == "static" else {})(capacity, IDS))
+
+    @rule(i=st.integers(0, IDS - 1))
+    def arrive(self, i: int) -> None:
+        self.model.arrive(i)
+
+    @rule(i=st.integers(0, IDS - 1), size=st.integers(1, 70), cost=st.floats(0, 1e6))
+    def settle(self, i: int, size: int, cost: float) -> None:
+        self.model.settle(i, size, cost)
+
+    @rule(i=st.integers(0, IDS - 1))
+    def forget(self, i: int) -> None:
+        self.model.forget(i)
+
+    @invariant()
+    def audit(self) -> None:
+        if hasattr(self, "model"):
+            self.model.audit()
+
+
+TestAnyEvents = AnyEvents.TestCase
+TestAnyEvents.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+
+def broken_kernel(head: Any, rows: Any, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+    """Takes everything in, whatever room there is."""
+    head[0]["gone"] = 0
+    if not rows[i]["resident"]:
+        rows[i]["resident"] = True
+        rows[i]["room"] = room
+        head[0]["used"] += room
+
+
+def test_the_suite_notices_an_overflow() -> None:
+    class Overflowing(Policy):
+        arrive_kernel = staticmethod(lambda head, rows, i: rows[i]["resident"])  # noqa: ARG005
+        settle_kernel = staticmethod(broken_kernel)
+
+    with pytest.raises(AssertionError, match="larger than the cache|exceeds"):
+        check_policy(Overflowing)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_notices_wrong_books(name: str) -> None:
+    policy = build(name, {"chosen": [True] * IDS} if name == "static" else {})(40, IDS)
+    for i in (0, 1, 0):
+        if not policy.arrive(i):
+            policy.settle(i, 3, 1.0)
+    policy.check()
+    policy.head["used"] += 1
+    with pytest.raises(CorruptState, match="used"):
+        policy.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"beta": -1.0}, "beta"),
+        ({"capacity": 0}, "capacity"),
+        ({"capacity": 1.5}, "whole number"),
+        ({"ids": 0}, "ids"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        registry.find("vsocb").build(**({"capacity": 10, "ids": 3} | options))
+
+
+def test_unknown_policy_offers_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'vsocb'"):
+        registry.find("vsobc")
+    with pytest.raises(InvalidInput, match="knapcache policies"):
+        registry.find("???")
