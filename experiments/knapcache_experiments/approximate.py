@@ -59,7 +59,8 @@ def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
         for repeat in range(settings.repeats)
     ]
     rows = [
-        row(group, **describe(group, group[0].cell.labels["beta"])) for group in run_cells(cells, jobs, EXPERIMENT.name)
+        {**row(group), **describe(group, group[0].cell.labels["beta"])}
+        for group in run_cells(cells, jobs, EXPERIMENT.name)
     ]
     x = [r["beta"] for r in rows]
     looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}

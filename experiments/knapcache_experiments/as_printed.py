@@ -17,7 +17,7 @@ from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import Policy, enter, leave
 from knapcache.policy.vsocb import VSOCB_HEAD, VSOCB_ROW, promise, recommend
 
-REPAIRS = ("E1", "E2", "E4", "E6", "E7")
+REPAIRS = ("E1", "E7", "E2", "E4", "E6")
 """The repairs that change what happens, in the order in which `errata` adds them up."""
 
 

@@ -7,8 +7,8 @@ the same repeat draw the same ones, so policies are compared on the same luck.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +33,7 @@ AS_PRINTED = "vsocb-as-printed"
 CHECKPOINTS = 250
 
 
-class Source(Protocol):
+class Source(Hashable, Protocol):
     """Where queries and requests come from. Hashable, so that a draw can be kept for the next policy."""
 
     @property
@@ -128,30 +128,26 @@ def _draw(workload: Source, seed: int, repeat: int) -> tuple[Queries, Trace]:
 def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
     """The policy of a cell, told what the paper lets it know: T, N, c1 and c2 (lazy VSOCB knows neither T nor N)."""
     c1, c2 = queries.cost_range or (None, None)
-    known = {"T": cell.workload.rounds, "N": cell.workload.queries, "c1": c1, "c2": c2}
-    bandits: dict[str, Callable[[], Confidence]] = {
-        "vsocb": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
-        "vsocb-lazy": lambda: Confidence(
-            gamma=0.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, c1=c1, c2=c2
-        ),
-        "vsocb-apx": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
-        "offline": lambda: Confidence(gamma=cell.gamma or 0.0, **known),
-        "berkeley": lambda: Confidence(gamma=1.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, **known),
-        "berkeley-multi": lambda: Confidence(
-            gamma=1.0 if cell.gamma is None else cell.gamma, gamma_arrival=0.0, **known
-        ),
+    known = Confidence(T=cell.workload.rounds, N=cell.workload.queries, c1=c1, c2=c2)
+    bandits = {
+        "vsocb": replace(known, gamma=0.0),
+        "vsocb-apx": replace(known, gamma=0.0),
+        "offline": replace(known, gamma=0.0),
+        "vsocb-lazy": Confidence(gamma=0.0, gamma_arrival=0.0, c1=c1, c2=c2),
+        "berkeley": replace(known, gamma_arrival=0.0),
+        "berkeley-multi": replace(known, gamma_arrival=0.0),
+        AS_PRINTED: replace(known, clip=False),
     }
-    options = dict(cell.options)
-    if cell.policy == AS_PRINTED:
-        return AsPrinted(
-            cell.capacity, trace.ids, alpha=cell.alpha, confidence=Confidence(clip=False, **known), **options
-        )
     if cell.policy == "static":
         return Static.for_trace(cell.capacity, trace.ids, trace.keys, trace.sizes, trace.costs)
+    options = dict(cell.options)
     if cell.policy in bandits:
-        options.setdefault("confidence", bandits[cell.policy]())
+        confidence = bandits[cell.policy]
+        options["confidence"] = confidence if cell.gamma is None else replace(confidence, gamma=cell.gamma)
         if not cell.policy.startswith("berkeley"):
-            options.setdefault("alpha", cell.alpha)
+            options["alpha"] = cell.alpha
+    if cell.policy == AS_PRINTED:
+        return AsPrinted(cell.capacity, trace.ids, **options)
     return registry.find(cell.policy).build(cell.capacity, trace.ids, **options)
 
 
@@ -171,7 +167,7 @@ def run_cells(cells: list[Cell], jobs: int | None, title: str) -> list[list[Resu
     return list(groups.values())
 
 
-def row(results: list[Result], *, notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
+def row(results: list[Result], notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
     """The row of a table: means and standard errors over repeats; means of the `notes` named; and `more`."""
     first = results[0].cell
     return {

@@ -52,7 +52,7 @@ def run(settings: DriftSettings, jobs: int | None) -> Outcome:
         for changes in settings.changes
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group, **excess(group)) for group in run_cells(cells, jobs, EXPERIMENT.name)]
+    rows = [{**row(group), **excess(group)} for group in run_cells(cells, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
         mine = [r for r in rows if r["policy"] == policy]
         axes.errorbar(

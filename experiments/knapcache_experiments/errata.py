@@ -1,4 +1,4 @@
-"""Algorithm 1 as printed beside its repairs, added one by one: what each error costs.
+"""Algorithm 1 as printed beside its repairs: added one by one, and all of them but one. What each error costs.
 
 peak occupancy above the capacity is an overflow; `rounds over` counts the rounds that end with one; `wipes`
 counts Oracle calls that emptied a cache which held something. The repairs are explained in docs/algorithm.md.
@@ -7,12 +7,17 @@ counts Oracle calls that emptied a cache which held something. The repairs are e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome
 from knapcache_experiments.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +29,12 @@ def run(settings: ErrataSettings, jobs: int | None) -> Outcome:
     """Run the printed algorithm with ever more repairs, then the repaired one."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
-    variants = [(AS_PRINTED, REPAIRS[:k]) for k in range(len(REPAIRS) + 1)] + [("vsocb", None), ("vsocb-lazy", None)]
+    variants: list[tuple[str, str, tuple[str, ...]]] = [
+        *((AS_PRINTED, " ".join(REPAIRS[:k]) or "none", REPAIRS[:k]) for k in range(len(REPAIRS) + 1)),
+        *((AS_PRINTED, f"all but {out}", tuple(r for r in REPAIRS if r != out)) for out in REPAIRS[:-1]),
+        ("vsocb", "all", ()),
+        ("vsocb-lazy", "all", ()),
+    ]
     cells = [
         Cell(
             policy,
@@ -33,31 +43,36 @@ def run(settings: ErrataSettings, jobs: int | None) -> Outcome:
             repeat,
             settings.seed,
             settings.alpha,
-            options={} if repairs is None else {"repairs": repairs},
-            labels={"repairs": "all" if repairs is None else " ".join(repairs) or "none"},
+            options={"repairs": repairs} if policy == AS_PRINTED else {},
+            labels={"repairs": label},
         )
-        for policy, repairs in variants
+        for policy, label, repairs in variants
         for repeat in range(settings.repeats)
     ]
     rows = [row(group, notes=("wipes", "rounds_over")) for group in run_cells(cells, jobs, EXPERIMENT.name)]
-    names = [f"{r['repairs']}" if r["policy"] == AS_PRINTED else r["policy"] for r in rows]
+    _draw(figure, left, right, rows, settings)
+    return Outcome(rows, figure)
+
+
+def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], settings: ErrataSettings) -> None:
+    names = [r["repairs"] if r["policy"] == AS_PRINTED else r["policy"] for r in rows]
     names[0] = "as printed"
+    colours = ["#D55E00" if name == "as printed" else "#E8A87C" for name in names[:-2]] + ["#0072B2", "#009E73"]
     bars = range(len(rows))
-    colours = ["#D55E00"] + ["#E8A87C"] * (len(REPAIRS)) + ["#0072B2", "#009E73"]
     left.barh(bars, [r["regret_mean"] for r in rows], xerr=[r["regret_se"] for r in rows], color=colours)
-    left.set_yticks(bars, names)
-    left.invert_yaxis()
     left.set_xlabel(f"regret after {settings.rounds:,} rounds")
     right.barh(bars, [r["peak_occupancy"] for r in rows], color=colours)
     right.axvline(settings.capacity, color="black", linestyle="--", linewidth=1)
     right.annotate(
         "capacity", (settings.capacity, len(rows) - 0.6), textcoords="offset points", xytext=(6, 0), fontsize=9
     )
-    right.set_yticks(bars, [""] * len(rows))
-    right.invert_yaxis()
     right.set_xlabel("peak occupancy")
-    figure.suptitle("Algorithm 1 as printed, and its repairs added one by one", fontsize=11)
-    return Outcome(rows, figure)
+    left.set_yticks(bars, names)
+    right.set_yticks(bars, [""] * len(rows))
+    for axes in (left, right):
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+    figure.suptitle("Algorithm 1 as printed, its repairs added one by one, and all but one", fontsize=11)
 
 
 EXPERIMENT = Experiment(

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import plain
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
 from knapcache.policy.contract import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
+
+from . import plain
 
 IDS = 30
 

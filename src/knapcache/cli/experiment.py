@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         "all", help="every experiment, with its default settings", description="Run every experiment."
     )
     _add_common(everything)
-    everything.set_defaults(execute=lambda args: [run_one(experiment, args) for experiment in EXPERIMENTS.values()])
+    everything.set_defaults(execute=lambda args: run_all(EXPERIMENTS.values(), args))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +86,12 @@ def _reader(default: Any) -> Callable[[str], Any]:
 
     items.__name__ = f"comma-separated {kind.__name__}"  # argparse names the reader in its errors
     return items
+
+
+def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) -> None:
+    """One after the other."""
+    for experiment in experiments:
+        run_one(experiment, args)
 
 
 def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:

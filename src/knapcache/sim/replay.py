@@ -27,9 +27,8 @@ PIECE = 1 << 18
 
 
 @functools.cache
-def replay_loop(policy_class: type[Policy]) -> Callable[..., Any]:
-    """The loop for one class of policies."""
-    arrive, settle = policy_class.arrive_kernel, policy_class.settle_kernel
+def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Callable[..., Any]:
+    """The loop around a policy's kernels."""
 
     @kernel
     def loop(
@@ -91,7 +90,7 @@ def replay(
     table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))
     if len(table) != len(phases) or table.shape[1] > ids:
         raise InvalidInput(f"worth must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
-    loop = replay_loop(type(policy))
+    loop = replay_loop(type(policy).arrive_kernel, type(policy).settle_kernel)
     hits = np.zeros(len(trace), np.bool_)
     value = np.zeros(len(trace) if worth is not None else 0)
     borders = sorted({*range(0, len(trace), PIECE), *(p for p in phases if p < len(trace)), len(trace)})

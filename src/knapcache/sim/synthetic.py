@@ -127,8 +127,8 @@ def popularity(word: str, n: int) -> Floats:
     if kind == "power":
         a = _positive("arrivals", word, numbers[0])
         return np.diff((np.arange(n + 1) / n) ** a)
-    weights = np.arange(1, n + 1) ** -(numbers[0] if kind == "zipf" else 0.0)
-    return weights / weights.sum()
+    weights = np.arange(1.0, n + 1.0) ** -(numbers[0] if kind == "zipf" else 0.0)
+    return np.asarray(weights / weights.sum(), np.float64)
 
 
 def _mean_costs(word: str, n: int, rng: np.random.Generator) -> tuple[Floats, tuple[float, float] | None]:

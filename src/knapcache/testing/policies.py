@@ -204,7 +204,8 @@ def only_arrays(build: Build, capacity: int, rng: np.random.Generator, events: i
 def same_as_loop(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
     """The simulator's compiled loop and one call at a time are the same policy."""
     requests = list(traffic(rng, events))
-    trace = Trace(*(np.array(column) for column in zip(*requests, strict=True)), ids=IDS)
+    keys, sizes, costs = (np.array(column) for column in zip(*requests, strict=True))
+    trace = Trace(keys, sizes, costs, IDS)
     one, two = build(capacity, IDS), build(capacity, IDS)
     run = replay(one, trace)
     for k, (i, size, cost) in enumerate(requests):
