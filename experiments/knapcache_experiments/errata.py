@@ -60,6 +60,10 @@ def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], s
     colours = ["#D55E00" if name == "as printed" else "#E8A87C" for name in names[:-2]] + ["#0072B2", "#009E73"]
     bars = range(len(rows))
     left.barh(bars, [r["regret_mean"] for r in rows], xerr=[r["regret_se"] for r in rows], color=colours)
+    if rows[0]["regret_mean"] < 0:
+        left.annotate(
+            "negative: it holds more than fits", (0, 0), textcoords="offset points", xytext=(6, -3), fontsize=9
+        )
     left.set_xlabel(f"regret after {settings.rounds:,} rounds")
     right.barh(bars, [r["peak_occupancy"] for r in rows], color=colours)
     right.axvline(settings.capacity, color="black", linestyle="--", linewidth=1)

@@ -29,7 +29,7 @@ from knapcache.sim.synthetic import Queries, popularity
 from knapcache.sim.trace import Trace
 from knapcache_experiments.cells import Cell, row, run_cells
 from knapcache_experiments.framework import Experiment, Outcome, Settings, option
-from knapcache_experiments.plots import curve, new_figure
+from knapcache_experiments.plots import curve, new_figure, style
 
 FILE = "oasst_prompts.jsonl.gz"
 CHARACTERS_PER_TOKEN = 4
@@ -137,9 +137,14 @@ class Table2Settings(Settings):
         popularity(self.arrivals, 1)  # raises on a word that cannot be read
 
 
+def name(row: dict[str, Any]) -> str:
+    """A policy, with its γ where it has one."""
+    return str(row["policy"]) + (f", γ = {row['confidence']:g}" if row["confidence"] is not None else "")
+
+
 def run(settings: Table2Settings, jobs: int | None) -> Outcome:
     """Run every policy, compare total cost, draw cumulative cost."""
-    figure, (axes,) = new_figure()
+    figure, (left, right) = new_figure(2, width=5.8)
     prompts = Prompts(traces_directory() / FILE, settings.queries, settings.rounds, settings.arrivals, settings.unit)
     prompts.draw(np.random.default_rng(0))  # a missing file is one error here, not one a process
     cells = [
@@ -166,16 +171,28 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
             ours, theirs = (np.array([r.cost[-1] for r in g]) for g in (group, baseline))
             saving = float(100.0 * (1.0 - ours.mean() / theirs.mean()))
         rows.append(row(group, saved_against_berkeley_percent=saving))
-    for group in sorted(groups, key=lambda g: -np.mean([r.cost[-1] for r in g])):
-        gamma = group[0].cell.gamma
-        curve(axes, group, "cost", group[0].cell.policy + (f", γ = {gamma:g}" if gamma is not None else ""))
-    axes.set_xlim(0, settings.rounds)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("request")
-    axes.set_ylabel("cumulative cost, seconds")
+    order = sorted(range(len(groups)), key=lambda k: -rows[k]["cost_mean"])
+    for k in order:
+        curve(left, groups[k], "cost", name(rows[k]))
+    left.set_xlim(0, settings.rounds)
+    left.set_ylim(bottom=0)
+    left.set_xlabel("request")
+    left.set_ylabel("cumulative cost, seconds")
+    left.legend(ncols=2)
+    bars = range(len(order))
+    colours = [style(rows[k]["policy"])["color"] for k in order]
+    right.barh(bars, [rows[k]["cost_mean"] for k in order], xerr=[rows[k]["cost_se"] for k in order], color=colours)
+    right.set_yticks(bars, [name(rows[k]) for k in order])
+    right.grid(visible=False, axis="y")
+    right.set_xlabel("total cost, seconds")
+    if baseline:
+        for bar, k in zip(bars, order, strict=True):
+            saved = rows[k]["saved_against_berkeley_percent"]
+            right.annotate(
+                f"{-saved:+.1f} %", (0, bar), textcoords="offset points", xytext=(6, -3), fontsize=9, color="white"
+            )
     room = f"M = {settings.capacity} × {settings.unit} tokens"
-    axes.set_title(f"{settings.queries} OpenAssistant prompts, {room}, {settings.arrivals}")
-    axes.legend(ncols=2)
+    figure.suptitle(f"{settings.queries} OpenAssistant prompts, {room}, arrivals {settings.arrivals}", fontsize=11)
     return Outcome(rows, figure)
 
 

@@ -59,8 +59,8 @@ def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> No
 @pytest.mark.parametrize("name", ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi"])
 def test_contract_in_plain_python(name: str) -> None:
     code = (
-        "from knapcache import kernel; from knapcache.policy import registry; from knapcache.testing import check_policy\n"
-        f"assert not kernel.COMPILED\ncheck_policy(registry.find({name!r}).build, events=60)"
+        "from knapcache import kernel, testing\nfrom knapcache.policy import registry\n"
+        f"assert not kernel.COMPILED\ntesting.check_policy(registry.find({name!r}).build, events=60)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=os.environ | {"KNAPCACHE_COMPILE": "0"}, check=True)
 
@@ -110,7 +110,7 @@ def test_the_suite_notices_an_overflow() -> None:
         arrive_kernel = staticmethod(lambda head, rows, i: rows[i]["resident"])  # noqa: ARG005
         settle_kernel = staticmethod(broken_kernel)
 
-    with pytest.raises(AssertionError, match="larger than the cache|exceeds"):
+    with pytest.raises(AssertionError, match=r"larger than the cache|exceeds"):
         check_policy(Overflowing)
 
 
