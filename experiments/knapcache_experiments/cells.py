@@ -133,7 +133,7 @@ def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
         "vsocb": replace(known, gamma=0.0),
         "vsocb-apx": replace(known, gamma=0.0),
         "offline": replace(known, gamma=0.0),
-        "vsocb-lazy": Confidence(gamma=0.0, gamma_arrival=0.0, c1=c1, c2=c2),
+        "vsocb-lazy": Confidence(gamma=0.3, gamma_arrival=0.0, c1=c1, c2=c2),
         "berkeley": replace(known, gamma_arrival=0.0),
         "berkeley-multi": replace(known, gamma_arrival=0.0),
         AS_PRINTED: replace(known, clip=False),

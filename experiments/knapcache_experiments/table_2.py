@@ -39,7 +39,8 @@ LATENCY_SPREAD = (-0.04, 0.28)
 GAMMAS: dict[str, tuple[float | None, ...]] = {
     "berkeley": (1.0,),
     "berkeley-multi": (1.0, 0.0),
-    **dict.fromkeys(("vsocb", "vsocb-lazy", "vsocb-apx"), (0.0,)),
+    **dict.fromkeys(("vsocb", "vsocb-apx"), (0.0,)),
+    "vsocb-lazy": (0.3,),
 }
 POLICIES = (
     "berkeley",

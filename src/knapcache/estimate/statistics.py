@@ -22,7 +22,9 @@ STATISTICS_HEAD = [
     ("queries", "i8"),  # N, or 0: use seen
     ("c1", "f8"),
     ("c2", "f8"),
-    ("range_known", "?"),  # c1 and c2 were given, not observed
+    ("range_known", "?"),  # c1 and c2 were given; otherwise c1 is the least cost seen, and noise stands in for c2 − c1
+    ("squares", "f8"),  # squared deviations of costs from the mean of their query, over all queries
+    ("repeats", "i8"),  # misses beyond the first of their query: the degrees of freedom of `squares`
     ("clip", "?"),
 ]
 STATISTICS_ROW = [
@@ -38,7 +40,7 @@ class Confidence:
 
     gamma, gamma_arrival   scale of the two radii, 0 … 1; one for both unless the second is given. The paper: 1.
     T, N                   horizon and number of queries. None: anytime, with the rounds and queries seen so far.
-    c1, c2                 range of the cost of a miss. None: the range observed so far.
+    c1, c2                 range of the cost of a miss. None: learned, see `cost_spread`.
     clip                   never estimate a cost below c1 (the paper: below 0).
     """
 
@@ -70,7 +72,7 @@ class Confidence:
         head["queries"] = self.N or 0
         head["range_known"] = self.c1 is not None
         head["c1"] = math.inf if self.c1 is None else self.c1
-        head["c2"] = 0.0 if self.c2 is None else self.c2
+        head["c2"] = math.inf if self.c2 is None else self.c2
         head["clip"] = self.clip
 
 
@@ -87,11 +89,28 @@ def count_miss(head: Records, rows: Records, i: int, cost: float) -> None:
     h, q = head[0], rows[i]
     if q.misses == 0:
         h.seen += 1
+    else:
+        # Welford's update, pooled: queries differ in their mean, and are taken to share their noise.
+        h.repeats += 1
+        h.squares += (cost - q.paid / q.misses) ** 2 * q.misses / (q.misses + 1)
     q.misses += 1
     q.paid += cost
     if not h.range_known:
         h.c1 = min(h.c1, cost)
-        h.c2 = max(h.c2, cost)
+
+
+@kernel
+def cost_spread(head: Records) -> float:
+    """What the cost radius is measured in: c2 − c1, or 2σ̂ where the range is not known.
+
+    A cost within [c1, c2] is sub-Gaussian with σ = (c2 − c1)/2, which is all that the paper's radius uses of the
+    range. Real costs have long tails, so the range seen so far is far too wide a guess; the pooled standard
+    deviation is not.
+    """
+    h = head[0]
+    if h.range_known:
+        return h.c2 - h.c1  # type: ignore[no-any-return]
+    return 2.0 * math.sqrt(h.squares / h.repeats) if h.repeats > 0 else 0.0
 
 
 @kernel
@@ -100,7 +119,7 @@ def cost_estimate(head: Records, rows: Records, i: int) -> float:
     h, q = head[0], rows[i]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
-    return cost_bound(q.paid, q.misses, h.c2 - h.c1, cost_log(T, N), h.gamma_cost, h.c1 if h.clip else 0.0)
+    return cost_bound(q.paid, q.misses, cost_spread(head), cost_log(T, N), h.gamma_cost, h.c1 if h.clip else 0.0)
 
 
 @kernel

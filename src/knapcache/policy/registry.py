@@ -53,10 +53,9 @@ SPECS = {
         Spec("vsocb", "vsocb:VSOCB", "The paper's bandit with an exact knapsack Oracle, repaired", VSOCB_PAPER),
         Spec(
             "vsocb-lazy",
-            "vsocb:VSOCB",
-            "The same, keeping what the Oracle does not want until its room is needed",
+            "vsocb:LazyVSOCB",
+            "The same, anytime, and keeping what the Oracle does not want until its room is needed",
             VSOCB_PAPER,
-            options={"lazy": True},
         ),
         Spec(
             "vsocb-apx",

@@ -260,3 +260,22 @@ class VSOCB(Policy):
         self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
         if not self.head["lazy"][0]:
             self._same("residents outside M̂", self.residents - self.recommended, frozenset())
+
+
+class LazyVSOCB(VSOCB):
+    """VSOCB as one would run it: lazy, anytime, cautious about costs and not about arrivals.
+
+    Every arrival is seen, so frequencies need no caution. Costs are seen on misses only: without a bound, one that
+    was dear by luck stays in and is never looked at again. γ = 0.3 is enough (`knapcache experiment confidence`).
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        ids: int,
+        *,
+        alpha: float = 0.5,
+        beta: float = 0.0,
+        confidence: Confidence = Confidence(gamma=0.3, gamma_arrival=0.0),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, confidence=confidence)

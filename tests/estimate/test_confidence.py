@@ -1,0 +1,125 @@
+"""What a policy counts and concludes, with T, N and the range of costs known or learned on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.estimate.statistics import (
+    STATISTICS_HEAD,
+    STATISTICS_ROW,
+    Confidence,
+    arrival_estimate,
+    cost_estimate,
+    count_arrival,
+    count_miss,
+    empirical_value,
+    value_estimate,
+)
+from knapcache.kernel import Records, records
+
+
+def counted(confidence: Confidence, events: list[tuple[int, float | None]]) -> tuple[Records, Records]:
+    """The books after arrivals of (id, cost of the miss or None for a hit)."""
+    head, rows = records(STATISTICS_HEAD, 1), records(STATISTICS_ROW, 5)
+    confidence.write(head)
+    for i, cost in events:
+        count_arrival(head, rows, i)
+        if cost is not None:
+            count_miss(head, rows, i, cost)
+    return head, rows
+
+
+# Eight rounds: 0 comes five times and pays thrice, 1 twice (1.0 each time), 2 once.
+EVENTS = [(0, 2.0), (1, 1.0), (0, 4.0), (0, None), (2, 5.0), (0, 3.0), (1, 1.0), (0, None)]
+
+
+def test_counters() -> None:
+    head, rows = counted(Confidence(), EVENTS)
+    assert (head["t"][0], head["seen"][0]) == (8, 3)
+    assert rows["arrivals"].tolist() == [5, 2, 1, 0, 0]
+    assert rows["misses"].tolist() == [3, 2, 1, 0, 0]
+    assert rows["paid"].tolist() == [9.0, 2.0, 5.0, 0.0, 0.0]
+
+
+def test_known_horizon_and_range() -> None:
+    """T = 1000, N = 10, costs in [1, 5], γ = 0.1: every number put into the paper's formulas."""
+    head, rows = counted(Confidence(gamma=0.1, T=1000, N=10, c1=1.0, c2=5.0), EVENTS)
+    cost = 9.0 / 3 - 0.1 * 4.0 * math.sqrt(math.log(8 * 1000 * 10 * 1000) / (2 * 3))
+    log = math.log(16 * 1000 * 10 * 1000)
+    arrival = 5 / 8 - 0.1 * (math.sqrt(3 * (5 / 8) * (3 / 8) * log / 8) + 5 * log / 8)
+    assert cost_estimate(head, rows, 0) == pytest.approx(cost)
+    assert arrival_estimate(head, rows, 0) == max(0.0, pytest.approx(arrival))
+    assert value_estimate(head, rows, 0) == pytest.approx(max(0.0, arrival) * cost)
+
+
+def test_anytime_uses_the_rounds_and_queries_seen_so_far() -> None:
+    """t = 8 for T, three queries seen for N."""
+    head, rows = counted(Confidence(gamma=0.05, c1=1.0, c2=5.0), EVENTS)
+    cost = 9.0 / 3 - 0.05 * 4.0 * math.sqrt(math.log(8 * 8 * 3 * 8) / (2 * 3))
+    log = math.log(16 * 8 * 3 * 8)
+    arrival = 5 / 8 - 0.05 * (math.sqrt(3 * (5 / 8) * (3 / 8) * log / 8) + 5 * log / 8)
+    assert arrival > 0.0
+    assert cost_estimate(head, rows, 0) == pytest.approx(cost)
+    assert arrival_estimate(head, rows, 0) == pytest.approx(arrival)
+
+
+def test_without_a_range_the_observed_one_counts() -> None:
+    """Costs 1 … 5 were seen, so the answer is the one with c1 = 1 and c2 = 5 known."""
+    known, rows = counted(Confidence(gamma=0.1, T=1000, N=10, c1=1.0, c2=5.0), EVENTS)
+    observed, same = counted(Confidence(gamma=0.1, T=1000, N=10), EVENTS)
+    assert [cost_estimate(observed, same, i) for i in range(3)] == [cost_estimate(known, rows, i) for i in range(3)]
+    # The range grows with what comes: a cheaper miss elsewhere widens every radius.
+    before = cost_estimate(observed, same, 0)
+    count_miss(observed, same, 3, 0.5)
+    assert cost_estimate(observed, same, 0) < before
+
+
+def test_a_known_range_does_not_move() -> None:
+    head, _ = counted(Confidence(c1=2.0, c2=3.0), EVENTS)
+    assert (head["c1"][0], head["c2"][0]) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(("clip", "least"), [(True, 1.0), (False, 0.0)])
+def test_clip_is_at_c1_or_at_the_papers_zero(clip: bool, least: float) -> None:
+    head, rows = counted(Confidence(T=20_000, N=100, c1=1.0, c2=5.0, clip=clip), EVENTS)
+    assert [cost_estimate(head, rows, i) for i in range(3)] == [least] * 3
+
+
+def test_one_scale_serves_both_radii_unless_two_are_given() -> None:
+    head, rows = counted(Confidence(gamma=1.0, gamma_arrival=0.0, c1=0.0, c2=5.0), EVENTS)
+    assert arrival_estimate(head, rows, 0) == 5 / 8
+    assert cost_estimate(head, rows, 0) < 3.0
+    head, rows = counted(Confidence(gamma=1.0, c1=0.0, c2=5.0), EVENTS)
+    assert arrival_estimate(head, rows, 0) == 0.0
+
+
+def test_empirical_value_is_what_keeping_would_have_saved_a_round() -> None:
+    head, rows = counted(Confidence(), EVENTS)
+    assert empirical_value(head, rows, 0) == pytest.approx(5 / 8 * 3.0)
+    assert empirical_value(head, rows, 4) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gamma": -0.1}, "gamma must be between 0 and 1, not -0.1"),
+        ({"gamma": 2.0}, "gamma must be between 0 and 1, not 2"),
+        ({"gamma": math.nan}, "gamma must be between 0 and 1, not nan"),
+        ({"gamma_arrival": 1.5}, "gamma_arrival must be between 0 and 1"),
+        ({"T": 0}, "T must be at least 1, not 0"),
+        ({"N": -3}, "N must be at least 1, not -3"),
+        ({"c1": 1.0}, "given together"),
+        ({"c2": 1.0}, "given together"),
+        ({"c1": -1.0, "c2": 1.0}, "0 ≤ c1 ≤ c2"),
+        ({"c1": 2.0, "c2": 1.0}, "c1=2.0, c2=1.0"),
+        ({"c1": math.nan, "c2": 1.0}, "0 ≤ c1 ≤ c2"),
+        ({"c1": 1.0, "c2": math.inf}, "finite"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Confidence(**options)
