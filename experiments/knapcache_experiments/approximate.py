@@ -72,6 +72,7 @@ def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
     right.set_ylabel("states looked at by the Oracle, a call")
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=min((b for b in settings.betas if b > 0), default=1.0))
+        axes.set_xlim(left=0)
         axes.set_xlabel("β (0: exact)")
     return Outcome(rows, figure)
 

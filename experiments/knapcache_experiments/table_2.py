@@ -189,9 +189,9 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
     if baseline:
         for bar, k in zip(bars, order, strict=True):
             saved = rows[k]["saved_against_berkeley_percent"]
-            right.annotate(
-                f"{-saved:+.1f} %", (0, bar), textcoords="offset points", xytext=(6, -3), fontsize=9, color="white"
-            )
+            end = rows[k]["cost_mean"] + rows[k]["cost_se"]
+            right.annotate(f"{-saved:+.1f} %", (end, bar), textcoords="offset points", xytext=(4, -3), fontsize=9)
+        right.set_xlim(right=1.12 * max(r["cost_mean"] + r["cost_se"] for r in rows))
     room = f"M = {settings.capacity} × {settings.unit} tokens"
     figure.suptitle(f"{settings.queries} OpenAssistant prompts, {room}, arrivals {settings.arrivals}", fontsize=11)
     return Outcome(rows, figure)
