@@ -23,8 +23,7 @@ def refused(arguments: list[str], capsys: Captured) -> str:
     try:
         code = main(arguments)
     except SystemExit as stop:  # argparse leaves this way
-        assert isinstance(stop.code, int)
-        code = stop.code
+        code = int(stop.code or 0)
     out, err = capsys.readouterr()
     assert code == 2
     assert out == ""
@@ -89,6 +88,24 @@ def test_the_settings_of_others(name: str, options: str, said: str, tmp_path: Pa
     out = tmp_path / "out"
     assert said in refused(["experiment", name, *SMALL, "--out", str(out), *options.split()], capsys)
     assert not out.exists() or list(out.iterdir()) == []
+
+
+OPEN = pytest.mark.xfail(reason="known, not yet refused")
+
+
+@OPEN
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("figure-1", "--sizes uniform:1e30", "sizes 'uniform:1e30'"),
+        ("figure-1", "--sizes lognormal:1e300", "sizes 'lognormal:1e300'"),
+        ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
+        ("figure-1", "--policies lru,lru", "lru"),  # counted twice, as if it were more repeats
+        ("long-run", "--fit-from 100", "fit_from"),  # of 60 rounds
+    ],
+)
+def test_known_gaps(name: str, options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+    assert said in refused(["experiment", name, *SMALL, "--out", str(tmp_path), *options.split()], capsys)
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
