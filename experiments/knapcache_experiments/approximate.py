@@ -64,7 +64,7 @@ def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
     ]
     x = [r["beta"] for r in rows]
     looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
-    left.errorbar(x, [r["regret_mean"] for r in rows], [r["regret_se"] for r in rows], **looks)
+    left.errorbar(x, [r["regret_mean"] for r in rows], [(r["regret_se"] or 0.0) for r in rows], **looks)
     left.set_ylim(bottom=0)
     left.set_ylabel(f"regret after {settings.rounds:,} rounds")
     right.plot(x, [r["work_per_call"] for r in rows], **looks)

@@ -71,9 +71,6 @@ def test_policies_as_a_table(capsys: Captured) -> None:
     assert [line[0] for line in lines if len(line) > 2 and line[1] in ("yes", "no")] == POLICIES
 
 
-RICH = pytest.mark.xfail(reason="Rich sees the closed pipe first, and exits with 1")
-
-
 def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of `knapcache … | head -1`, where head is gone before anything is written."""
     read, write = os.pipe()
@@ -83,12 +80,11 @@ def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("option", ["--json", pytest.param("", marks=RICH)])
+@pytest.mark.parametrize("option", ["--json", ""])
 def test_a_reader_that_has_seen_enough(option: str) -> None:
     assert into_a_closed_pipe("policies", *option.split()) == (0, "")
 
 
-@pytest.mark.xfail(reason="the table is printed before the files are written, and printing it ends the program")
 def test_results_are_kept_when_nobody_reads_the_table(tmp_path: Path) -> None:
     code, error = into_a_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "--out", str(tmp_path))
     assert (code, error) == (0, "")
@@ -211,9 +207,8 @@ def test_interrupted(tmp_path: Path) -> None:
     code, printed, error = interrupted(tmp_path / "out")
     assert (code, printed) == (130, "")
     assert "knapcache: interrupted" in error.splitlines()
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.xfail(strict=False, reason="a worker that is just starting prints its own traceback")
 def test_interrupted_in_one_line(tmp_path: Path) -> None:
     assert interrupted(tmp_path / "out")[2] == "knapcache: interrupted\n"

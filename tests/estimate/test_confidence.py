@@ -6,6 +6,7 @@ import math
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,11 @@ def test_pooled_noise_is_the_standard_deviation_within_queries(paid: list[tuple[
 def test_a_known_range_does_not_move() -> None:
     head, _ = counted(Confidence(c1=2.0, c2=3.0), EVENTS)
     assert (head["c1"][0], head["c2"][0]) == (2.0, 3.0)
+
+
+def test_no_field_has_the_name_of_something_every_numpy_scalar_has() -> None:
+    """Or plain Python, unlike compiled code, reads NumPy's and not ours."""
+    assert [name for name, _ in STATISTICS_HEAD + STATISTICS_ROW if hasattr(np.record, name)] == []
 
 
 @pytest.mark.parametrize(("clip", "least"), [(True, 1.0), (False, 0.0)])

@@ -20,10 +20,17 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> 
     columns = list(dict.fromkeys(key for row in rows for key in row))
     for name in columns:
         number = any(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        # Names of several words stand on several lines, so that a wide table fits a narrow terminal; prose may fold.
+        prose = max(len(_readable(row.get(name))) for row in rows) > 24
+        table.add_column(
+            name.replace("_", "\n"), justify="right" if number else "left", no_wrap=not prose, vertical="top"
+        )
     for row in rows:
         table.add_row(*(_readable(row.get(name)) for name in columns))
-    console.print(table)
+    with console.capture() as text:
+        console.print(table)
+    # By print and not by Rich, which would end the program when a reader such as `head` has seen enough.
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _readable(value: Any) -> str:
