@@ -144,7 +144,7 @@ class Table2Settings(Settings):
 
 def name(row: dict[str, Any]) -> str:
     """A policy, with its γ where it has one."""
-    return str(row["policy"]) + (f", γ = {row['confidence']:g}" if row["confidence"] is not None else "")
+    return str(row["policy"]) + (f", γ = {row['gamma']:g}" if row["gamma"] is not None else "")
 
 
 def run(settings: Table2Settings, jobs: int | None) -> Outcome:
@@ -161,7 +161,7 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
             settings.seed,
             settings.alpha,
             gamma,
-            labels={"confidence": gamma},
+            labels={"gamma": gamma},
         )
         for policy in settings.policies
         for gamma in GAMMAS.get(policy, (None,))
@@ -175,7 +175,7 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
         if baseline:
             ours, theirs = (np.array([r.cost[-1] for r in g]) for g in (group, baseline))
             saving = float(100.0 * (1.0 - ours.mean() / theirs.mean()))
-        rows.append(row(group, saved_against_berkeley_percent=saving))
+        rows.append(row(group, saved_percent=saving))
     order = sorted(range(len(groups)), key=lambda k: -rows[k]["cost_mean"])
     for k in order:
         curve(left, groups[k], "cost", name(rows[k]))
@@ -194,7 +194,7 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
     right.set_xlabel("total cost, seconds")
     if baseline:
         for bar, k in zip(bars, order, strict=True):
-            saved = rows[k]["saved_against_berkeley_percent"]
+            saved = rows[k]["saved_percent"]
             end = rows[k]["cost_mean"] + (rows[k]["cost_se"] or 0.0)
             right.annotate(f"{-saved:+.1f} %", (end, bar), textcoords="offset points", xytext=(4, -3), fontsize=9)
         right.set_xlim(right=1.12 * max(r["cost_mean"] + (r["cost_se"] or 0.0) for r in rows))
