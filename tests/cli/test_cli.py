@@ -188,14 +188,15 @@ def test_a_policy_is_judged_on_the_same_luck_whoever_else_runs(tmp_path: Path) -
 def interrupted(out: Path) -> tuple[int, str, str]:
     """Ctrl-C, which a terminal sends to every process of the command: exit code, stdout, stderr."""
     run = subprocess.Popen(
-        [COMMAND, "experiment", "long-run", "--jobs", "2", "--out", out],
+        [COMMAND, "experiment", "long-run", "--rounds", "10000000", "--jobs", "2", "--out", out],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    patience = time.monotonic() + 30
-    while not out.exists() and time.monotonic() < patience:
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    patience = time.monotonic() + 60
+    while not children.read_text() and time.monotonic() < patience:  # its workers have not started yet
         time.sleep(0.05)
     time.sleep(0.5)
     os.killpg(run.pid, signal.SIGINT)
@@ -203,12 +204,9 @@ def interrupted(out: Path) -> tuple[int, str, str]:
     return run.returncode, printed, error
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether the workers have started")
 def test_interrupted(tmp_path: Path) -> None:
     code, printed, error = interrupted(tmp_path / "out")
     assert (code, printed) == (130, "")
-    assert "knapcache: interrupted" in error.splitlines()
+    assert error == "knapcache: interrupted\n"
     assert not (tmp_path / "out").exists()
-
-
-def test_interrupted_in_one_line(tmp_path: Path) -> None:
-    assert interrupted(tmp_path / "out")[2] == "knapcache: interrupted\n"

@@ -38,10 +38,10 @@ def sweep(
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             try:
                 with _deaf_to_interrupts():
-                    results = pool.map(function, items)
-                return list(tick(results))
+                    futures = [pool.submit(function, item) for item in items]
+                return list(tick(future.result() for future in futures))
             except BaseException:
-                # Not by cancelling: the pool trips over cancelled work whose process then ends.
+                # Nothing is cancelled (as pool.map would): the pool trips over cancelled work whose process then ends.
                 for worker in multiprocessing.active_children():
                     worker.terminate()
                 raise
