@@ -140,6 +140,6 @@ def read(args: argparse.Namespace, rules: Rules) -> Trace:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if count:
-        first = f"{broken[0].place}: {broken[0].reason}"
-        print(f"knapcache: skipped {count} broken of {args.trace}, the first at {first}", file=sys.stderr)
+        first, lines = f"{broken[0].place}: {broken[0].reason}", "lines" if count > 1 else "line"
+        print(f"knapcache: skipped {count} broken {lines} of {args.trace}, the first: {first}", file=sys.stderr)
     return trace

@@ -53,7 +53,7 @@ class Columns:
                 also = {"--time": " (--no-time where there is none)", "--cost": " (or what each costs: --cost-each)"}
                 shown = ", ".join(map(short, present[:12]))
                 raise InvalidInput(
-                    f"{path} has {wrong} {name!r}, only {shown}: name the right one with {option}{also.get(option, '')}"
+                    f"{path} has {wrong} {name!r} among {shown}: name the right one with {option}{also.get(option, '')}"
                 )
         return {name: present.index(name) for name in self.names}
 
