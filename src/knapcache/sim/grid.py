@@ -53,7 +53,9 @@ def replay_grid(
     rooms = [capacity.units(working_set) for capacity in given]
     if not len(trace):
         raise InvalidInput("the trace has no requests")
-    if not math.isfinite(trace.total_cost):
+    with np.errstate(over="ignore"):
+        total = trace.total_cost
+    if not math.isfinite(total):
         raise InvalidInput("the costs of the trace sum to more than a number holds: use a larger unit of cost")
     cells = [Cell(policy, room, seed) for room in rooms for policy in policies]
     if processes(jobs, len(cells)) == 1:

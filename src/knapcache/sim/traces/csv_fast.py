@@ -1,4 +1,4 @@
-"""The clean beginning of a CSV file, in half the time: blocks of whole lines, parsed by Polars where it is there.
+"""The clean beginning of a CSV file, faster: blocks of whole lines, parsed by Polars if it is there (`bench/readers.py`).
 
 A block is taken only if it holds no quotes and Polars finds in every line as many fields as the header has, all of
 them filled, and numbers where numbers belong. At the first block that is not so the csv module takes over, for that

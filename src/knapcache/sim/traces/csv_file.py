@@ -59,7 +59,7 @@ def chunks(
             more = bool(rows)
         except csv.Error as error:  # what came before it has been kept
             trouble = str(error)
-        lines = [*starts(rows, before)] if trouble or any(len(row) != len(header) for row in rows) else []
+        lines = [*starts(rows, before)] if trouble or set(map(len, rows)) - {len(header)} else []
         if lines:  # the rare case: sort out what is no row
             good = [k for k, row in enumerate(rows) if len(row) == len(header)]
             for k, row in enumerate(rows):
