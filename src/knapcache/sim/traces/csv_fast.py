@@ -1,10 +1,10 @@
-"""The clean beginning of a CSV file, faster: blocks of whole lines, parsed by Polars if it is there (`bench/readers.py`).
+"""The clean beginning of a CSV file, faster: blocks of whole lines, parsed by Polars if it is there.
 
 A block is taken only if it holds no quotes and Polars finds in every line as many fields as the header has, all of
 them filled, and numbers where numbers belong. At the first block that is not so the csv module takes over, for that
 block and all behind it: it is the one that knows which line is broken and why. Whatever Polars takes, the csv module
 would take as well and alike; tests hold the two together. Polars alone was rejected: it cannot name a broken line and
-go on behind it, and holds a compressed file in memory whole.
+go on behind it, and holds a compressed file in memory whole. `bench/readers.py` measures both.
 """
 
 from __future__ import annotations
