@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -84,15 +85,32 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "policies")
-                or {"NAME", "OPTIONS", "--help"} & set(words)
+                words[0] not in ("experiment", "policies", "replay")
+                or {"NAME", "TRACE", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
                 continue
             needs_out = words[0] == "experiment" and "--out" not in words
             build_parser(words).parse_args([*words, "--out", "x"] if needs_out else words)
             seen += 1
-    assert seen >= 10
+    assert seen >= 20
+
+
+def test_every_format_and_option_of_replay_is_documented() -> None:
+    from knapcache.cli.main import build_parser
+    from knapcache.sim.grid import run_cell
+    from knapcache.sim.traces import FORMATS
+
+    page = text("docs/lab.md")
+    documented = re.findall(r"^\| `([a-z-]+)` \|", page.split("## What can be read")[1], re.MULTILINE)
+    assert documented == list(FORMATS)
+    usage = build_parser(["replay"])._subparsers._group_actions[0].choices["replay"].format_usage()  # type: ignore[union-attr, index]
+    for option in set(re.findall(r"--[a-z-]+", usage)):
+        assert f"`{option}" in page or f" {option} " in page, f"docs/lab.md does not mention {option}"
+    fields = re.findall(r'^        "([a-z_]+)":', inspect.getsource(run_cell), re.MULTILINE)
+    assert fields
+    for field in fields:
+        assert f"`{field}`" in page
 
 
 def test_numbers_of_figure_1() -> None:

@@ -19,7 +19,6 @@ from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
 from knapcache.policy.contract import Policy
-from knapcache.policy.hindsight import Static
 from knapcache.policy.vsocb import VSOCB
 from knapcache.sim import theory
 from knapcache.sim.replay import replay
@@ -138,8 +137,6 @@ def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
         "berkeley-multi": replace(known, gamma_arrival=0.0),
         AS_PRINTED: replace(known, clip=False),
     }
-    if cell.policy == "static":
-        return Static.for_trace(cell.capacity, trace.ids, trace.keys, trace.sizes, trace.costs)
     options = dict(cell.options)
     if cell.policy in bandits:
         confidence = bandits[cell.policy]
@@ -148,7 +145,7 @@ def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
             options["alpha"] = cell.alpha
     if cell.policy == AS_PRINTED:
         return AsPrinted(cell.capacity, trace.ids, **options)
-    return registry.find(cell.policy).build(cell.capacity, trace.ids, **options)
+    return registry.find(cell.policy).build_for(cell.capacity, trace, **options)
 
 
 def must_have(option: str, policies: Iterable[str], having: Collection[str]) -> None:

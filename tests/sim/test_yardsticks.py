@@ -44,7 +44,7 @@ def cost_with(held: tuple[int, ...], trace: Trace) -> float:
 @settings(max_examples=150, deadline=None)
 def test_static_pays_what_the_best_of_all_subsets_pays(drawn: tuple[Trace, list[int], int]) -> None:
     trace, sizes, capacity = drawn
-    policy = Static.for_trace(capacity, IDS, trace.keys, trace.sizes, trace.costs)
+    policy = Static.for_trace(capacity, trace)
     run = replay(policy, trace)
     policy.check()
     best = min(

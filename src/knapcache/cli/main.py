@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from knapcache.cli import experiment, policies
+from knapcache.cli import experiment, policies, replay
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -31,6 +31,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     policies.add(commands)
+    replay.add(commands, with_options="replay" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser
 

@@ -31,9 +31,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, kernel, records
@@ -95,6 +96,26 @@ def settling(admit: Callable[..., Any], release: Callable[..., Any]) -> Callable
     return settle
 
 
+class Requests(Protocol):
+    """A whole trace, as far as a policy may be built for it (the simulator's `Trace` is one)."""
+
+    @property
+    def keys(self) -> npt.NDArray[np.int64]:
+        """0 … ids − 1, in the order of the requests."""
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Size of each answer."""
+
+    @property
+    def costs(self) -> npt.NDArray[np.float64]:
+        """What each request costs if it misses."""
+
+    @property
+    def ids(self) -> int:
+        """How many different keys there can be."""
+
+
 class Policy:
     """Array state and compiled functions. Subclasses name their kernels and add their fields."""
 
@@ -114,6 +135,11 @@ class Policy:
         self.head = records(self.head_fields, 1)
         self.rows = records(self.row_fields, ids + 1)  # one row more: linked lists keep their ends in it
         self.head["capacity"] = capacity
+
+    @classmethod
+    def for_trace(cls, capacity: int, trace: Requests, **options: Any) -> Self:
+        """A policy to be run over `trace`. Only one that sees the future looks at more than the number of ids."""
+        return cls(capacity, trace.ids, **options)
 
     def arrive(self, i: int) -> bool:
         """Count a request for id `i`; True when its answer is resident."""

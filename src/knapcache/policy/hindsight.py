@@ -7,7 +7,7 @@ is an exact knapsack over that.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import ROW, Policy, enter, leave, settling
+from knapcache.policy.contract import ROW, Policy, Requests, enter, leave, settling
 
 
 @kernel
@@ -47,13 +47,13 @@ class Static(Policy):
         self.rows["chosen"][: len(flags)] = flags
 
     @classmethod
-    def for_trace(
-        cls, capacity: int, ids: int, keys: npt.NDArray[Any], sizes: npt.NDArray[Any], costs: npt.NDArray[Any]
-    ) -> Static:
+    def for_trace(cls, capacity: int, trace: Requests, **options: Any) -> Self:
         """The best fixed set for these requests: all of the future, known."""
-        room = np.ones(ids, np.int64)
-        np.maximum.at(room, keys, sizes)
+        keys, costs = trace.keys, trace.costs
+        room = np.ones(trace.ids, np.int64)
+        np.maximum.at(room, keys, trace.sizes)
         first = np.unique(keys, return_index=True)[1]
-        value = np.bincount(keys, costs, minlength=ids)
+        value = np.bincount(keys, costs, minlength=trace.ids).astype(np.float64)
         value[keys[first]] -= costs[first]
-        return cls(capacity, ids, oracle.solve(np.maximum(value, 0.0), room, capacity).chosen)
+        chosen = oracle.solve(np.maximum(value, 0.0), room, capacity).chosen
+        return cls(capacity, trace.ids, chosen=chosen, **options)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from knapcache.policy.contract import Policy
+    from knapcache.policy.contract import Policy, Requests
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class Spec:
     def build(self, capacity: int, ids: int, **options: Any) -> Policy:
         """A fresh policy; `options` go to its constructor, after those of the entry."""
         return self.policy_class(capacity, ids, **(self.options | options))
+
+    def build_for(self, capacity: int, trace: Requests, *, seed: int | None = None, **options: Any) -> Policy:
+        """A fresh policy to be run over `trace`: the way to build also those that see the future.
+
+        `seed` goes to policies that draw random numbers; the others have no such argument.
+        """
+        cls = self.policy_class
+        if seed is not None and "seed" in inspect.signature(cls).parameters:
+            options["seed"] = seed
+        return cls.for_trace(capacity, trace, **(self.options | options))
 
 
 VSOCB_PAPER = "Yang, Xie, Lian, Chen: LLM Cache Bandit Revisited"

@@ -28,9 +28,7 @@ def sweep(
     function: Callable[[Item], Result], items: Sequence[Item], *, jobs: int | None = None, title: str = ""
 ) -> list[Result]:
     """`[function(item) for item in items]`, on `jobs` processes (all cores by default)."""
-    jobs = min(jobs if jobs is not None else os.cpu_count() or 1, max(len(items), 1))
-    if jobs < 1:
-        raise InvalidInput(f"jobs must be at least 1, not {jobs}")
+    jobs = processes(jobs, len(items))
     with _bar(title, len(items)) as tick:
         if jobs == 1:
             return list(tick(map(function, items)))
@@ -45,6 +43,13 @@ def sweep(
                 for worker in multiprocessing.active_children():
                     worker.terminate()
                 raise
+
+
+def processes(jobs: int | None, items: int) -> int:
+    """How many processes `sweep` runs on."""
+    if jobs is not None and jobs < 1:
+        raise InvalidInput(f"jobs must be at least 1, not {jobs}")
+    return min(jobs if jobs is not None else os.cpu_count() or 1, max(items, 1))
 
 
 @contextmanager

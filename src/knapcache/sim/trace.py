@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,15 @@ class Trace:
     """What each request costs if it misses."""
     ids: int
     """How many different keys there can be."""
+    times: Floats | None = None
+    """When each request came, in seconds, where that is known. Requests are replayed in their order, not by time."""
+    names: Sequence[object] | None = None
+    """What each key was called where it was read."""
 
     def __post_init__(self) -> None:
-        for name, kind in (("keys", np.int64), ("sizes", np.int64), ("costs", np.float64)):
+        for name, kind in (("keys", np.int64), ("sizes", np.int64), ("costs", np.float64), ("times", np.float64)):
+            if getattr(self, name) is None:
+                continue
             array = np.asarray(getattr(self, name))
             if array.ndim != 1 or array.dtype.kind not in ("iu" if kind is np.int64 else "iuf"):
                 numbers = "whole numbers" if kind is np.int64 else "numbers"
@@ -36,6 +43,10 @@ class Trace:
             raise InvalidInput(
                 f"keys, sizes and costs differ in length: {len(self.keys)}, {len(self.sizes)}, {len(self.costs)}"
             )
+        if self.times is not None and len(self.times) != len(self.keys):
+            raise InvalidInput(f"times and keys differ in length: {len(self.times)}, {len(self.keys)}")
+        if self.names is not None and len(self.names) != self.ids:
+            raise InvalidInput(f"there must be one name for each of the {self.ids} ids, not {len(self.names)}")
         _all("key", self.keys, (self.keys >= 0) & (self.keys < self.ids), f"in 0 … {self.ids - 1}")
         _all("size", self.sizes, self.sizes >= 1, "at least 1")
         _all("cost", self.costs, np.isfinite(self.costs) & (self.costs >= 0.0), "finite and not negative")
@@ -47,6 +58,13 @@ class Trace:
     def total_cost(self) -> float:
         """What the requests cost without a cache."""
         return float(self.costs.sum())
+
+    @property
+    def working_set(self) -> int:
+        """Room for everything at once: the sum, over all keys, of the largest size each was seen with."""
+        room = np.zeros(self.ids, np.int64)
+        np.maximum.at(room, self.keys, self.sizes)
+        return sum(room.tolist())  # Python's integers do not overflow
 
 
 def _all(what: str, array: npt.NDArray[np.generic], good: npt.NDArray[np.bool_], allowed: str) -> None:

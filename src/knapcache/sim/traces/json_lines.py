@@ -1,0 +1,77 @@
+"""JSON lines: an object a line, with `time`, `key`, `size` and `cost` unless told otherwise.
+
+Python's own json: it keeps whole numbers of any length as they are, which tells keys apart that orjson would not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any, NoReturn
+
+from knapcache.sim.traces.shape import Broken, Requests, Rules, short
+from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.table import RULES, Columns, add_chunk
+
+__all__ = ["RULES", "objects", "read"]
+
+ROWS = 512
+
+
+def read(source: Source, rules: Rules, requests: Requests) -> None:
+    """Objects into requests."""
+    columns = Columns.of(rules)
+    lines: list[int] = []
+    rows: list[dict[str, Any]] = []
+
+    def flush() -> None:
+        if rows:
+            values = {name: [row.get(name) for row in rows] for name in columns.names}
+            add_chunk(requests, columns, values, lambda k: f"line {lines[k]}")
+        lines.clear()
+        rows.clear()
+
+    with source.open() as file:
+        for line, row in objects(file, requests):
+            lines.append(line)
+            rows.append(row)
+            if len(rows) == ROWS:
+                flush()
+        flush()
+
+
+def objects(file: IO[bytes], requests: Requests) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line's number and object; blank lines are passed over, what is no object is a broken line."""
+    for number, line in enumerate(file, 1):
+        try:
+            row = parse(line, first=number == 1)
+        except Broken as error:
+            requests.broken(f"line {number}", str(error))
+        else:
+            if row is not None:
+                yield number, row
+
+
+def parse(line: bytes, *, first: bool = False) -> dict[str, Any] | None:
+    """The object of a line, or None for a blank one; raises Broken."""
+    try:
+        text = line.decode("utf-8-sig" if first else "utf-8").strip()
+        row = DECODER.decode(text) if text else None
+    except UnicodeDecodeError:
+        raise Broken("not valid UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise Broken(f"not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:
+        raise Broken(f"not JSON: {error}") from None
+    if row is not None and not isinstance(row, dict):
+        raise Broken(f"must be an object, not {short(row)}")
+    if text and row is None:
+        raise Broken("must be an object, not null")
+    return row
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,106 @@
+"""Logs of OpenAI-style calls: a line a call, `{"request": {…}, "response": {…}, …}`, a body as object or text.
+
+    key    the request as canonical JSON (keys sorted, no spaces), without `stream`, `stream_options`, `user` and
+           `metadata`, which do not change the answer; a digest of it, so that long prompts need no room
+    size   bytes of both bodies as compact UTF-8 JSON
+    cost   `--prices`: tokens of the response's `usage` (prompt_tokens and completion_tokens, or input_tokens and
+           output_tokens), all input at the full price; or `--cost FIELD`: a number in the line, such as `latency`
+    time   `--time FIELD`, else there are none
+
+Fields inside other objects are named with dots: `--cost timing.total`. A response that is an error is no answer that
+could be kept, hence a broken line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from knapcache.errors import InvalidInput
+from knapcache.sim.traces.json_lines import objects, parse
+from knapcache.sim.traces.shape import Broken, Prices, Requests, Rules, moment, number, short, whole
+from knapcache.sim.traces.source import Source
+
+RULES = frozenset({"time", "no-time", "cost", "cost-each", "prices"})
+NOT_IN_KEY = frozenset({"stream", "stream_options", "user", "metadata"})
+USAGE = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))
+
+
+def read(source: Source, rules: Rules, requests: Requests) -> None:
+    """Calls into requests."""
+    if rules.no_cost:
+        raise InvalidInput(
+            f"{source.path} is a log of calls, and what a call costs must be said: --prices IN,OUT in dollars per "
+            f"million tokens, or --cost FIELD for a field such as the latency, or --cost-each X"
+        )
+    with source.open() as file:
+        for line, call in objects(file, requests):
+            try:
+                add(requests, rules, call)
+            except Broken as error:
+                requests.broken(f"line {line}", str(error))
+
+
+def add(requests: Requests, rules: Rules, call: dict[str, Any]) -> None:
+    """One call; raises Broken."""
+    request, response = body(call, "request"), body(call, "response")
+    if response.get("error") is not None:
+        raise Broken("response is an error")
+    if rules.prices is not None:
+        cost = usage_cost(response, rules.prices)
+    elif rules.cost is not None:
+        cost = number(rules.cost, at(call, rules.cost))
+    else:
+        cost = rules.cost_each or 0.0
+    time = None if rules.time is None else moment(rules.time, at(call, rules.time))
+    requests.add(key(request), size(request) + size(response), cost, time)
+
+
+def body(call: dict[str, Any], name: str) -> dict[str, Any]:
+    """The body of a request or response, an object or the text of one."""
+    value = call.get(name)
+    if isinstance(value, str):
+        try:
+            value = parse(value.encode("utf-8", "surrogatepass"))
+        except Broken as error:
+            raise Broken(f"{name} is {error}") from None
+    if not isinstance(value, dict) or not value:
+        raise Broken(f"{name} is missing" if value is None else f"{name} must be an object, not {short(value)}")
+    return value
+
+
+def key(request: dict[str, Any]) -> str:
+    """What makes two requests the same, as a digest of 128 bits."""
+    kept = {name: value for name, value in request.items() if name not in NOT_IN_KEY}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))  # ASCII: every text has exactly one form
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def size(value: dict[str, Any]) -> int:
+    """Bytes as compact JSON."""
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def usage_cost(response: dict[str, Any], prices: Prices) -> float:
+    """What the tokens of the response's `usage` cost."""
+    usage = response.get("usage")
+    if not isinstance(usage, dict):
+        raise Broken("response.usage is missing")
+    for names in USAGE:
+        if names[0] in usage:
+            counts = [whole(f"response.usage.{name}", usage.get(name)) for name in names]
+            if min(counts) < 0 or max(counts) >= 2**62:
+                raise Broken(f"response.usage must hold counts of tokens, not {short(counts)}")
+            return prices.cost(*counts)
+    raise Broken("response.usage has neither prompt_tokens nor input_tokens")
+
+
+def at(call: dict[str, Any], name: str) -> Any:
+    """A field; dots lead into objects."""
+    value: Any = call
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if value is None:
+        raise Broken(f"{name} is missing")
+    return value

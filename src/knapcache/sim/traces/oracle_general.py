@@ -1,0 +1,53 @@
+"""libCacheSim's oracleGeneral: records of 24 bytes without a header, little-endian.
+
+    uint32 time · uint64 id · uint32 size · int64 request that asks for it next
+
+Every request costs 1, so that cost is the number of misses; `--cost size` makes it the bytes fetched, `--cost-each`
+any other number. What the next request is nobody needs here: a replay finds out.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import numpy as np
+
+from knapcache.errors import InvalidInput
+from knapcache.sim.traces.shape import Broken, Requests, Rules
+from knapcache.sim.traces.source import Source
+
+RULES = frozenset({"cost", "cost-each"})
+RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
+ROWS = 1 << 15
+
+
+def read(source: Source, rules: Rules, requests: Requests) -> None:
+    """Records into requests."""
+    if rules.cost not in (None, "size"):
+        raise InvalidInput(f"--cost must be `size` for oracleGeneral, not {rules.cost!r}; or give --cost-each")
+    with source.open() as file:
+        add_records(file, rules, requests)
+
+
+def add_records(file: IO[bytes], rules: Rules, requests: Requests) -> None:
+    """The records of an open file."""
+    each = 1.0 if rules.cost_each is None else rules.cost_each
+    done = 0
+    while block := file.read(ROWS * RECORD.itemsize):
+        if len(block) % RECORD.itemsize:
+            raise InvalidInput(
+                f"{requests.path} is cut off, or no oracleGeneral: {len(block) % RECORD.itemsize} bytes are left "
+                f"after record {done + len(block) // RECORD.itemsize}, and a record has {RECORD.itemsize}"
+            )
+        records = np.frombuffer(block, RECORD)
+        sizes = records["size"].astype(np.int64)
+        costs = sizes.astype(np.float64) if rules.cost else np.full(len(records), each)
+        times = records["time"].astype(np.float64)
+        keys = records["id"].tolist()
+        if not requests.extend(keys, sizes, costs, times):
+            for k, row in enumerate(zip(keys, sizes.tolist(), costs.tolist(), times.tolist(), strict=True)):
+                try:
+                    requests.add(*row)
+                except Broken as error:
+                    requests.broken(f"record {done + k + 1}", str(error))
+        done += len(records)

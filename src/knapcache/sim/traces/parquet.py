@@ -1,0 +1,34 @@
+"""Parquet, with columns `time`, `key`, `size` and `cost` unless told otherwise; read by Polars (`lab` extra)."""
+
+from __future__ import annotations
+
+from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.sim.traces.shape import Requests, Rules
+from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.table import RULES, Columns, add_chunk
+
+__all__ = ["RULES", "read"]
+
+ROWS = 1 << 16
+
+
+def read(source: Source, rules: Rules, requests: Requests) -> None:
+    """Rows into requests, a slice at a time."""
+    path = source.path
+    try:
+        import polars
+    except ImportError:
+        raise MissingExtra(f"{path} is Parquet: install knapcache[lab], which brings Polars") from None
+    columns = Columns.of(rules)
+    try:
+        table = polars.scan_parquet(path, glob=False)
+        columns.find(path, table.collect_schema().names())
+        total = int(table.select(polars.len()).collect().item())
+        for start in range(0, total, ROWS):
+            rows = table.select(columns.names).slice(start, ROWS).collect()
+            values = {name: rows[name].to_list() for name in columns.names}
+            add_chunk(requests, columns, values, lambda k, start=start: f"row {start + k + 1}")  # type: ignore[misc]
+            if source.progress:
+                source.progress(min(start + ROWS, total), total)
+    except polars.exceptions.PolarsError as error:
+        raise InvalidInput(f"{path} is damaged: {' '.join(str(error).split())}") from None

@@ -1,0 +1,127 @@
+"""A file, opened: decompressed as it is read, with its progress told, and its troubles said in one line.
+
+Compression is known by the first bytes, not by the name: gzip, zstd (with the `lab` extra), or none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.sim.traces.shape import Progress
+
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+REPORT = 1 << 20
+"""Bytes of the file between two reports of progress."""
+
+
+class Watched(io.RawIOBase):
+    """The bytes of a file as they lie on the disk, telling how far the reader is."""
+
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        self.file: IO[bytes] = path.open("rb", buffering=0)
+        self.total = path.stat().st_size
+        self.done = self.told = 0
+        self.progress = progress
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read, count, tell."""
+        count: int = self.file.readinto(buffer)  # type: ignore[attr-defined]
+        self.done += count
+        if self.progress and (self.done - self.told >= REPORT or not count):
+            self.told = self.done
+            self.progress(self.done, max(self.total, self.done))
+        return count
+
+    def close(self) -> None:
+        """Close the file too."""
+        self.file.close()
+        super().close()
+
+
+class Zstd(io.RawIOBase):
+    """A zstd file, decompressed. zstandard's own stream reader takes a file that is cut off for one that has ended."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingExtra(
+                f"{path} is compressed with zstd: install knapcache[lab], which brings zstandard, or decompress it"
+            ) from None
+        self.path, self.file = path, file
+        self.new = zstandard.ZstdDecompressor().decompressobj
+        self.error: type[Exception] = zstandard.ZstdError
+        self.frame: Any = self.new()
+        self.ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Decompress until there is something, or the file ends where a frame does."""
+        while not self.ready:
+            # A file may hold several frames: it was appended to, or compressed in parallel.
+            packed = self.frame.unused_data if self.frame.eof else b""
+            packed = packed or self.file.read(1 << 16)
+            if not packed:
+                if self.frame.eof:
+                    return 0
+                raise EOFError
+            if self.frame.eof:
+                self.frame = self.new()
+            try:
+                self.ready = memoryview(self.frame.decompress(packed))
+            except self.error as error:
+                raise InvalidInput(f"{self.path} is damaged: {error}") from None
+        count = min(len(buffer), len(self.ready))
+        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
+        return count
+
+
+@contextmanager
+def troubles(path: Path) -> Iterator[None]:
+    """What can go wrong with a file, as one line that names it."""
+    try:
+        yield
+    except EOFError:
+        raise InvalidInput(f"{path} is cut off: its compressed data ends too early") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(f"{path} is damaged: {error}") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to read from."""
+
+    path: Path
+    progress: Progress | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Its content, decompressed."""
+        path = self.path
+        with troubles(path), Watched(path, self.progress) as raw, io.BufferedReader(raw, 1 << 18) as file:
+            start = file.peek(4)[:4]
+            if start.startswith(GZIP):
+                with gzip.GzipFile(fileobj=file) as inner:
+                    yield cast(IO[bytes], inner)
+            elif start == ZSTD:
+                with io.BufferedReader(Zstd(path, file), 1 << 18) as inner:
+                    yield inner
+            else:
+                yield file

@@ -1,0 +1,193 @@
+"""`knapcache replay`, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache.cli.main import main
+from knapcache.sim.synthetic import Workload
+
+Captured = pytest.CaptureFixture[str]
+FIELDS = ["policy", "capacity", "requests", "hits", "miss_cost", "total_cost", "cost_ratio", "peak_size"]
+FIELDS += ["oracle_calls", "seconds"]
+COMMAND = [sys.executable, "-c", "from knapcache.cli.main import run; run()"]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    _, drawn = Workload(queries=30, rounds=1000).draw(np.random.default_rng(3))
+    path = tmp_path_factory.mktemp("trace") / "trace.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["time", "key", "size", "cost"])
+        columns = (np.arange(1000), drawn.keys, drawn.sizes, drawn.costs)
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+    return path
+
+
+def refused(*arguments: object, capsys: Captured) -> str:
+    """Run a command that must fail; its one line on stderr."""
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert ": error: " in err
+    return err
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)
+    for row in found:
+        assert list(row) == FIELDS
+        row.pop("seconds")
+    return found
+
+
+def test_json_on_standard_output_and_nothing_else(trace: Path) -> None:
+    arguments = ["replay", str(trace), "--policy", "lru, static", "--capacity", "10%,30%,60", "--json", "-"]
+    done = subprocess.run([*COMMAND, *arguments, "--jobs", "2"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = rows(done.stdout)
+    assert [r["policy"] for r in found] == ["lru", "static"] * 3
+    assert found[4]["capacity"] == 60
+    assert all(r["requests"] == 1000 and r["hits"] > 0 for r in found)
+    again = subprocess.run([*COMMAND, *arguments, "--jobs", "1"], capture_output=True, text=True, check=False)
+    assert rows(again.stdout) == found
+
+
+def test_a_table_for_people_and_a_file_for_scripts(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "rows.json"
+    arguments = ["replay", str(trace), "--policy", "lru", "--capacity", "50%", "--jobs", "1", "--json", str(out)]
+    assert main(arguments) == 0
+    printed, error = capsys.readouterr()
+    assert error == ""
+    assert printed.splitlines()[-1] == str(out)
+    (row,) = rows(out.read_text())
+    shown = next(line.split() for line in printed.splitlines() if line.split()[:1] == ["lru"])
+    assert shown[1:4] == [str(row["capacity"]), "1,000", str(row["hits"])]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+    assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask()
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_other_names_units_and_skipped_lines(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("prompt,bytes,usd\na,500,1\nb,600,-1\nb,600,2\na,500,1\nc,x,1\nb,600,2\n")
+    mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
+    common = ["replay", path, "--policy", "lru", "--capacity", "1.1kB", *mapping, "--json", "-", "--jobs", "1"]
+    assert "log.csv, line 3: cost must be" in refused(*common, capsys=capsys)
+    assert main([*map(str, common), "--on-error", "skip"]) == 0
+    printed, error = capsys.readouterr()
+    first = "line 3: cost must be finite and not negative, not -1.0"
+    assert error == f"knapcache: skipped 2 broken lines of {path}, the first: {first}\n"
+    (row,) = rows(printed)
+    assert (row["capacity"], row["requests"], row["hits"], row["miss_cost"], row["total_cost"]) == (
+        1100,
+        4,
+        2,
+        3.0,
+        6.0,
+    )
+
+
+def test_prices(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "calls.jsonl"
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+    line = json.dumps({"request": {"model": "m", "input": "Hi"}, "response": {"output": "Ho", "usage": usage}})
+    path.write_text(f"{line}\n{line}\n")
+    common = ["replay", path, "--policy", "lru", "--capacity", "100%", "--json", "-", "--jobs", "1"]
+    assert "--prices IN,OUT" in refused(*common, capsys=capsys)
+    for wrong in ("5", "1,2,3", "a,b", "nan,1", "-1,2"):
+        assert "prices must be" in refused(*common, f"--prices={wrong}", capsys=capsys)
+    assert main([*map(str, common), "--prices", "2.5,10"]) == 0
+    (row,) = rows(capsys.readouterr().out)
+    assert (row["hits"], row["miss_cost"]) == (1, pytest.approx(0.0035))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--policy nonsense --capacity 10%", "unknown policy 'nonsense'"),
+        ("--policy lru,lru --capacity 10%", "policy 'lru' is named twice"),
+        ("--policy lru, --capacity 10%", "unknown policy ''"),
+        ("--policy lru --capacity many", "capacity 'many' cannot be read"),
+        ("--policy lru --capacity 10%,", "capacity '' cannot be read"),
+        ("--policy lru --capacity 0.0001%", "must be at least 1"),
+        ("--policy lru --capacity 0", "must be at least 1"),
+        ("--policy lru", "--capacity"),
+        ("--capacity 5", "--policy"),
+        ("--policy lru --capacity 5 --jobs 0", "jobs must be at least 1, not 0"),
+        ("--policy lru --capacity 5 --seed -1", "seed must not be negative"),
+        ("--policy lru --capacity 5 --format xml", "'xml'"),
+        ("--policy lru --capacity 5 --on-error ignore", "'ignore'"),
+        ("--policy lru --capacity 5 --key prompt", "has no column 'prompt'"),
+        ("--policy lru --capacity 5 --prices 1,2", "--prices has no meaning"),
+        ("--policy lru --capacity 5 --cost a --cost-each 2", "exclude each other"),
+        ("--policy lru --capacity 5 --time t --no-time", "exclude each other"),
+    ],
+)
+def test_bad_input(options: str, said: str, trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "rows.json"
+    out.write_text("precious")
+    assert said in refused("replay", trace, *options.split(), "--json", out, capsys=capsys)
+    assert out.read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+
+
+def test_no_place_for_the_rows(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    """Found before the work is done."""
+    common = ["replay", trace, "--policy", "lru", "--capacity", "5", "--json"]
+    assert "cannot write to" in refused(*common, tmp_path / "no" / "rows.json", capsys=capsys)
+    assert "it is a directory" in refused(*common, tmp_path, capsys=capsys)
+    (tmp_path / "file").write_text("precious")
+    assert "cannot write to" in refused(*common, tmp_path / "file" / "rows.json", capsys=capsys)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "link.json").symlink_to("rows.json")
+    common = ["replay", str(trace), "--policy", "lru", "--capacity", "5", "--jobs", "1", "--json"]
+    for target in (str(tmp_path / "link.json"), os.devnull):
+        assert main([*common, target]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "link.json").is_symlink()
+    assert len(rows((tmp_path / "rows.json").read_text())) == 1
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, capsys: Captured) -> None:
+    common = ["--policy", "lru", "--capacity", "5"]
+    assert "nowhere.csv: No such file" in refused("replay", tmp_path / "nowhere.csv", *common, capsys=capsys)
+    assert "Is a directory" in refused("replay", tmp_path, *common, capsys=capsys)
+    (tmp_path / "empty").write_text("")
+    assert "is empty" in refused("replay", tmp_path / "empty", *common, capsys=capsys)
+
+
+def test_help_names_every_format(capsys: Captured) -> None:
+    from knapcache.sim.traces import FORMATS
+
+    with pytest.raises(SystemExit):
+        main(["replay", "--help"])
+    text = capsys.readouterr().out
+    for name, one in FORMATS.items():
+        assert f"  {name} " in text
+        assert one.summary in text
+    assert "the sum over all keys of the largest size of each" in " ".join(text.split())

@@ -1,0 +1,63 @@
+"""Capacities as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.sim.capacity import Capacity
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("1", 1),
+        (" 4096 ", 4096),
+        ("64k", 64_000),
+        ("64K", 64_000),
+        ("64kB", 64_000),
+        ("64 KiB", 65_536),
+        ("1.5M", 1_500_000),
+        ("4GB", 4 * 10**9),
+        ("4GiB", 4 * 2**30),
+        ("2T", 2 * 10**12),
+        ("512B", 512),
+        ("10%", 100),
+        ("0.1%", 1),
+        ("33.35%", 333),
+        ("100%", 1000),
+        ("150 %", 1500),
+        (str(2**62), 2**62),
+    ],
+)
+def test_read(text: str, units: int) -> None:
+    assert Capacity.parse(text).units(1000) == units
+
+
+def test_shares_are_exact() -> None:
+    assert Capacity.parse("100%").units(2**62 - 1) == 2**62 - 1  # as a float it would be more
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%", "ten", "-5", "1e6", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4m"]
+)
+def test_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot be read; allowed is a number, with k, M, G or T"):
+        Capacity.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0", "must be at least 1"),
+        ("0%", "must be at least 1"),
+        ("0.01%", r"'0.01%' of a working set of 1000 is 0, and must be at least 1"),
+        ("5T%", "cannot be read"),
+        ("0.5", "is 0.5 units, and must be a whole number of them"),
+        ("1.0005k", "is 1000.5 units"),
+        (str(2**62 + 1), r"at most 2\^62"),
+    ],
+)
+def test_of_no_use(text: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Capacity.parse(text).units(1000)

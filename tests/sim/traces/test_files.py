@@ -1,0 +1,227 @@
+"""Files as they come: packed, cut off, empty, of a format that has to be told, or not there at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.sim.traces import FORMATS, BrokenLine, Prices, Rules, read_trace
+from knapcache.sim.traces.read import detect
+
+CSV = b"time,key,size,cost\n" + b"".join(b"%d,k%d,%d,1\n" % (i, i % 7, i % 7 + 1) for i in range(5000))
+TRACES = Path(os.environ.get("KNAPCACHE_TRACES") or Path(__file__).parents[4] / "shared" / "data")
+RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
+
+PACKED = {
+    "gzip": gzip.compress(CSV),
+    "gzip, two members": gzip.compress(CSV[:1000]) + gzip.compress(CSV[1000:]),
+    "zstd": zstandard.ZstdCompressor().compress(CSV),
+    "zstd, two frames": zstandard.compress(CSV[:1000]) + zstandard.compress(CSV[1000:]),
+}
+
+
+@pytest.mark.parametrize("how", PACKED)
+def test_packed_files_are_known_by_content(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"  # the name says nothing
+    path.write_bytes(PACKED[how])
+    trace = read_trace(path)
+    assert len(trace) == 5000
+    assert trace.names == [f"k{i}" for i in range(7)]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("how", ["gzip", "zstd", "zstd, two frames"])
+def test_a_file_that_is_cut_off_is_never_half_a_trace(how: str, skip: bool, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    for length in (len(PACKED[how]) - 1, len(PACKED[how]) * 2 // 3):
+        path.write_bytes(PACKED[how][:length])
+        with pytest.raises(InvalidInput, match=r"is cut off: its compressed data ends too early"):
+            read_trace(path, on_broken=(lambda _: None) if skip else None)
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+def test_damaged_files(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    content = bytearray(PACKED[how])
+    content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
+    path.write_bytes(bytes(content))
+    with pytest.raises(InvalidInput, match=r"is (damaged|cut off)|line \d+: "):
+        read_trace(path)
+    path.write_bytes(PACKED["gzip"] + b"something else")
+    with pytest.raises(InvalidInput, match="is damaged"):
+        read_trace(path)
+
+
+def test_zstd_without_a_decompressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").write_bytes(PACKED["zstd"])
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"compressed with zstd: install knapcache\[lab\]"):
+        read_trace(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b" \r\n\n", "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
+        (b"time,key,size,cost\n", "holds no requests"),
+        (b"time,key,size,cost", "holds no requests"),
+        (b"key,size\na,1\n", "has no column 'time' among 'key', 'size'"),
+        (b"\x00\x01\x02\x03", "cannot tell what"),
+        (b"{not json\n", "cannot tell what"),
+        ("time,key,size,cost\n1,a,1,1\n".encode("utf-16"), "cannot tell what"),
+        (b"\x1f\x8b", "is cut off"),
+    ],
+)
+def test_files_with_nothing_in_them(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(content)
+    for broken in (None, lambda _: None):
+        with pytest.raises(InvalidInput, match=said) as caught:
+            read_trace(path, on_broken=broken)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot read .*nowhere.csv: No such file"):
+        read_trace(tmp_path / "nowhere.csv")
+    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [
+        (b"time,key,size,cost\n", "csv"),
+        (b"a;b\n", "csv"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "azure"),
+        (b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n", "burstgpt"),
+        (b'{"time": 1}\n', "jsonl"),
+        (b'\xef\xbb\xbf\n {"hash_ids": []}\n', "mooncake"),
+        (b'{broken\n{"request": {}, "response": {}}\n', "openai"),
+        (b"PAR1....", "parquet"),
+    ],
+)
+def test_formats_are_known_by_content(content: bytes, format: str, tmp_path: Path) -> None:  # noqa: A002
+    for packed in (content, gzip.compress(content)):
+        (tmp_path / "x").write_bytes(packed)
+        assert detect(tmp_path / "x") == format
+
+
+def test_formats_and_rules_that_do_not_go_together(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(CSV)
+    with pytest.raises(InvalidInput, match="unknown format 'xml': allowed are csv, parquet"):
+        read_trace(tmp_path / "t", format="xml")
+    with pytest.raises(InvalidInput, match=r"--prices has no meaning for .*, which is csv: allowed are --cost"):
+        read_trace(tmp_path / "t", Rules(prices=Prices(1, 2)))
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        Rules(cost="x", prices=Prices(1, 2))
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        Rules(time="x", no_time=True)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidInput, match="finite and not negative"):
+            Rules(cost_each=wrong)
+        with pytest.raises(InvalidInput, match="finite and not negative"):
+            Prices(1.0, wrong)
+    for key in ((), ("",), ("a", "")):
+        with pytest.raises(InvalidInput, match="key must name at least one field"):
+            Rules(key=key)
+
+
+@pytest.mark.parametrize("content", [CSV, PACKED["gzip"], PACKED["zstd"]], ids=["csv", "gzip", "zstd"])
+def test_progress_ends_at_the_end(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(content)
+    seen: list[tuple[int, int]] = []
+    read_trace(tmp_path / "t", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(content), len(content))
+    assert seen == sorted(seen)
+
+
+# oracleGeneral -----------------------------------------------------------------------------------------------------
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(1, 2**32 - 1)),
+        min_size=1,
+        max_size=40,
+    ),
+    packed=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_oracle_general(
+    rows: list[tuple[int, int, int]], packed: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("o") / "w01.oracleGeneral.bin"
+    np.array([(*row, -1) for row in rows], RECORD).tofile(path)
+    assert path.stat().st_size == 24 * len(rows)
+    if packed:
+        path.write_bytes(zstandard.compress(path.read_bytes()))
+    trace = read_trace(path)
+    assert trace.names is not None
+    assert trace.times is not None
+    names = [trace.names[key] for key in trace.keys.tolist()]
+    assert list(zip(trace.times.tolist(), names, trace.sizes.tolist(), strict=True)) == rows
+    assert trace.costs.tolist() == [1.0] * len(rows)
+    assert read_trace(path, Rules(cost="size")).costs.tolist() == [float(row[2]) for row in rows]
+    assert read_trace(path, Rules(cost_each=0.5)).total_cost == 0.5 * len(rows)
+
+
+def test_oracle_general_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    np.array([(0, 5, 10, 1), (1, 5, 0, 2), (2, 6, 7, -1)], RECORD).tofile(path)
+    with pytest.raises(InvalidInput, match="record 2: size must be at least 1"):
+        read_trace(path, format="oracle-general")
+    broken: list[BrokenLine] = []
+    assert read_trace(path, format="oracle-general", on_broken=broken.append).names == [5, 6]
+    assert [b.place for b in broken] == ["record 2"]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InvalidInput, match="is cut off, or no oracleGeneral: 23 bytes are left after record 2"):
+        read_trace(path, format="oracle-general")
+    with pytest.raises(InvalidInput, match="--cost must be `size` for oracleGeneral, not 'latency'"):
+        read_trace(path, Rules(cost="latency"), format="oracle-general")
+    path.write_bytes(b"")
+    with pytest.raises(InvalidInput, match="holds no requests"):
+        read_trace(path, format="oracle-general")
+
+
+# Open traces -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "ids"),
+    [
+        ("oasst_zipf_0.6.csv.gz", 100_000, 350),
+        ("oasst_zipf_1.0.csv.gz", 100_000, 350),
+        ("mooncake_conversation.csv.gz", 37_454, 15_787),
+        ("adaptsize_camp.csv.gz", 66_987, None),
+    ],
+)
+def test_open_traces(name: str, requests: int, ids: int | None) -> None:
+    if not (TRACES / name).exists():
+        pytest.skip(f"no {name}: set KNAPCACHE_TRACES to the directory with the open traces")
+    trace = read_trace(TRACES / name)
+    assert len(trace) == requests
+    assert ids in (None, trace.ids)
+    ours = zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs.tolist(), strict=True)
+    with gzip.open(TRACES / name, "rt") as lines:
+        next(lines)
+        for (key, size, cost), line in zip(ours, lines, strict=True):
+            assert trace.names is not None
+            assert [trace.names[key], str(size), cost] == [*line.split(",")[1:3], float(line.split(",")[3])]
+
+
+def test_every_format_has_a_summary() -> None:
+    assert all(one.summary for one in FORMATS.values())
