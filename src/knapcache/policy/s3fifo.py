@@ -7,9 +7,10 @@
 A hit adds 1 to `freq`, up to 3. From S an answer with freq > 1 moves to M, another one leaves and becomes a ghost.
 From M an answer with freq > 0 goes round again with freq − 1, another one leaves.
 
-Sizes are counted where the paper counts objects. Two points it leaves open are done as in its authors' simulator: M
-gives way when it holds more than its share and S otherwise, and a move from S to M evicts nothing by itself. One is not:
-the simulator refuses an answer larger than S, here it passes through S like any other.
+Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M gives
+way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer larger than
+S is refused, since it would sweep S clean. (Their later idea, to fill M first while the cache has room, is not the
+paper's.)
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 @kernel
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+    if room > head[0].small:
+        return
     known = rows[i].home == G
     if known:
         take(rows, i)
@@ -94,7 +97,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 class S3FIFO(Policy):
     """Three FIFO queues: small, main and ghost."""
 
-    head_fields: ClassVar = [*HEAD, ("main", "i8"), ("ghosts", "i8")]
+    head_fields: ClassVar = [*HEAD, ("small", "i8"), ("main", "i8"), ("ghosts", "i8")]
     row_fields: ClassVar = [*ROW, *LISTS_ROW, ("freq", "i8")]
     arrive_kernel = arrive
     settle_kernel = settling(admit, release)
@@ -106,7 +109,8 @@ class S3FIFO(Policy):
         super().__init__(capacity, ids)
         if not 0.0 < small < 1.0:
             raise InvalidInput(f"small must be between 0 and 1, not {small}")
-        self.head["main"] = self.head["ghosts"] = capacity - int(capacity * small)
+        self.head["small"] = max(int(capacity * small), 1)
+        self.head["main"] = self.head["ghosts"] = capacity - int(self.head["small"][0])
         clear_lists(self.rows, 3)
 
     def check(self) -> None:
