@@ -18,8 +18,6 @@ import numpy as np
 
 from knapcache.cli.output import print_table
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
-from knapcache.policy.hindsight import Static
 from knapcache.sim.replay import replay
 from knapcache.sim.synthetic import Workload
 
@@ -32,11 +30,7 @@ def measure(name: str) -> dict[str, float | str]:
     _, trace = Workload().draw(np.random.default_rng(0))
     seconds = []
     for _ in range(RUNS):
-        policy: Policy
-        if name == "static":
-            policy = Static.for_trace(CAPACITY, trace.ids, trace.keys, trace.sizes, trace.costs)
-        else:
-            policy = registry.find(name).build(CAPACITY, trace.ids)
+        policy = registry.find(name).build_for(trace.keys, trace.sizes, trace.costs, CAPACITY, trace.ids)
         seconds.append(replay(policy, trace).seconds)
     return {
         "policy": name,

@@ -3,16 +3,17 @@ Key-Value Stores"): GreedyDual-Size in nearly constant time.
 
     H(q) = L + ratio(q)        ratio = c/s, cost per size, rounded to `precision` significant bits
 
-Answers of one rounded ratio stand in one LRU queue: L never falls, so their order by H is their order by last request. A
-heap holds only the queues, each by the H of its oldest answer, and there are few of them however many answers there are.
-The least H goes and L rises to it; on a hit L rises to the least H among the others.
+Answers of one rounded ratio stand in one LRU queue: L never falls, so their order by H is their order by last
+request. A heap holds only the queues, each by the H of its oldest answer, and there are few of them however many
+answers there are. The least H goes and L rises to it; on a hit L rises to the least H among the others.
 
-The paper scales ratios to whole numbers before it rounds them. Rounding the float does the same at every scale. Ratios
-outside 2^−40 … 2^40 are taken for the nearest of these.
+The paper scales ratios to whole numbers before it rounds them. Rounding the float does the same at every scale.
+Ratios outside 2^−40 … 2^40 are taken for the nearest of these.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import ClassVar
 
@@ -35,8 +36,8 @@ def queue_of(head: Records, ratio: float) -> int:
     if ratio <= 0.0 or exponent <= LEAST:
         return 1
     if exponent > MOST:
-        return (MOST - LEAST) * steps
-    return (exponent - LEAST - 1) * steps + int((2.0 * mantissa - 1.0) * steps) + 1
+        return int((MOST - LEAST) * steps)
+    return int((exponent - LEAST - 1) * steps + int((2.0 * mantissa - 1.0) * steps) + 1)
 
 
 @kernel
@@ -140,6 +141,6 @@ class CAMP(Policy):
             queue = members(self.rows, k)
             found += queue
             self._same(f"H of queue {k}", self.rows["priority"][end], self.rows["priority"][queue[0]])
-            if any(before(self.rows, b, a) for a, b in zip(queue, queue[1:], strict=False)):
+            if any(before(self.rows, b, a) for a, b in itertools.pairwise(queue)):
                 raise CorruptState(f"queue {k} is out of order")
         self._same("queues", frozenset(found), self.residents)

@@ -105,7 +105,7 @@ class Policy:
     settle_kernel: ClassVar[Callable[..., Any]]
     release_kernel: ClassVar[Callable[..., Any]]
     spare: int = 1
-    """Rows behind those of the ids. At least one: most policies have a linked list or two, which keep their ends there."""
+    """Rows behind those of the ids, for the ends of linked lists: a row a list, and never fewer than one."""
 
     def __init__(self, capacity: int, ids: int) -> None:
         """`capacity` in units of size; `ids` are 0 … ids − 1."""

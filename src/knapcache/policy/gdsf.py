@@ -2,9 +2,9 @@
 
     H(q) = L + F(q) · C(q) / S(q)
 
-F counts requests since the answer came in, or all there ever were (history); C is 1, or the mean cost paid for q; S is
-the size. The answer of least H goes, and L, the clock, rises to its H: what has not been asked for since then ages
-without being touched.
+F counts requests since the answer came in, or all there ever were (history); C is 1, or the mean cost paid for q; S
+is the size. The answer of least H goes, and L, the clock, rises to its H: what has not been asked for since then
+ages without being touched.
 """
 
 from __future__ import annotations

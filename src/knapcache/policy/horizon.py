@@ -4,9 +4,9 @@ A request counts half as much every H requests that follow it:
 
     F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
 
-and the value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q its
-density decays by the same factor as everyone else's, so the order of two answers that nobody asks for never changes,
-and the time-free key
+and the value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q
+its density decays by the same factor as everyone else's, so the order of two answers that nobody asks for never
+changes, and the time-free key
 
     log2(F·Ĉ/S) + t_last/H
 
@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.contract import HEAD, ROW, Policy, enter, leave, settling
 from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove, make_room
 
 

@@ -1,10 +1,11 @@
-"""Hyperbolic caching (Blankstein, Sen, Freedman, ATC 2017: "Hyperbolic Caching: Flexible Caching for Web Applications").
+"""Hyperbolic caching (Blankstein, Sen, Freedman, ATC 2017: "Hyperbolic Caching: Flexible Caching for Web
+Applications").
 
     p(q) = n(q) · c(q) / (s(q) · age(q))
 
-n requests since the answer came in, age(q) requests ago (of any query); c the mean cost paid, s the size. The priorities
-of two untouched answers may change places as they age, so no heap can hold them: to evict, a sample of residents is drawn
-and the one of least priority goes.
+n requests since the answer came in, age(q) requests ago (of any query); c the mean cost paid, s the size. The
+priorities of two untouched answers may change places as they age, so no heap can hold them: to evict, a sample of
+residents is drawn and the one of least priority goes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""LFU-DA: least frequently used with dynamic aging (Arlitt, Friedrich, Jin 1999: "Performance Evaluation of Web Proxy
-Cache Replacement Policies"; Arlitt, Cherkasova, Dilley, Friedrich, Jin 1999: "Evaluating Content Management Techniques
-for Web Proxy Caches").
+"""LFU-DA: least frequently used with dynamic aging (Arlitt, Friedrich, Jin 1999: "Performance Evaluation of Web
+Proxy Cache Replacement Policies"; Arlitt, Cherkasova, Dilley, Friedrich, Jin 1999: "Evaluating Content Management
+Techniques for Web Proxy Caches").
 
     K(q) = F(q) + L
 

@@ -1,18 +1,20 @@
-"""LHD: Least Hit Density (Beckmann, Chen, Cidon, NSDI 2018: "LHD: Improving Cache Hit Rate by Maximizing Hit Density").
+"""LHD: Least Hit Density (Beckmann, Chen, Cidon, NSDI 2018: "LHD: Improving Cache Hit Rate by Maximizing Hit
+Density").
 
-Room in the cache is rent, paid by size and time. The hit density of an answer is what it is expected to earn for it:
+Room in the cache is rent, paid by size and time. The hit density of an answer is what it is expected to earn for
+it:
 
     hits it will still have before it is evicted / (size · how long it will still stay)
 
-Both expectations are measured: for each class of answers and each age (time since the last request), how many were hit and
-how many were evicted at that age. An answer at age a will meet one of the events at ages ≥ a, so
+Both expectations are measured: for each class of answers and each age (time since the last request), how many were
+hit and how many were evicted at that age. An answer at age a will meet one of the events at ages ≥ a, so
 
     hit density(a) = Σ_{x≥a} hits(x) / Σ_{x≥a} (x − a) · events(x)        events = hits + evictions
 
-A class holds answers whose last two hits came at similar ages, in powers of two. To evict, a sample is drawn, and the least
-hit density goes. All is as in the authors' code (16 classes, 32 samples and the 8 last to come in, decay .9) but for: fewer
-ages, each a wider span of time; tables that are made anew every 2^14 requests, since a cache of answers may never see the
-authors' 2^20; no explorers; and no classes by application. Cost does not count.
+A class holds answers whose last two hits came at similar ages, in powers of two. To evict, a sample is drawn, and
+the least hit density goes. All is as in the authors' code (16 classes, 32 samples and the 8 last to come in, decay
+.9) but for: fewer ages, each a wider span of time; tables that are made anew every 2^14 requests, since a cache of
+answers may never see the authors' 2^20; no explorers; and no classes by application. Cost does not count.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class LHD(Policy):
     def __init__(
         self, capacity: int, ids: int, *, samples: int = 32, period: int = 1 << 14, decay: float = 0.9, seed: int = 0
     ) -> None:
-        """`samples` are drawn with `seed`; every `period` requests counts fade by `decay` and densities are made anew."""
+        """`samples` are drawn with `seed`; every `period` requests counts fade by `decay`, and densities follow."""
         super().__init__(capacity, ids)
         for name, value in (("samples", samples), ("period", period)):
             if not value >= 1:

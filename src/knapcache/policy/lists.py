@@ -4,7 +4,8 @@ Every id knows its list, and the fixed point of a list (see queue.py) keeps the 
 
     Invariant: rows[len − k].room = Σ rows[i].room over the ids with rows[i].home = k.
 
-A ghost is an id whose answer has gone: it stands in a list and is not resident. Its `room` is that of the answer it had.
+A ghost is an id whose answer has gone: it stands in a list and is not resident. Its `room` is that of the answer it
+had.
 """
 
 from __future__ import annotations

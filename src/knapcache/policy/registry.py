@@ -1,4 +1,4 @@
-"""Every policy by name. Adding one is a file, a line here and a row in docs/policies.md.
+"""Every policy and bound by name. Adding one is a file, a line here and a row in docs/policies.md.
 
 Names are a contract: scripts and result files use them. Classes are looked up when first needed, so that
 listing policies compiles nothing.
@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
     from knapcache.policy.contract import Policy
 
 
@@ -41,6 +45,33 @@ class Spec:
     def build(self, capacity: int, ids: int, **options: Any) -> Policy:
         """A fresh policy; `options` go to its constructor, after those of the entry."""
         return self.policy_class(capacity, ids, **(self.options | options))
+
+    def build_for(
+        self, keys: npt.NDArray[Any], sizes: npt.NDArray[Any], costs: npt.NDArray[Any], capacity: int, ids: int
+    ) -> Policy:
+        """A fresh policy to serve these requests; one that sees the future is told them."""
+        told: Callable[..., Policy] | None = getattr(self.policy_class, "for_trace", None)
+        return told(capacity, ids, keys, sizes, costs) if told else self.build(capacity, ids)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound's entry: what no policy can beat, computed from the whole trace. There is nothing to run."""
+
+    name: str
+    where: str
+    """module:function, below knapcache.policy."""
+    summary: str
+    paper: str
+    online: bool = False
+
+    def miss_cost(
+        self, keys: npt.NDArray[Any], sizes: npt.NDArray[Any], costs: npt.NDArray[Any], capacity: int
+    ) -> float:
+        """No cache of this capacity pays less for these requests in all."""
+        module, name = self.where.split(":")
+        found: Callable[..., float] = getattr(importlib.import_module(f"knapcache.policy.{module}"), name)
+        return found(keys, sizes, costs, capacity)
 
 
 VSOCB_PAPER = "Yang, Xie, Lian, Chen: LLM Cache Bandit Revisited"
@@ -88,11 +119,97 @@ SPECS = {
         Spec("gdsf", "gdsf:GDSF", "Frequency per size with an aging clock", GDSF_PAPER),
         Spec("gdsf-cost", "gdsf:GDSFCost", "Frequency times cost per size with an aging clock", GDSF_PAPER),
         Spec(
+            "gdsf-cost-history",
+            "gdsf:GDSFCostHistory",
+            "The same, counting requests from before the answer came in as well",
+            GDSF_PAPER,
+        ),
+        Spec(
+            "gds",
+            "gds:GDS",
+            "Cost per size with an aging clock",
+            "Cao, Irani 1997: Cost-Aware WWW Proxy Caching Algorithms",
+        ),
+        Spec(
+            "camp",
+            "camp:CAMP",
+            "The same with rounded ratios, in nearly constant time",
+            "Ghandeharizadeh et al. 2014: CAMP: A Cost Adaptive Multi-Queue Eviction Policy for Key-Value Stores",
+        ),
+        Spec(
+            "hyperbolic",
+            "hyperbolic:Hyperbolic",
+            "Requests times cost, per size and time in the cache; victims are sampled",
+            "Blankstein, Sen, Freedman 2017: Hyperbolic Caching: Flexible Caching for Web Applications",
+        ),
+        Spec(
+            "lhd",
+            "lhd:LHD",
+            "Hits to be expected, per size and time to be spent; victims are sampled",
+            "Beckmann, Chen, Cidon 2018: LHD: Improving Cache Hit Rate by Maximizing Hit Density",
+        ),
+        Spec(
+            "lfu-da",
+            "lfu_da:LFUDA",
+            "Frequency with an aging clock",
+            "Arlitt et al. 1999: Evaluating Content Management Techniques for Web Proxy Caches",
+        ),
+        Spec("fifo", "fifo:FIFO", "Evict what came in first", "classic"),
+        Spec(
+            "sieve",
+            "sieve:Sieve",
+            "FIFO with a hand that spares what was asked for since it last came by",
+            "Zhang et al. 2024: SIEVE is Simpler than LRU",
+        ),
+        Spec(
+            "s3-fifo",
+            "s3fifo:S3FIFO",
+            "Three FIFO queues: small for newcomers, main, and ghosts",
+            "Yang et al. 2023: FIFO queues are all you need for cache eviction",
+        ),
+        Spec(
+            "arc",
+            "arc:ARC",
+            "Two LRU queues, for recency and frequency, whose shares are learned from ghosts",
+            "Megiddo, Modha 2003: ARC: A Self-Tuning, Low Overhead Replacement Cache",
+        ),
+        Spec(
+            "w-tinylfu",
+            "tinylfu:WTinyLFU",
+            "Window and segmented LRU, with a sketch of frequencies as the door between them",
+            "Einziger, Friedman, Manes 2017: TinyLFU: A Highly Efficient Cache Admission Policy",
+        ),
+        Spec(
+            "horizon",
+            "horizon:Horizon",
+            "Discounted frequency times cost per size, with a fixed half-life of 4,000 requests",
+            "-",
+        ),
+        Spec(
             "static",
             "hindsight:Static",
             "Best fixed set in hindsight, by exact knapsack over the whole trace",
             "-",
             online=False,
+        ),
+        Spec(
+            "belady",
+            "belady:Belady",
+            "Evict what earns least for its room until its next request, all of the future known",
+            "Belady 1966: A study of replacement algorithms for a virtual-storage computer; with cost and size",
+            online=False,
+        ),
+    )
+}
+
+BOUNDS = {
+    bound.name: bound
+    for bound in (
+        Bound(
+            "pfoo",
+            "pfoo:pfoo_bound",
+            "No cache can pay less: the best intervals that fit on average (PFOO-L, with costs)",
+            "Berger, Beckmann, Harchol-Balter 2018: Practical Bounds on Optimal Caching with Variable Object Sizes",
         ),
     )
 }
@@ -100,6 +217,8 @@ SPECS = {
 
 def find(name: str) -> Spec:
     """The entry of a policy, or one clear error."""
+    if name in BOUNDS:
+        raise InvalidInput(f"{name!r} is a bound, not a policy: it has a miss cost, and nothing to run")
     if name not in SPECS:
         near = difflib.get_close_matches(name, SPECS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`knapcache policies` lists them"

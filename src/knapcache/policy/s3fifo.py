@@ -7,10 +7,10 @@
 A hit adds 1 to `freq`, up to 3. From S an answer with freq > 1 moves to M, another one leaves and becomes a ghost.
 From M an answer with freq > 0 goes round again with freq − 1, another one leaves.
 
-Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M gives
-way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer larger than
-S is refused, since it would sweep S clean. (Their later idea, to fill M first while the cache has room, is not the
-paper's.)
+Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M
+gives way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer
+larger than S is refused, since it would sweep S clean. (Their later idea, to fill M first while the cache has room,
+is not the paper's.)
 """
 
 from __future__ import annotations

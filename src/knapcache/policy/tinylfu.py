@@ -1,14 +1,14 @@
-"""W-TinyLFU (Einziger, Friedman, Manes 2017: "TinyLFU: A Highly Efficient Cache Admission Policy"), for answers that
-differ in size (Einziger, Eytan, Friedman, Manes 2022: "Lightweight Robust Size Aware Cache Management").
+"""W-TinyLFU (Einziger, Friedman, Manes 2017: "TinyLFU: A Highly Efficient Cache Admission Policy"), for answers
+that differ in size (Einziger, Eytan, Friedman, Manes 2022: "Lightweight Robust Size Aware Cache Management").
 
     window      1 % of the cache, LRU: newcomers, so that a burst of requests finds its answer
     main        the rest, segmented LRU: *probation*, and *protected* (80 % of main) for what was hit in it
     filter      what leaves the window enters main only if it is asked for more often than its victims
 
-Frequencies are those of the sketch in sketch.py. Sizes as in the second paper, "aggregated victims": a candidate may need
-the room of several, from the old end of probation and then of protected; it enters if its own frequency is above the sum
-of theirs, which is given up as soon as it is not. An answer too large for the window is a candidate at once; one too
-large for main is refused.
+Frequencies are those of the sketch in sketch.py. Sizes as in the second paper, "aggregated victims": a candidate
+may need the room of several, from the old end of probation and then of protected; it enters if its own frequency is
+above the sum of theirs, which is given up as soon as it is not. An answer too large for the window is a candidate
+at once; one too large for main is refused.
 """
 
 from __future__ import annotations
