@@ -110,8 +110,11 @@ def test_belady(seed: int, capacity: int) -> None:
 )
 @settings(max_examples=80, deadline=None)
 def test_nobody_beats_the_optimum_nor_the_optimum_its_bound(trace: list[plain.Request], capacity: int) -> None:
-    columns = ([r[c] for r in trace] for c in range(3))
-    keys, sizes, costs = (np.array(column, kind) for column, kind in zip(columns, (int, int, float), strict=True))
+    keys, sizes, costs = (
+        np.array([r[0] for r in trace], int),
+        np.array([r[1] for r in trace], int),
+        np.array([r[2] for r in trace], float),
+    )
     best = plain.optimum(trace, capacity)
     assert registry.BOUNDS["pfoo"].miss_cost(keys, sizes, costs, capacity) <= best + 1e-9
     policy = registry.find("belady").build_for(keys, sizes, costs, capacity, IDS)
