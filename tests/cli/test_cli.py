@@ -32,7 +32,21 @@ POLICIES = [
     "lfu",
     "gdsf",
     "gdsf-cost",
+    "gdsf-cost-history",
+    "gds",
+    "camp",
+    "hyperbolic",
+    "lhd",
+    "lfu-da",
+    "fifo",
+    "sieve",
+    "s3-fifo",
+    "arc",
+    "w-tinylfu",
+    "horizon",
     "static",
+    "belady",
+    "pfoo",
 ]
 NAMES = ["figure-1", "table-2", "errata", "confidence", "alpha", "long-run", "drift", "one-hits", "approximate"]
 FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
@@ -61,7 +75,7 @@ def test_policies_as_json() -> None:
     for row in rows:
         assert list(row) == ["name", "online", "summary", "paper"]
         assert row["summary"]
-    assert {row["name"] for row in rows if not row["online"]} == {"offline", "static"}
+    assert {row["name"] for row in rows if not row["online"]} == {"offline", "static", "belady", "pfoo"}
 
 
 def test_policies_as_a_table(capsys: Captured) -> None:

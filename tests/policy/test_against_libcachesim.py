@@ -1,17 +1,20 @@
 """Our policies against libCacheSim, which its field trusts, on the same requests.
 
-Where both do the same, hits are compared one by one. Elsewhere miss ratios may differ by half a point, and this is why:
+Where both do the same, hits are compared one by one. Elsewhere miss ratios may differ by half a point. Left out,
+because there they differ by more:
 
-* S3-FIFO: libCacheSim fills the main queue first while the cache has room. So open traces are run with a small cache.
-* GDSF: libCacheSim does not take in what is worth less than what would go. So open traces are run with a large cache.
-* ARC: with sizes, libCacheSim moves the border between T1 and T2 by bytes where the paper has pages, and evicts on a
-  ghost's return even where there is room. With equal sizes both are the paper's ARC, hit for hit.
+* ARC with sizes: zipf at 1 % (ours misses 3.5 points less), mooncake at 10 % (4.1 less), oasst_zipf at 10 % (1.2 more).
+  libCacheSim moves the border between T1 and T2 by bytes where the paper moves it by pages, and drops one ghost for
+  each eviction, whatever their sizes; ours does as arc.py says. With equal sizes both are the paper's ARC.
+* GDSF in a cache of a few answers (1 % of the 350 of oasst_zipf): 1.6 points, and we do not know why. Ours agrees there
+  with the judge of plain.py, hit for hit.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import os
 from functools import cache
 from pathlib import Path
@@ -28,6 +31,7 @@ from knapcache.sim.trace import Trace
 libcachesim = pytest.importorskip("libcachesim")  # has no wheels for some machines
 
 THEIRS = {"fifo": "FIFO", "lru": "LRU", "sieve": "Sieve", "s3-fifo": "S3FIFO", "arc": "ARC", "gdsf": "GDSF"}
+OPTIONS = {"s3-fifo": {"main_first": True}}  # as libCacheSim does
 OPEN_TRACES = Path(os.environ.get("KNAPCACHE_TRACES") or Path(__file__).resolve().parents[3] / "shared" / "data")
 HALF_A_POINT = 0.005
 
@@ -67,13 +71,18 @@ def both(name: str, trace: Trace, share: float) -> tuple[npt.NDArray[np.bool_], 
     theirs: Any = getattr(libcachesim, THEIRS[name])(cache_size=capacity)
     requests = zip(trace.keys.tolist(), trace.sizes.tolist(), strict=True)
     hits = [theirs.get(libcachesim.Request(obj_id=key + 1, obj_size=size)) for key, size in requests]
-    return replay(registry.find(name).build(capacity, trace.ids), trace).hits, np.array(hits)
+    return replay(registry.find(name).build(capacity, trace.ids, **OPTIONS.get(name, {})), trace).hits, np.array(hits)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
-@pytest.mark.parametrize("name", ["fifo", "lru", "sieve"])
-@pytest.mark.parametrize("source", ["zipf", "oasst_zipf_0.6", "mooncake_conversation", "adaptsize_camp"])
-def test_hit_for_hit(source: str, name: str, share: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        *itertools.product(["fifo", "lru", "sieve"], ["oasst_zipf_0.6"]),
+        *itertools.product(["fifo", "lru", "sieve", "s3-fifo"], ["zipf", "mooncake_conversation", "adaptsize_camp"]),
+    ],
+)
+def test_hit_for_hit(name: str, source: str, share: float) -> None:
     ours, theirs = both(name, zipf() if source == "zipf" else open_trace(source), share)
     assert np.flatnonzero(ours != theirs).tolist() == []
 
@@ -87,17 +96,17 @@ def test_arc_hit_for_hit_with_equal_sizes(share: float) -> None:
 @pytest.mark.parametrize(
     ("name", "source", "share"),
     [
-        ("s3-fifo", "zipf", 0.01),
-        ("s3-fifo", "zipf", 0.1),
         ("s3-fifo", "oasst_zipf_0.6", 0.01),
-        ("s3-fifo", "mooncake_conversation", 0.01),
-        ("s3-fifo", "adaptsize_camp", 0.01),
+        ("s3-fifo", "oasst_zipf_0.6", 0.1),
         ("gdsf", "zipf", 0.01),
         ("gdsf", "zipf", 0.1),
         ("gdsf", "oasst_zipf_0.6", 0.1),
+        ("gdsf", "mooncake_conversation", 0.01),
         ("gdsf", "mooncake_conversation", 0.1),
+        ("gdsf", "adaptsize_camp", 0.01),
         ("gdsf", "adaptsize_camp", 0.1),
         ("arc", "zipf", 0.1),
+        ("arc", "oasst_zipf_0.6", 0.01),
         ("arc", "mooncake_conversation", 0.01),
         ("arc", "adaptsize_camp", 0.01),
         ("arc", "adaptsize_camp", 0.1),

@@ -9,8 +9,8 @@ From M an answer with freq > 0 goes round again with freq − 1, another one lea
 
 Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M
 gives way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer
-larger than S is refused, since it would sweep S clean. (Their later idea, to fill M first while the cache has room,
-is not the paper's.)
+larger than S is refused, since it would sweep S clean. `main_first` is their later idea, not the paper's: until the
+first eviction, what finds S full goes to M.
 """
 
 from __future__ import annotations
@@ -38,17 +38,20 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
     if room > head[0].small:
         return
-    known = rows[i].home == G
-    if known:
+    to_main = rows[i].home == G
+    if to_main:
         take(rows, i)
+    elif head[0].filling:
+        to_main = total(rows, S) >= head[0].small and head[0].used + room <= head[0].capacity
     while head[0].used + room > head[0].capacity:
+        head[0].filling = False
         if total(rows, M) > head[0].main or total(rows, S) == 0:
             evict_main(head, rows)
         else:
             evict_small(head, rows)
     enter(head, rows, i, room)
     rows[i].freq = 0
-    put(rows, i, M if known else S)
+    put(rows, i, M if to_main else S)
 
 
 @kernel
@@ -97,20 +100,21 @@ def release(head: Records, rows: Records, i: int) -> None:
 class S3FIFO(Policy):
     """Three FIFO queues: small, main and ghost."""
 
-    head_fields: ClassVar = [*HEAD, ("small", "i8"), ("main", "i8"), ("ghosts", "i8")]
+    head_fields: ClassVar = [*HEAD, ("small", "i8"), ("main", "i8"), ("ghosts", "i8"), ("filling", "?")]
     row_fields: ClassVar = [*ROW, *LISTS_ROW, ("freq", "i8")]
     arrive_kernel = arrive
     settle_kernel = settling(admit, release)
     release_kernel = release
     spare = 3
 
-    def __init__(self, capacity: int, ids: int, *, small: float = 0.1) -> None:
-        """`small`: the share of S in the cache."""
+    def __init__(self, capacity: int, ids: int, *, small: float = 0.1, main_first: bool = False) -> None:
+        """`small`: the share of S in the cache; `main_first`: see the top."""
         super().__init__(capacity, ids)
         if not 0.0 < small < 1.0:
             raise InvalidInput(f"small must be between 0 and 1, not {small}")
         self.head["small"] = max(int(capacity * small), 1)
         self.head["main"] = self.head["ghosts"] = capacity - int(self.head["small"][0])
+        self.head["filling"] = main_first
         clear_lists(self.rows, 3)
 
     def check(self) -> None:
