@@ -5,6 +5,7 @@ Each is a function from requests (key, size, cost) to hits.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -28,27 +29,80 @@ def lru(requests: Sequence[Request], capacity: int) -> list[bool]:
     return hits
 
 
-def by_rank(requests: Sequence[Request], capacity: int, rank: Callable[[float, int, float, int], float]) -> list[bool]:
-    """GreedyDual: rank(clock, requests since it came in, mean cost, size); least rank goes, ties by recency."""
-    cache: dict[int, tuple[float, int, int, int]] = {}  # key: rank, last use, requests, size
+def fifo(requests: Sequence[Request], capacity: int) -> list[bool]:
+    cache: dict[int, int] = {}
+    hits = []
+    for key, size, _ in requests:
+        hits.append(key in cache)
+        if key not in cache and size <= capacity:
+            while sum(cache.values()) + size > capacity:
+                del cache[next(iter(cache))]
+            cache[key] = size
+    return hits
+
+
+def sieve(requests: Sequence[Request], capacity: int) -> list[bool]:
+    """A list from tail to head, and the hand as a position in it."""
+    queue: list[int] = []
+    size_of: dict[int, int] = {}
+    visited: set[int] = set()
+    hand, hits = 0, []
+    for key, size, _ in requests:
+        hits.append(key in queue)
+        if key in queue:
+            visited.add(key)
+        elif size <= capacity:
+            while sum(size_of[q] for q in queue) + size > capacity:
+                hand = hand if hand < len(queue) else 0
+                if queue[hand] in visited:
+                    visited.discard(queue[hand])
+                    hand += 1
+                else:
+                    del queue[hand]
+            size_of[key] = size
+            # A hand beyond the head starts again at the tail, also if someone new stands there meanwhile.
+            hand = hand if hand < len(queue) else 0
+            queue.append(key)
+    return hits
+
+
+def by_rank(
+    requests: Sequence[Request],
+    capacity: int,
+    rank: Callable[[float, int, float, int], float],
+    *,
+    history: bool = False,
+) -> list[bool]:
+    """GreedyDual: rank(clock, requests since it came in or ever, mean cost, size); least goes, ties by recency."""
+    cache: dict[int, tuple[float, int, int]] = {}  # key: rank, last use, size
     paid: dict[int, list[float]] = defaultdict(list)
+    count: dict[int, int] = defaultdict(int)
     clock, hits = 0.0, []
     for t, (key, size, cost) in enumerate(requests):
         hits.append(key in cache)
+        count[key] = count[key] + 1 if history or key in cache else 1
         if key in cache:
-            _, _, count, old = cache[key]
-            cache[key] = (rank(clock, count + 1, sum(paid[key]) / len(paid[key]), old), t, count + 1, old)
+            old = cache[key][2]
+            cache[key] = (rank(clock, count[key], sum(paid[key]) / len(paid[key]), old), t, old)
         elif size <= capacity:
             paid[key].append(cost)
-            while sum(entry[3] for entry in cache.values()) + size > capacity:
+            while sum(entry[2] for entry in cache.values()) + size > capacity:
                 victim = min(cache, key=lambda k: cache[k][:2])
                 clock = max(clock, cache.pop(victim)[0])
-            cache[key] = (rank(clock, 1, sum(paid[key]) / len(paid[key]), size), t, 1, size)
+            cache[key] = (rank(clock, count[key], sum(paid[key]) / len(paid[key]), size), t, size)
     return hits
 
 
 def lfu(requests: Sequence[Request], capacity: int) -> list[bool]:
     return by_rank(requests, capacity, lambda _clock, count, _cost, _size: float(count))
+
+
+def lfu_da(requests: Sequence[Request], capacity: int) -> list[bool]:
+    return by_rank(requests, capacity, lambda clock, count, _cost, _size: clock + count)
+
+
+def gds(requests: Sequence[Request], capacity: int) -> list[bool]:
+    return by_rank(requests, capacity, lambda clock, _count, cost, size: clock + cost / size)
 
 
 def gdsf(requests: Sequence[Request], capacity: int) -> list[bool]:
@@ -57,6 +111,129 @@ def gdsf(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 def gdsf_cost(requests: Sequence[Request], capacity: int) -> list[bool]:
     return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size)
+
+
+def gdsf_cost_history(requests: Sequence[Request], capacity: int) -> list[bool]:
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, history=True)
+
+
+def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, choosy: bool) -> list[bool]:
+    """Every past request weighs 2^(−age/H); all values are added up anew for every decision."""
+    cache: dict[int, int] = {}
+    times: dict[int, list[int]] = defaultdict(list)
+    paid: dict[int, list[float]] = defaultdict(list)
+    hits = []
+    for t, (key, size, cost) in enumerate(requests):
+        hits.append(key in cache)
+        times[key].append(t)
+        if key in cache or size > capacity:
+            continue
+        paid[key].append(cost)
+        value = {
+            q: sum(2.0 ** ((s - t) / half_life) for s in times[q]) * sum(paid[q]) / len(paid[q]) for q in [*cache, key]
+        }
+        goes: list[int] = []
+        for q in sorted(cache, key=lambda q: value[q] / cache[q]):
+            if sum(cache.values()) - sum(cache[v] for v in goes) + size <= capacity:
+                break
+            goes.append(q)
+        if choosy and sum(value[q] for q in goes) > value[key]:
+            continue
+        for q in goes:
+            del cache[q]
+        cache[key] = size
+    return hits
+
+
+def arc(requests: Sequence[Request], c: int) -> list[bool]:
+    """Figure 4 of the paper, for pages: every size is 1. Lists run from LRU to MRU."""
+    T1: list[int] = []
+    T2: list[int] = []
+    B1: list[int] = []
+    B2: list[int] = []
+    p, hits = 0.0, []
+
+    def replace(x: int) -> None:
+        if T1 and (len(T1) > p or (x in B2 and len(T1) == p)):
+            B1.append(T1.pop(0))
+        else:
+            B2.append(T2.pop(0))
+
+    for x, _, _ in requests:
+        hits.append(x in T1 or x in T2)
+        for T in (T1, T2):
+            if x in T:
+                T.remove(x)
+                T2.append(x)
+                break
+        else:
+            if x in B1:
+                p = min(float(c), p + max(len(B2) / len(B1), 1.0))
+                replace(x)
+                B1.remove(x)
+                T2.append(x)
+            elif x in B2:
+                p = max(0.0, p - max(len(B1) / len(B2), 1.0))
+                replace(x)
+                B2.remove(x)
+                T2.append(x)
+            else:
+                if len(T1) + len(B1) == c:
+                    if len(T1) < c:
+                        B1.pop(0)
+                        replace(x)
+                    else:
+                        T1.pop(0)
+                elif len(T1) + len(T2) + len(B1) + len(B2) >= c:
+                    if len(T1) + len(T2) + len(B1) + len(B2) == 2 * c:
+                        B2.pop(0)
+                    replace(x)
+                T1.append(x)
+    return hits
+
+
+def belady(requests: Sequence[Request], capacity: int) -> list[bool]:
+    """Cost of the next request per size and time until then, looked up in the future for every decision."""
+    cache: dict[int, int] = {}
+    hits = []
+    for t, (key, size, _) in enumerate(requests):
+        hits.append(key in cache)
+        if key in cache or size > capacity:
+            continue
+
+        def value(q: int, room: int, now: int = t) -> float:
+            later = (s for s in range(now + 1, len(requests)) if requests[s][0] == q)
+            again = next(later, None)
+            return requests[again][2] / (room * (again - now)) if again is not None else 0.0
+
+        goes: list[int] = []
+        room = capacity - sum(cache.values())
+        for q in sorted(cache, key=lambda q: value(q, cache[q])):
+            if room >= size or value(q, cache[q]) >= value(key, size):
+                break
+            room += cache[q]
+            goes.append(q)
+        if room >= size:
+            for q in goes:
+                del cache[q]
+            cache[key] = size
+    return hits
+
+
+def optimum(requests: Sequence[Request], capacity: int) -> float:
+    """The least miss cost of any cache, by trying every set after every request. For a handful of keys."""
+    best: dict[frozenset[tuple[int, int]], float] = {frozenset(): 0.0}  # (key, size) held → cost so far
+    for key, size, cost in requests:
+        after: dict[frozenset[tuple[int, int]], float] = {}
+        for held, paid in best.items():
+            hit = any(k == key for k, _ in held)
+            pool = held if hit else held | {(key, size)}
+            for n in range(len(pool) + 1):
+                for kept in map(frozenset, itertools.combinations(pool, n)):
+                    if sum(s for _, s in kept) <= capacity:
+                        after[kept] = min(after.get(kept, math.inf), paid + (0.0 if hit else cost))
+        best = after
+    return min(best.values())
 
 
 class Estimates:

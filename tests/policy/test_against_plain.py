@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
 from knapcache.policy.contract import Policy
@@ -38,7 +39,18 @@ def hits(policy: Policy, trace: Sequence[plain.Request]) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("name", "judge"), [("lru", plain.lru), ("lfu", plain.lfu), ("gdsf", plain.gdsf), ("gdsf-cost", plain.gdsf_cost)]
+    ("name", "judge"),
+    [
+        ("lru", plain.lru),
+        ("fifo", plain.fifo),
+        ("sieve", plain.sieve),
+        ("lfu", plain.lfu),
+        ("lfu-da", plain.lfu_da),
+        ("gds", plain.gds),
+        ("gdsf", plain.gdsf),
+        ("gdsf-cost", plain.gdsf_cost),
+        ("gdsf-cost-history", plain.gdsf_cost_history),
+    ],
 )
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
 @settings(max_examples=25, deadline=None)
@@ -47,6 +59,78 @@ def test_classics(
 ) -> None:
     trace = requests(seed)
     assert hits(registry.find(name).build(capacity, IDS), trace) == judge(trace, capacity)
+
+
+@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 25))
+@settings(max_examples=25, deadline=None)
+def test_arc_counts_pages_as_the_paper_does(seed: int, capacity: int) -> None:
+    trace = requests(seed, equal=True)
+    assert hits(registry.find("arc").build(capacity, IDS), trace) == plain.arc(trace, capacity)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    capacity=st.integers(1, 120),
+    half_life=st.sampled_from([1.5, 30.0, 4000.0]),
+    choosy=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_horizon(seed: int, capacity: int, half_life: float, choosy: bool) -> None:
+    trace = requests(seed, 300)
+    policy = registry.find("horizon").build(capacity, IDS, half_life=half_life, choosy=choosy)
+    assert hits(policy, trace) == plain.horizon(trace, capacity, half_life, choosy=choosy)
+
+
+def test_a_short_horizon_is_lru() -> None:
+    trace = requests(1)
+    assert hits(registry.find("horizon").build(60, IDS, half_life=0.02), trace) == plain.lru(trace, 60)
+
+
+@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
+@settings(max_examples=25, deadline=None)
+def test_camp_with_all_its_bits_is_close_to_gds(seed: int, capacity: int) -> None:
+    """The same rule but for rounding, and for L, which also rises on a hit."""
+    trace = requests(seed)
+    ours, theirs = hits(registry.find("camp").build(capacity, IDS, precision=10), trace), plain.gds(trace, capacity)
+    assert abs(sum(ours) - sum(theirs)) <= 0.05 * len(trace)
+
+
+@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
+@settings(max_examples=15, deadline=None)
+def test_belady(seed: int, capacity: int) -> None:
+    trace = requests(seed, 300)
+    keys, sizes, costs = (np.array(column) for column in zip(*trace, strict=True))
+    policy = registry.find("belady").build_for(capacity, Trace(keys, sizes, costs, IDS))
+    assert hits(policy, trace) == plain.belady(trace, capacity)
+
+
+@given(
+    trace=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(0, 9).map(float)), max_size=12),
+    capacity=st.integers(1, 9),
+)
+@settings(max_examples=80, deadline=None)
+def test_nobody_beats_the_optimum_nor_the_optimum_its_bound(trace: list[plain.Request], capacity: int) -> None:
+    keys, sizes, costs = (
+        np.array([r[0] for r in trace], int),
+        np.array([r[1] for r in trace], int),
+        np.array([r[2] for r in trace], float),
+    )
+    best = plain.optimum(trace, capacity)
+    assert registry.BOUNDS["pfoo"].miss_cost(capacity, Trace(keys, sizes, costs, IDS)) <= best + 1e-9
+    policy = registry.find("belady").build_for(capacity, Trace(keys, sizes, costs, IDS))
+    assert replay(policy, Trace(keys, sizes, costs, IDS)).miss_cost >= best - 1e-9
+
+
+def test_pfoo_by_hand() -> None:
+    """Room for one over three steps: the interval of key 1 takes one and saves 6, two thirds of that of key 0 fit."""
+    keys, sizes, costs = np.array([0, 1, 1, 0]), np.array([1, 1, 1, 1]), np.array([1.0, 1.0, 6.0, 4.0])
+    assert registry.BOUNDS["pfoo"].miss_cost(1, Trace(keys, sizes, costs, IDS)) == pytest.approx(
+        12.0 - 6.0 - 4.0 * 2 / 3
+    )
+    assert registry.BOUNDS["pfoo"].miss_cost(2, Trace(keys, sizes, costs, IDS)) == 2.0
+    assert registry.BOUNDS["pfoo"].miss_cost(2, Trace(keys, 9 * sizes, costs, IDS)) == 12.0
+    with pytest.raises(InvalidInput, match="bound, not a policy"):
+        registry.find("pfoo")
 
 
 def confidence(gamma: float, gamma_arrival: float, T: int) -> tuple[Confidence, plain.Estimates]:

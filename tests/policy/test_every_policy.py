@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from knapcache.errors import CorruptState, InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
 from knapcache.policy.contract import Policy
+from knapcache.sim.replay import replay
+from knapcache.sim.trace import Trace
 from knapcache.testing import check_policy
 from knapcache.testing.policies import IDS, Model
 
@@ -30,6 +33,13 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("vsocb-lazy", {"alpha": 3.0, "confidence": Confidence(gamma=0.3, gamma_arrival=0.0)}),
     ("vsocb-apx", {"beta": 1.0}),
     ("berkeley-multi", {"confidence": Confidence(gamma=0.0, clip=False)}),
+    ("horizon", {"half_life": 3.0, "choosy": True}),
+    ("s3-fifo", {"small": 0.5, "main_first": True}),
+    ("w-tinylfu", {"window": 0.5, "protected": 0.3}),
+    ("lhd", {"samples": 3, "period": 50, "decay": 0.5, "seed": 7}),
+    ("hyperbolic", {"samples": 2, "seed": 7}),
+    ("camp", {"precision": 1}),
+    ("belady", {"following": [(k + 7) % 400 for k in range(400)], "gains": [k % 5 for k in range(400)]}),
 ]
 
 
@@ -56,7 +66,10 @@ def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> No
     check_policy(build(name, options), seed=seed, events=2000)
 
 
-@pytest.mark.parametrize("name", ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi"])
+@pytest.mark.parametrize(
+    "name",
+    ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi", "sieve", "s3-fifo", "arc", "w-tinylfu", "lhd", "hyperbolic"],
+)
 def test_contract_in_plain_python(name: str) -> None:
     code = (
         "from knapcache import kernel, testing\nfrom knapcache.policy import registry\n"
@@ -140,6 +153,37 @@ def test_check_notices_wrong_books(name: str) -> None:
 def test_bad_arguments(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         registry.find("vsocb").build(**({"capacity": 10, "ids": 3} | options))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("horizon", {"half_life": 0.0}, "half_life"),
+        ("horizon", {"half_life": float("inf")}, "half_life"),
+        ("s3-fifo", {"small": 1.0}, "small"),
+        ("w-tinylfu", {"window": 1.5}, "window"),
+        ("w-tinylfu", {"protected": -0.1}, "protected"),
+        ("lhd", {"samples": 0}, "samples"),
+        ("lhd", {"period": 0}, "period"),
+        ("lhd", {"decay": 1.1}, "decay"),
+        ("hyperbolic", {"samples": 0}, "samples"),
+        ("hyperbolic", {"seed": -1}, "seed"),
+        ("camp", {"precision": 0}, "precision"),
+        ("belady", {"following": [1]}, "following"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        registry.find(name).build(10, 3, **options)
+
+
+@pytest.mark.parametrize("name", ["lhd", "hyperbolic"])
+def test_another_seed_draws_another_sample(name: str) -> None:
+    rng = np.random.default_rng(0)
+    trace = Trace(rng.zipf(1.3, 20_000) % 1000, rng.integers(1, 20, 20_000), rng.exponential(size=20_000), 1000)
+    one, same, other = (replay(registry.find(name).build(1500, 1000, seed=seed), trace).hits for seed in (1, 1, 2))
+    assert (one == same).all()
+    assert (one != other).any()
 
 
 def test_unknown_policy_offers_the_nearest() -> None:

@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 from knapcache.cli.output import print_table
-from knapcache.policy.registry import SPECS
+from knapcache.policy.registry import BOUNDS, SPECS, Bound, Spec
 
 
 def add(commands: Any) -> None:
     """Put the command into the parser."""
-    text = "List every policy: name, whether it can run online, what it does, where it comes from."
+    text = "List every policy and bound: name, whether it can run online, what it does, where it comes from."
     parser = commands.add_parser("policies", help="list the cache policies", description=text)
     parser.add_argument("--json", action="store_true", help="print JSON: name, online, summary, paper")
     parser.set_defaults(execute=execute)
@@ -20,7 +20,8 @@ def add(commands: Any) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     """Print the list."""
-    rows = [{"name": s.name, "online": s.online, "summary": s.summary, "paper": s.paper} for s in SPECS.values()]
+    entries: list[Spec | Bound] = [*SPECS.values(), *BOUNDS.values()]
+    rows = [{"name": s.name, "online": s.online, "summary": s.summary, "paper": s.paper} for s in entries]
     if args.json:
         print(json.dumps(rows, indent=2))
     else:

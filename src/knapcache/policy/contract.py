@@ -20,8 +20,9 @@ To write one: a file with three kernels, and a class that names them.
     admit(head, rows, i, room, cost)      a paid answer, not resident, not larger than the cache: take it in or not
     release(head, rows, i)                id i was resident: take it out of every structure
 
-`enter`, `leave` and `evict` below keep the totals. Ids are small integers below the number of rows; whoever
-maps keys to ids owns their reuse.
+`enter`, `leave` and `evict` below keep the totals. What belongs to no id has two places: a field of `head` may be a
+table (("hits", "(16,2048)f8")), and `spare` rows stand behind those of the ids, for the ends of linked lists.
+Ids are small integers below the number of rows; whoever maps keys to ids owns their reuse.
 
     Invariant: head.used = Σ rows[i].room over resident i ≤ head.capacity, after every call.
 """
@@ -124,6 +125,8 @@ class Policy:
     arrive_kernel: ClassVar[Callable[..., Any]]
     settle_kernel: ClassVar[Callable[..., Any]]
     release_kernel: ClassVar[Callable[..., Any]]
+    spare: int = 1
+    """Rows behind those of the ids, for the ends of linked lists: a row a list, and never fewer than one."""
 
     def __init__(self, capacity: int, ids: int) -> None:
         """`capacity` in units of size; `ids` are 0 … ids − 1."""
@@ -133,7 +136,7 @@ class Policy:
         if not 1 <= ids <= 2**31:
             raise InvalidInput(f"ids must be at least 1 and at most 2^31, not {ids}")
         self.head = records(self.head_fields, 1)
-        self.rows = records(self.row_fields, ids + 1)  # one row more: linked lists keep their ends in it
+        self.rows = records(self.row_fields, ids + self.spare)
         self.head["capacity"] = capacity
 
     @classmethod
@@ -178,6 +181,11 @@ class Policy:
         return int(self.head["capacity"][0])
 
     @property
+    def ids(self) -> int:
+        """How many ids there are."""
+        return len(self.rows) - self.spare
+
+    @property
     def used(self) -> int:
         """Units of room taken."""
         return int(self.head["used"][0])
@@ -194,8 +202,8 @@ class Policy:
 
     def _id(self, i: int) -> int:
         i = _whole("id", i)
-        if not 0 <= i < len(self.rows) - 1:
-            raise InvalidInput(f"id must be in 0 … {len(self.rows) - 2}, not {i}")
+        if not 0 <= i < self.ids:
+            raise InvalidInput(f"id must be in 0 … {self.ids - 1}, not {i}")
         return i
 
     @staticmethod

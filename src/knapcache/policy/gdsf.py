@@ -2,9 +2,9 @@
 
     H(q) = L + F(q) · C(q) / S(q)
 
-F counts requests since the answer came in; C is 1, or the mean cost paid for q; S is the size. The answer of
-least H goes, and L, the clock, rises to its H: what has not been asked for since then ages without being
-touched.
+F counts requests since the answer came in, or all there ever were (history); C is 1, or the mean cost paid for q; S
+is the size. The answer of least H goes, and L, the clock, rises to its H: what has not been asked for since then
+ages without being touched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def worth(head: Records, rows: Records, i: int) -> float:
 @kernel
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
+    if rows[i].resident or head[0].history:
+        rows[i].requests += 1
     if not rows[i].resident:
         return False
-    rows[i].requests += 1
     rows[i].priority = worth(head, rows, i)
     rows[i].turn = head[0].t
     heap_raise(head, rows, i)
@@ -42,7 +43,7 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     rows[i].misses += 1
     # L rises to the H of the last one to go; the heap yields them in rising order.
     head[0].clock = max(head[0].clock, make_room(head, rows, room))
-    rows[i].requests = 1
+    rows[i].requests = max(rows[i].requests, 1) if head[0].history else 1
     enter(head, rows, i, room)
     rows[i].priority = worth(head, rows, i)
     rows[i].turn = head[0].t
@@ -58,7 +59,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 class GDSF(Policy):
     """GreedyDual-Size with Frequency; all misses cost the same."""
 
-    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("clock", "f8"), ("by_cost", "?")]
+    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("clock", "f8"), ("by_cost", "?"), ("history", "?")]
     row_fields: ClassVar = [*ROW, *HEAP_ROW, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
     settle_kernel = settling(admit, release)
@@ -75,3 +76,11 @@ class GDSFCost(GDSF):
     def __init__(self, capacity: int, ids: int) -> None:
         super().__init__(capacity, ids)
         self.head["by_cost"] = True
+
+
+class GDSFCostHistory(GDSFCost):
+    """The same, and the requests for an answer still count when it comes back."""
+
+    def __init__(self, capacity: int, ids: int) -> None:
+        super().__init__(capacity, ids)
+        self.head["history"] = True

@@ -1,7 +1,8 @@
-"""A doubly linked list that lives in two columns of `rows`: `older` and `newer` point from id to id.
+"""Doubly linked lists that live in two columns of `rows`: `older` and `newer` point from id to id.
 
-The last row, whose id no request has, is the ring's fixed point: its `newer` is the oldest member, its `older`
-the newest.
+A row behind those of the ids, which no request has, is a list's fixed point: its `newer` is the oldest member, its
+`older` the newest. List k has the k-th row from the end, so a policy with one list need not say which, and one with
+more sets `spare` to their number. An id is in one list at a time.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ QUEUE_ROW = [("older", "i8"), ("newer", "i8")]
 
 
 @kernel
-def clear(rows: Records) -> None:
-    """Empty the list."""
-    end = len(rows) - 1
+def clear(rows: Records, k: int = 1) -> None:
+    """Empty list k."""
+    end = len(rows) - k
     rows[end].older = end
     rows[end].newer = end
 
 
 @kernel
-def push(rows: Records, i: int) -> None:
-    """Make i the newest."""
-    end = len(rows) - 1
+def push(rows: Records, i: int, k: int = 1) -> None:
+    """Make i the newest of list k."""
+    end = len(rows) - k
     before = rows[end].older
     rows[i].older = before
     rows[i].newer = end
@@ -33,20 +34,20 @@ def push(rows: Records, i: int) -> None:
 
 @kernel
 def unlink(rows: Records, i: int) -> None:
-    """Take i out."""
+    """Take i out of its list."""
     rows[rows[i].older].newer = rows[i].newer
     rows[rows[i].newer].older = rows[i].older
 
 
 @kernel
-def oldest(rows: Records) -> int:
-    """The oldest member; the fixed point itself when the list is empty."""
-    return int(rows[len(rows) - 1].newer)
+def oldest(rows: Records, k: int = 1) -> int:
+    """The oldest member of list k; the fixed point itself when the list is empty."""
+    return int(rows[len(rows) - k].newer)
 
 
-def members(rows: Records) -> list[int]:
+def members(rows: Records, k: int = 1) -> list[int]:
     """All members from old to new; raises CorruptState when the links do not agree."""
-    end = len(rows) - 1
+    end = len(rows) - k
     found: list[int] = []
     i = int(rows["newer"][end])
     while i != end and len(found) <= end:

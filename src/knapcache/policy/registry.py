@@ -1,4 +1,4 @@
-"""Every policy by name. Adding one is a file, a line here and a row in docs/policies.md.
+"""Every policy and bound by name. Adding one is a file, a line here and a row in docs/policies.md.
 
 Names are a contract: scripts and result files use them. Classes are looked up when first needed, so that
 listing policies compiles nothing.
@@ -10,11 +10,13 @@ import difflib
 import importlib
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from knapcache.policy.contract import Policy, Requests
 
 
@@ -52,6 +54,24 @@ class Spec:
         if seed is not None and "seed" in inspect.signature(cls).parameters:
             options["seed"] = seed
         return cls.for_trace(capacity, trace, **(self.options | options))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound's entry: what no policy can beat, computed from the whole trace. There is nothing to run."""
+
+    name: str
+    where: str
+    """module:function, below knapcache.policy."""
+    summary: str
+    paper: str
+    online: bool = False
+
+    def miss_cost(self, capacity: int, trace: Requests) -> float:
+        """No cache of this capacity pays less for these requests in all."""
+        module, name = self.where.split(":")
+        found: Callable[..., float] = getattr(importlib.import_module(f"knapcache.policy.{module}"), name)
+        return found(trace.keys, trace.sizes, trace.costs, capacity)
 
 
 VSOCB_PAPER = "Yang, Xie, Lian, Chen: LLM Cache Bandit Revisited"
@@ -99,18 +119,112 @@ SPECS = {
         Spec("gdsf", "gdsf:GDSF", "Frequency per size with an aging clock", GDSF_PAPER),
         Spec("gdsf-cost", "gdsf:GDSFCost", "Frequency times cost per size with an aging clock", GDSF_PAPER),
         Spec(
+            "gdsf-cost-history",
+            "gdsf:GDSFCostHistory",
+            "The same, counting requests from before the answer came in as well",
+            GDSF_PAPER,
+        ),
+        Spec(
+            "gds",
+            "gds:GDS",
+            "Cost per size with an aging clock",
+            "Cao, Irani 1997: Cost-Aware WWW Proxy Caching Algorithms",
+        ),
+        Spec(
+            "camp",
+            "camp:CAMP",
+            "The same with rounded ratios, in nearly constant time",
+            "Ghandeharizadeh et al. 2014: CAMP: A Cost Adaptive Multi-Queue Eviction Policy for Key-Value Stores",
+        ),
+        Spec(
+            "hyperbolic",
+            "hyperbolic:Hyperbolic",
+            "Requests times cost, per size and time in the cache; victims are sampled",
+            "Blankstein, Sen, Freedman 2017: Hyperbolic Caching: Flexible Caching for Web Applications",
+        ),
+        Spec(
+            "lhd",
+            "lhd:LHD",
+            "Hits to be expected, per size and time to be spent; victims are sampled",
+            "Beckmann, Chen, Cidon 2018: LHD: Improving Cache Hit Rate by Maximizing Hit Density",
+        ),
+        Spec(
+            "lfu-da",
+            "lfu_da:LFUDA",
+            "Frequency with an aging clock",
+            "Arlitt et al. 1999: Evaluating Content Management Techniques for Web Proxy Caches",
+        ),
+        Spec("fifo", "fifo:FIFO", "Evict what came in first", "classic"),
+        Spec(
+            "sieve",
+            "sieve:Sieve",
+            "FIFO with a hand that spares what was asked for since it last came by",
+            "Zhang et al. 2024: SIEVE is Simpler than LRU",
+        ),
+        Spec(
+            "s3-fifo",
+            "s3fifo:S3FIFO",
+            "Three FIFO queues: small for newcomers, main, and ghosts",
+            "Yang et al. 2023: FIFO queues are all you need for cache eviction",
+        ),
+        Spec(
+            "arc",
+            "arc:ARC",
+            "Two LRU queues, for recency and frequency, whose shares are learned from ghosts",
+            "Megiddo, Modha 2003: ARC: A Self-Tuning, Low Overhead Replacement Cache",
+        ),
+        Spec(
+            "w-tinylfu",
+            "tinylfu:WTinyLFU",
+            "Window and segmented LRU, with a sketch of frequencies as the door between them",
+            "Einziger, Friedman, Manes 2017: TinyLFU: A Highly Efficient Cache Admission Policy",
+        ),
+        Spec(
+            "horizon",
+            "horizon:Horizon",
+            "Discounted frequency times cost per size, with a fixed half-life of 4,000 requests",
+            "-",
+        ),
+        Spec(
             "static",
             "hindsight:Static",
             "Best fixed set in hindsight, by exact knapsack over the whole trace",
             "-",
             online=False,
         ),
+        Spec(
+            "belady",
+            "belady:Belady",
+            "Evict what earns least for its room until its next request, all of the future known",
+            "Belady 1966: A study of replacement algorithms for a virtual-storage computer; with cost and size",
+            online=False,
+        ),
+    )
+}
+
+BOUNDS = {
+    bound.name: bound
+    for bound in (
+        Bound(
+            "pfoo",
+            "pfoo:pfoo_bound",
+            "No cache can pay less: the best intervals that fit on average (PFOO-L, with costs)",
+            "Berger, Beckmann, Harchol-Balter 2018: Practical Bounds on Optimal Caching with Variable Object Sizes",
+        ),
     )
 }
 
 
-def find(name: str) -> Spec:
-    """The entry of a policy, or one clear error."""
+@overload
+def find(name: str) -> Spec: ...
+@overload
+def find(name: str, *, bounds: Literal[True]) -> Spec | Bound: ...
+def find(name: str, *, bounds: bool = False) -> Spec | Bound:
+    """The entry of a policy, or with `bounds` also of a bound; or one clear error."""
+    if name in BOUNDS and bounds:
+        return BOUNDS[name]
+    if name in BOUNDS:
+        raise InvalidInput(f"{name!r} is a bound, not a policy: it has a miss cost, and nothing to run")
     if name not in SPECS:
         near = difflib.get_close_matches(name, SPECS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "`knapcache policies` lists them"

@@ -84,7 +84,7 @@ def replay(
     requests.
     `progress` is called with the number of requests done since its last call.
     """
-    ids = len(policy.rows) - 1
+    ids = policy.ids
     if trace.ids > ids:
         raise InvalidInput(f"the trace has {trace.ids} ids, the policy was made for {ids}")
     table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))

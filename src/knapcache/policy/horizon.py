@@ -1,0 +1,108 @@
+"""Horizon: cost per size of discounted frequency, with one half-life for all.
+
+A request counts half as much every H requests that follow it:
+
+    F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
+
+and the value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q
+its density decays by the same factor as everyone else's, so the order of two answers that nobody asks for never
+changes, and the time-free key
+
+    log2(F·Ĉ/S) + t_last/H
+
+orders a heap once and for all. H → 0 is LRU; H → ∞ is frequency · cost / size. F outlives eviction.
+
+With `choosy` an answer comes in only if it is worth more than all those that would have to go for it together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, kernel
+from knapcache.policy.contract import HEAD, ROW, Policy, enter, leave, settling
+from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove, make_room
+
+
+@kernel
+def key(head: Records, rows: Records, i: int) -> float:
+    """log2(F·Ĉ/S) + t_last/H; an answer that costs nothing is worth nothing."""
+    q = rows[i]
+    density = q.frequency * (q.paid / q.misses) / q.room
+    return math.log2(density) + q.turn / head[0].half_life if density > 0.0 else -math.inf
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    q = rows[i]
+    q.frequency = q.frequency * 2.0 ** ((q.turn - head[0].t) / head[0].half_life) + 1.0
+    q.turn = head[0].t  # t_last, which is also the order among equals
+    if not q.resident:
+        return False
+    q.priority = key(head, rows, i)
+    heap_raise(head, rows, i)
+    return True
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    q = rows[i]
+    q.paid += cost
+    q.misses += 1
+    q.room = room
+    q.priority = key(head, rows, i)
+    if head[0].choosy and not worth_it(head, rows, i, room):
+        return
+    make_room(head, rows, room)
+    enter(head, rows, i, room)
+    heap_add(head, rows, i)
+
+
+@kernel
+def worth_it(head: Records, rows: Records, i: int, room: int) -> bool:
+    """Is the value F·Ĉ of i, as of now, at least that of all who would have to go?"""
+    now = head[0].t / head[0].half_life
+    gain = room * 2.0 ** (rows[i].priority - now)
+    free = head[0].capacity - head[0].used
+    taken = 0
+    # The column of victims is ours until settle reports: it holds those on trial, who then go back into the heap.
+    while free < room and gain >= 0.0:
+        victim = rows[0].heap
+        heap_remove(head, rows, victim)
+        rows[taken].victim = victim
+        taken += 1
+        free += rows[victim].room
+        gain -= rows[victim].room * 2.0 ** (rows[victim].priority - now)
+    for k in range(taken):
+        heap_add(head, rows, rows[k].victim)
+    return bool(gain >= 0.0)
+
+
+@kernel
+def release(head: Records, rows: Records, i: int) -> None:
+    heap_remove(head, rows, i)
+    leave(head, rows, i)
+
+
+class Horizon(Policy):
+    """Discounted frequency times cost per size."""
+
+    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("half_life", "f8"), ("choosy", "?")]
+    row_fields: ClassVar = [*ROW, *HEAP_ROW, ("frequency", "f8"), ("misses", "i8"), ("paid", "f8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+
+    def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, choosy: bool = False) -> None:
+        """`half_life` in requests; `choosy`: see the top."""
+        super().__init__(capacity, ids)
+        if not 0.0 < half_life < math.inf:
+            raise InvalidInput(f"half_life must be above 0 and finite, not {half_life}")
+        self.head["half_life"], self.head["choosy"] = half_life, choosy
+
+    def check(self) -> None:
+        super().check()
+        check_heap(self.head, self.rows)
