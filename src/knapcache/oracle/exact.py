@@ -49,6 +49,7 @@ CORE_LIMIT = 2.0**61
 # Up to SMALL items there is one core, and everything is in it that fixing leaves open. Above, the first core has about
 # FIRST_CORE items, at least FEWEST classes, and FIRST_BUDGET states for its search.
 SMALL, FIRST_CORE, FEWEST, FIRST_BUDGET = 256, 192, 64, 1 << 18
+FIRST_MOST = 2048
 # Where a core is larger than this, exchanges and cardinality are looked at first.
 LARGE_CORE = 512
 
@@ -76,7 +77,9 @@ def select_in(
     )
     value, exact = total(values, chosen, True)
     upper_bound = value if gap == 0.0 and exact else (value + gap) * (1.0 + ROUNDING)
-    proven = gap == 0.0 or good_enough(gap, beta, tol, value, total(values, chosen, False)[0], least_left_out)
+    proven = gap <= tolerance(beta, tol, value, least_left_out)
+    if not proven:
+        proven = good_enough(gap, beta, tol, value, total(values, chosen, False)[0], least_left_out)
     return value, upper_bound, price, proven, work
 
 
@@ -137,9 +140,11 @@ def widen(
         needed = bound - gain - 0.75 * allowed  # the rest of what is allowed is for rounding
         last = threshold >= needed
         threshold = min(threshold, needed)
-        near = items[: near_items(values, sizes, density, price, threshold, items)]
+        # Among ties the first core would be large after all. Any part of it will do for a first solution.
+        most = FIRST_MOST if rounds == 0 and not last else values.shape[0] + 1
+        near = items[: near_items(values, sizes, density, price, threshold, most, items)]
         member, first, count = classes(values, sizes, chosen, near)
-        if not last and first.shape[0] < FEWEST:
+        if not last and near.shape[0] < FIRST_MOST and first.shape[0] < FEWEST:
             threshold = wider(below, bound, threshold)
             continue
         top = bound
@@ -159,11 +164,16 @@ def widen(
             gain = better
             flips = flipped_items(near, member, times)
         # Open: what the search left, and what fixing gave away; and never more than any round has shown.
-        gap = max(0.0, min(max(core_gap, bound - threshold - gain), ceiling - gain))
-        ceiling = min(ceiling, (gain + gap) * (1.0 + ROUNDING))
+        gap = max(0.0, ceiling - gain)
+        if near.shape[0] < most:
+            gap = min(gap, max(0.0, core_gap, bound - threshold - gain))
+            ceiling = min(ceiling, (gain + gap) * (1.0 + ROUNDING))
         rounds += 1
         # Straight to what is needed, unless that would be a much larger core: a better gain may make it smaller.
         needed = bound - gain - 0.75 * allowed
+        if near.shape[0] == most:
+            threshold = min(threshold, needed)
+            continue
         many = not last and expected(below, bound, needed) > 16 * max(near.shape[0], FIRST_CORE)
         threshold = threshold * 8.0 if many else needed
     for i in flips:
@@ -180,7 +190,7 @@ def search_core(
 
     `top` is an upper bound from elsewhere. If nothing better was found, the gain is the one given.
     """
-    of, times, limits = pieces(values, sizes, first, count, price, bound - gain - allowed)
+    of, times, limits = pieces(values, sizes, chosen, first, count, price, bound - gain - allowed)
     whole, exponent, error = whole_numbers(values, first, limits)
     unit, step = common_divisor(whole), common_divisor(sizes[first])
     m = of.shape[0]

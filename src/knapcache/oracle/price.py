@@ -16,13 +16,16 @@ to 2^53). Hence only items *at* λ can be on the wrong side of it, and those by 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from knapcache.kernel import kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
 
 # Bits looked at in one step: as many as keep the table of sums in the processor's cache, and few for few items.
-WIDE, NARROW, FEW = 15, 7, 1024
+WIDE, NARROW, FEW = 16, 7, 1024
+BLOCK = 4096
 
 
 @kernel
@@ -32,11 +35,14 @@ def measure(values: Floats, sizes: Ints, limit: int, density: Ints) -> int:
     An item of no value, or larger than `limit`, is of no use: its bits are negative.
     """
     as_float = density.view(np.float64)
-    size = 0
-    for i in range(values.shape[0]):
-        useful = values[i] > 0.0 and sizes[i] <= limit
-        as_float[i] = values[i] / sizes[i] if useful else -1.0
-        size += sizes[i] if useful else 0
+    n, size = values.shape[0], 0
+    for start in range(0, n, BLOCK):
+        w, s, d = values[start : start + BLOCK], sizes[start : start + BLOCK], as_float[start : start + BLOCK]
+        np.divide(w, s, d)  # unlike a loop, not slowed down by a check for zero; and a block stays in the cache
+        for i in range(w.shape[0]):
+            useful = (w[i] > 0.0) & (s[i] <= limit)
+            d[i] = d[i] if useful else -1.0
+            size += s[i] * useful
     return size
 
 
@@ -61,19 +67,24 @@ def break_items(density: Ints, sizes: Ints, capacity: int, items: Ints) -> tuple
     for i in range(density.shape[0]):
         items[count] = i
         count += (density[i] >> shift) == broken
-    while shift > 0 and not alike(density, items, count):
-        width = min(shift, NARROW if count < FEW else WIDE)
-        shift -= width
-        lowest, highest = 1 << width, -1
+    while shift > 0:
+        # Bits in which they all agree say nothing: start at the first in which some differ.
+        top = min(shift, math.frexp(float(differences(density, items, count)))[1])
+        if top == 0:
+            break
+        width = min(top, NARROW if count < FEW else WIDE)
+        shift = top - width
+        mask = (1 << width) - 1
+        lowest, highest = mask, 0
         for k in range(count):
-            bucket = (density[items[k]] >> shift) & ((1 << width) - 1)
+            bucket = (density[items[k]] >> shift) & mask
             sums[bucket] += sizes[items[k]]
             lowest, highest = min(lowest, bucket), max(highest, bucket)
         broken, room = first_too_large(sums, lowest, highest, room)
         kept = 0
         for k in range(count):
             items[kept] = items[k]
-            kept += ((density[items[k]] >> shift) & ((1 << width) - 1)) == broken
+            kept += ((density[items[k]] >> shift) & mask) == broken
         count = kept
     return density[items[0]], count, room
 
@@ -91,39 +102,33 @@ def first_too_large(sums: Ints, lowest: int, highest: int, room: int) -> tuple[i
 
 
 @kernel
-def alike(density: Ints, items: Ints, count: int) -> bool:
-    """Whether the first `count` items all have one density."""
-    for k in range(1, count):
-        if density[items[k]] != density[items[0]]:
-            return False
-    return True
+def differences(density: Ints, items: Ints, count: int) -> int:
+    """The bits in which some of the first `count` densities differ."""
+    bits = 0
+    for k in range(count):
+        bits |= density[items[k]] ^ density[items[0]]
+    return bits
 
 
 @kernel
 def take_dense(values: Floats, density: Ints, price_bits: int, chosen: Flags) -> tuple[float, float]:
     """Choose what is denser than the price; returns the value chosen and the value that is not.
 
-    Four sums at a time, since one would wait for its own last addition. Good to n·2^-53, enough for a tolerance.
+    Four sums at a time, since one would wait for its own last addition, and no branches, since every third would be
+    guessed wrong. Good to n·2^-53, enough for a tolerance.
     """
     n = values.shape[0]
+    for i in range(n):
+        chosen[i] = density[i] > price_bits
     in0 = in1 = in2 = in3 = out0 = out1 = out2 = out3 = 0.0
     for i in range(0, n - 3, 4):
-        a, b, c, d = density[i], density[i + 1], density[i + 2], density[i + 3]
-        chosen[i], chosen[i + 1], chosen[i + 2], chosen[i + 3] = (
-            a > price_bits, b > price_bits, c > price_bits, d > price_bits,
-        )  # fmt: skip
-        in0 += values[i] if a > price_bits else 0.0
-        in1 += values[i + 1] if b > price_bits else 0.0
-        in2 += values[i + 2] if c > price_bits else 0.0
-        in3 += values[i + 3] if d > price_bits else 0.0
-        out0 += 0.0 if a > price_bits else values[i]
-        out1 += 0.0 if b > price_bits else values[i + 1]
-        out2 += 0.0 if c > price_bits else values[i + 2]
-        out3 += 0.0 if d > price_bits else values[i + 3]
+        v0, v1, v2, v3 = values[i], values[i + 1], values[i + 2], values[i + 3]
+        c0, c1, c2, c3 = v0 * chosen[i], v1 * chosen[i + 1], v2 * chosen[i + 2], v3 * chosen[i + 3]
+        in0, in1, in2, in3 = in0 + c0, in1 + c1, in2 + c2, in3 + c3
+        out0, out1, out2, out3 = out0 + (v0 - c0), out1 + (v1 - c1), out2 + (v2 - c2), out3 + (v3 - c3)
     for i in range(n - n % 4, n):
-        chosen[i] = density[i] > price_bits
-        in0 += values[i] if density[i] > price_bits else 0.0
-        out0 += 0.0 if density[i] > price_bits else values[i]
+        in0 += values[i] * chosen[i]
+        out0 += values[i] * (not chosen[i])
     return (in0 + in1) + (in2 + in3), (out0 + out1) + (out2 + out3)
 
 

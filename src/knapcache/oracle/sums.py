@@ -11,40 +11,34 @@ from knapcache.oracle.problem import Flags, Floats, Ints
 
 # The core's values sum to about 2^CORE_BITS: differences, bounds and tolerances stay inside int64.
 CORE_BITS = 61
+LANES = 16
 
 
 @kernel
 def total(values: Floats, chosen: Flags, wanted: bool) -> tuple[float, bool]:
     """Sum of the values whose flag is `wanted`, to the last bit or two however many there are, and whether it is exact.
 
-    What an addition rounds off is itself a float (Knuth's TwoSum), and is added up on the side. Four sums at a time,
+    What an addition rounds off is itself a float (Knuth's TwoSum), and is added up on the side. LANES sums at a time,
     since one would wait for its own last addition.
     """
     n = values.shape[0]
-    sums, lost = np.zeros(4, np.float64), np.zeros(4, np.float64)
-    a0 = a1 = a2 = a3 = l0 = l1 = l2 = l3 = 0.0
-    for i in range(0, n - 3, 4):
-        v0 = values[i] if chosen[i] == wanted else 0.0
-        v1 = values[i + 1] if chosen[i + 1] == wanted else 0.0
-        v2 = values[i + 2] if chosen[i + 2] == wanted else 0.0
-        v3 = values[i + 3] if chosen[i + 3] == wanted else 0.0
-        b0, b1, b2, b3 = a0 + v0, a1 + v1, a2 + v2, a3 + v3
-        c0, c1, c2, c3 = b0 - a0, b1 - a1, b2 - a2, b3 - a3
-        l0 += (a0 - (b0 - c0)) + (v0 - c0)
-        l1 += (a1 - (b1 - c1)) + (v1 - c1)
-        l2 += (a2 - (b2 - c2)) + (v2 - c2)
-        l3 += (a3 - (b3 - c3)) + (v3 - c3)
-        a0, a1, a2, a3 = b0, b1, b2, b3
-    sums[0], sums[1], sums[2], sums[3] = a0, a1, a2, a3
-    lost[0], lost[1], lost[2], lost[3] = l0, l1, l2, l3
+    sums, lost = np.zeros(LANES, np.float64), np.zeros(LANES, np.float64)
+    for start in range(0, n - LANES + 1, LANES):
+        v, c = values[start : start + LANES], chosen[start : start + LANES]
+        for k in range(LANES):
+            # `two_sum`, written out; a call would not become a vector instruction.
+            a, b = sums[k], v[k] * (c[k] == wanted)
+            after = a + b
+            part = after - a
+            sums[k] = after
+            lost[k] += (a - (after - part)) + (b - part)
     sum_, rest, exact = 0.0, 0.0, True
-    for i in range(n - n % 4, n):
-        if chosen[i] == wanted:
-            after, off = two_sum(sum_, values[i])
-            sum_, rest, exact = after, rest + off, exact and off == 0.0
-    for k in range(4):
-        after, off = two_sum(sum_, sums[k])
-        sum_, rest, exact = after, rest + off + lost[k], exact and off == 0.0 and lost[k] == 0.0
+    for i in range(n - n % LANES, n):
+        sum_, off = two_sum(sum_, values[i] * (chosen[i] == wanted))
+        rest, exact = rest + off, exact and off == 0.0
+    for k in range(LANES):
+        sum_, off = two_sum(sum_, sums[k])
+        rest, exact = rest + off + lost[k], exact and off == 0.0 and lost[k] == 0.0
     return sum_ + rest, exact
 
 
