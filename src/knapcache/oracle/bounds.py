@@ -19,6 +19,7 @@ import numpy as np
 from knapcache.kernel import kernel
 from knapcache.oracle.groups import ROUNDING, reduced_cost
 from knapcache.oracle.problem import Flags, Floats, Ints
+from knapcache.oracle.sums import rising
 
 SAMPLE = 4096
 OCTAVES = 64
@@ -71,59 +72,75 @@ def best_exchange(values: Floats, sizes: Ints, chosen: Flags, first: Ints, room:
     The outsiders by size, and for each size the most valuable that is no larger: what may replace an item of size S is
     then one search for room + S.
     """
-    outside = np.empty(first.shape[0], np.int64)
-    size_of = np.empty(first.shape[0], np.int64)
-    m = 0
+    outside, m = np.empty(first.shape[0], np.int64), 0
     for i in first:
         if not chosen[i]:
-            outside[m], size_of[m] = i, sizes[i]
+            outside[m] = i
             m += 1
-    order = np.argsort(size_of[:m], kind="mergesort")
-    rising, best = size_of[order], outside[order]
+    order = by_size(sizes, outside[:m])
+    for k in range(m):
+        order[k] = outside[order[k]]
+    best = order.copy()
     for k in range(1, m):
         if values[best[k - 1]] >= values[best[k]]:
             best[k] = best[k - 1]
     gain, goes, comes = NEVER, -1, -1
     for i in first:
         if chosen[i]:
-            k = np.searchsorted(rising, room + sizes[i], side="right")
-            if k > 0 and values[best[k - 1]] - values[i] > gain:
-                gain, goes, comes = values[best[k - 1]] - values[i], i, best[k - 1]
+            low, high = 0, m  # of the outsiders by size, the first `low` are small enough
+            while low < high:
+                middle = (low + high) // 2
+                if sizes[order[middle]] <= room + sizes[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            j = best[low - 1] if low > 0 else i
+            if values[j] - values[i] > gain and low > 0 and sizes[j] <= room + sizes[i]:
+                gain, goes, comes = values[j] - values[i], i, j
     return gain, goes, comes
 
 
 @kernel
-def cardinality_bound(
-    values: Floats, sizes: Ints, chosen: Flags, first: Ints, count: Ints, room: int
-) -> float:
+def by_size(sizes: Ints, items: Ints) -> Ints:
+    """The places of the items by rising size, as far as floats can tell."""
+    keys = np.empty(items.shape[0], np.float64)
+    for k in range(items.shape[0]):
+        keys[k] = sizes[items[k]]
+    return rising(keys)
+
+
+@kernel
+def cardinality_bound(values: Floats, sizes: Ints, chosen: Flags, first: Ints, count: Ints, room: int) -> float:
     """What can be gained at most over what is chosen, if w = a + b·S for all classes; infinite if not.
 
-    Where the classes are off that line, the bound is wider by as much, up to a last bit or so of every value.
+    What is chosen is k0 items of size W0, so a set of k items gains a·(k − k0) + b·(size − W0), a difference of whole
+    numbers: next to nothing is rounded off. Where classes are off the line, by a last bit or so of their values, the
+    bound is wider by as much.
     """
     least = most = first[0]
     for i in first:
         least = i if sizes[i] < sizes[least] else least
         most = i if sizes[i] > sizes[most] else most
-    if sizes[least] == sizes[most]:
+    if sizes[least] == sizes[most] or sizes[most] > 2**53:  # sorted as floats
         return math.inf
     b = (values[most] - values[least]) / (sizes[most] - sizes[least])
     a = values[least] - b * sizes[least]
     if b < 0.0:
         return math.inf
-    capacity, items, kept, off, worth = room, 0, 0.0, 0.0, 0.0
+    size, kept, items, off = 0, 0, 0, 0.0
     for c in range(first.shape[0]):
         i = first[c]
         error = abs(values[i] - a - b * sizes[i])
         if error > 1e-12 * values[i]:
             return math.inf
-        off += error * count[c]
-        worth += values[i] * count[c]
+        off += (error + (values[i] + abs(a) + b * sizes[i]) * 2.0**-51) * count[c]
         items += count[c]
         if chosen[i]:
-            capacity += sizes[i] * count[c]
-            kept += values[i] * count[c]
-    order = np.argsort(sizes[first], kind="mergesort")
-    best, smallest, largest = 0.0, 0, 0
+            size += sizes[i] * count[c]
+            kept += count[c]
+    order = by_size(sizes, first)
+    best = max(0.0, -a * kept - b * size)  # that of no item at all, and the gain of changing nothing
+    smallest = largest = 0
     low, high, low_used, high_used = 0, order.shape[0] - 1, 0, 0
     for k in range(1, items + 1):
         if low_used == count[order[low]]:
@@ -134,8 +151,7 @@ def cardinality_bound(
         largest += sizes[first[order[high]]]
         low_used += 1
         high_used += 1
-        if smallest > capacity:
+        if smallest > size + room:
             break
-        best = max(best, a * k + b * min(capacity, largest))
-    # A sum of m floats errs by up to m·2^-53 of itself; a and b carry the rounding of single values.
-    return best - kept + off + worth * (ROUNDING + first.shape[0] * 2.0**-52) + abs(a) * items * ROUNDING
+        best = max(best, a * (k - kept) + b * min(room, largest - size))
+    return best * (1.0 + ROUNDING) + off * (1.0 + 2.0**-20)

@@ -63,16 +63,19 @@ def select(
     The input is trusted (`problem.read` checks it). A negative budget is none. `work` counts states looked at.
     """
     density, items = np.empty(values.shape[0], np.int64), np.empty(values.shape[0], np.int64)
-    return select_in(values, sizes, capacity, beta, tol, budget, chosen, density, items)
+    value, upper_bound, price, proven, work, _ = select_in(
+        values, sizes, capacity, beta, tol, budget, chosen, density, items
+    )
+    return value, upper_bound, price, proven, work
 
 
 @kernel
 def select_in(
     values: Floats, sizes: Ints, capacity: int, beta: float, tol: float, budget: int, chosen: Flags,
     density: Ints, items: Ints,
-) -> tuple[float, float, float, bool, int]:  # fmt: skip
-    """`select` in a workspace: `density` and `items` are overwritten, and are as long as `values`."""
-    gap, _, price, least_left_out, work = improve_break(
+) -> tuple[float, float, float, bool, int, float]:  # fmt: skip
+    """`select` in a workspace: `density` and `items`, as long as `values`, are overwritten. Also returns U − gain."""
+    gap, open_, price, least_left_out, work = improve_break(
         values, sizes, capacity, capacity, 0.0, 0.0, beta, tol, budget, chosen, density, items
     )
     value, exact = total(values, chosen, True)
@@ -80,7 +83,7 @@ def select_in(
     proven = gap <= tolerance(beta, tol, value, least_left_out)
     if not proven:
         proven = good_enough(gap, beta, tol, value, total(values, chosen, False)[0], least_left_out)
-    return value, upper_bound, price, proven, work
+    return value, upper_bound, price, proven, work, open_
 
 
 @kernel
@@ -152,7 +155,12 @@ def widen(
             better, goes, comes = best_exchange(values, sizes, chosen, first, room)
             if better * (1.0 - ROUNDING) > gain:
                 gain = better * (1.0 - ROUNDING)
-                flips = np.array([goes, comes])
+                flips = items[:2].copy()
+                flips[0], flips[1] = goes, comes
+                gap = max(0.0, ceiling - gain)
+                if bound - gain - 0.75 * allowed < 0.5 * threshold:  # fixing leaves much less open now: gather again
+                    threshold, last, rounds = bound - gain - 0.75 * allowed, False, rounds + 1
+                    continue
             top = cardinality_bound(values, sizes, chosen, first, count, room)
         states = budget if last else min(FIRST_BUDGET, budget) if budget >= 0 else FIRST_BUDGET
         better, core_gap, states, times = search_core(
@@ -192,7 +200,9 @@ def search_core(
     """
     of, times, limits = pieces(values, sizes, chosen, first, count, price, bound - gain - allowed)
     whole, exponent, error = whole_numbers(values, first, limits)
-    unit, step = common_divisor(whole), common_divisor(sizes[first])
+    unit, step = whole[0], sizes[first[0]]
+    for c in range(first.shape[0]):
+        unit, step = common_divisor(whole[c], unit), common_divisor(sizes[first[c]], step)
     m = of.shape[0]
     core_values, core_sizes = np.empty(m, np.int64), np.empty(m, np.int64)
     densities, costs = np.empty(m, np.float64), np.empty(m, np.float64)

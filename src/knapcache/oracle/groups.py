@@ -16,6 +16,7 @@ import numpy as np
 
 from knapcache.kernel import kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
+from knapcache.oracle.sums import rising
 
 # Rounding, in units of what is rounded: one operation errs by at most 2^-53. This is generous for the few at hand.
 ROUNDING = 2.0**-50
@@ -120,7 +121,8 @@ def pieces(
         falling[k] = -values[first[order[k]]] / sizes[first[order[k]]]
     of, times = np.empty(total, np.int64), np.empty(total, np.int64)
     m = 0
-    for c in order[np.argsort(falling, kind="mergesort")]:
+    for k in rising(falling):
+        c = order[k]
         left, power = limits[c], 1
         while left > 0:
             of[m], times[m] = c, min(left, power)
