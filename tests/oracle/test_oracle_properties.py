@@ -14,7 +14,7 @@ import pytest
 import knapcache.oracle
 from knapcache.oracle import solve
 
-from .instances import CACHE_MODES, CLASSIC, Instance, cache_like, classic
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
 from .judges import brute_force, check
 
 

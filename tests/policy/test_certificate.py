@@ -63,8 +63,10 @@ def compare(seeds: range, length: int) -> tuple[int, int, list[int]]:
         assert decisions(skipping, trace) == decisions(calling, trace), seed
         assert skipping.oracle_calls + skipping.oracle_calls_skipped == calling.oracle_calls
         assert calling.oracle_calls_skipped == 0
-        traces, calls, skipped[which] = traces + 1, calls + calling.oracle_calls, skipped[which] + (
-            skipping.oracle_calls_skipped
+        traces, calls, skipped[which] = (
+            traces + 1,
+            calls + calling.oracle_calls,
+            skipped[which] + (skipping.oracle_calls_skipped),
         )
     return traces, calls, skipped
 
