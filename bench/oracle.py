@@ -229,7 +229,8 @@ def draw(rows: list[Row], path: Path) -> None:
     """Time against N, and the ratio to one argsort."""
     figure, (left, right) = new_figure(2, width=5.6)
     looks = {
-        "solve": ("the Oracle", "#0072B2", "-"), "beta": ("β = 1e-3", "#56B4E9", "-."), "warm": ("warm, 10 changed", "#009E73", "-"),
+        "solve": ("the Oracle", "#0072B2", "-"), "beta": ("β = 1e-3", "#56B4E9", "-."),
+        "warm": ("warm, 10 changed", "#009E73", "-"),
         "argsort": ("np.argsort", "#000000", ":"), "or-tools": ("OR-Tools", "#D55E00", "--"),
         "highs": ("HiGHS", "#E69F00", "--"), "textbook": ("textbook", "#CC79A7", "--"),
     }  # fmt: skip

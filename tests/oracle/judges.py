@@ -11,7 +11,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from knapcache.model import Selection
 from knapcache.oracle.textbook import textbook
-
 from knapcache.testing.knapsacks import Instance
 
 

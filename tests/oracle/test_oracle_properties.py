@@ -13,8 +13,8 @@ import pytest
 
 import knapcache.oracle
 from knapcache.oracle import solve
-
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
+
 from .judges import brute_force, check
 
 

@@ -1,7 +1,7 @@
 """The Oracle: which items to keep so that their values sum to the most in the room there is (0-1 knapsack).
 
-`solve` checks its input and answers with a certificate; `Warm` does so again and again while items change. Policies that already hold clean arrays call the kernel
-underneath, `knapcache.oracle.exact.select`, from their own kernels.
+`solve` checks its input and answers with a certificate; `Warm` does so again and again while items change. Policies
+that already hold clean arrays call the kernel underneath, `knapcache.oracle.exact.select`, from their own kernels.
 """
 
 from __future__ import annotations

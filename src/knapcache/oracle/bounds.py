@@ -44,9 +44,9 @@ def sample_costs(values: Floats, sizes: Ints, density: Ints, price: float, bound
 @kernel
 def expected(below: Ints, bound: float, threshold: float) -> int:
     """About how many items have a reduced cost below the threshold."""
-    if threshold >= bound:
-        return below[0]
-    return below[min(OCTAVES, max(0, -math.frexp(threshold / bound)[1]))]
+    k = 0 if threshold >= bound else min(OCTAVES, max(0, -math.frexp(threshold / bound)[1]))
+    count: int = below[k]
+    return count
 
 
 @kernel
@@ -154,4 +154,5 @@ def cardinality_bound(values: Floats, sizes: Ints, chosen: Flags, first: Ints, c
         if smallest > size + room:
             break
         best = max(best, a * (k - kept) + b * min(room, largest - size))
-    return best * (1.0 + ROUNDING) + off * (1.0 + 2.0**-20)
+    bound: float = best * (1.0 + ROUNDING) + off * (1.0 + 2.0**-20)
+    return bound

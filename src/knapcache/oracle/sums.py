@@ -44,7 +44,7 @@ def total(values: Floats, chosen: Flags, wanted: bool) -> tuple[float, bool]:
 
 @kernel
 def two_sum(a: float, b: float) -> tuple[float, float]:
-    """a + b as a float, and what rounding took off it, exactly (Knuth)."""
+    """The sum as a float, and what rounding took off it, exactly (Knuth)."""
     after = a + b
     part = after - a
     return after, (a - (after - part)) + (b - part)
@@ -53,7 +53,7 @@ def two_sum(a: float, b: float) -> tuple[float, float]:
 @kernel
 def all_integers(values: Floats) -> bool:
     """Whether every value is an integer."""
-    for value in values:
+    for value in values:  # noqa: SIM110 - a kernel knows no generators
         if value != np.floor(value):
             return False
     return True

@@ -84,7 +84,7 @@ class Warm:
         if which.size and not 0 <= int(which.min()) <= int(which.max()) < len(self._values):
             raise InvalidInput(f"items must be in 0 … {len(self._values) - 1}, not {which.min()} … {which.max()}")
         which = which.astype(np.int64)
-        given = read(np.atleast_1d(values), self._sizes[which] if sizes is None else np.atleast_1d(sizes), 0)  # type: ignore[arg-type]
+        given = read(np.atleast_1d(values), self._sizes[which] if sizes is None else np.atleast_1d(sizes), 0)
         if given.values.shape != which.shape:
             raise InvalidInput(f"{len(which)} items have {len(given.values)} values; they must be as many")
         if len(np.unique(which)) != len(which):

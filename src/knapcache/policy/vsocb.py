@@ -257,7 +257,9 @@ class VSOCB(Policy):
         skip: bool = True,
         confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
     ) -> None:
-        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`, `skip`: see the top."""
+        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top;
+        `skip`: see certificate.py.
+        """
         super().__init__(capacity, ids)
         if not 0.0 < alpha < math.inf:
             raise InvalidInput(f"alpha must be above 0 and finite, not {alpha}")
@@ -295,7 +297,7 @@ class VSOCB(Policy):
 
     def _is_optimal(self) -> bool:
         seen = np.flatnonzero(self.rows["misses"] > 0)
-        values = np.array([relative_value(self.head, self.rows, i) for i in seen], np.float64)
+        values = np.array([relative_value(self.head, self.rows, i) for i in seen.tolist()], np.float64)
         best = solve(values, self.rows["room"][seen], self.capacity).value
         return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - NOTHING_BETTER))
 
