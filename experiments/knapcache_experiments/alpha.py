@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.sim.theory import oracle_call_bound
-from knapcache_experiments.cells import Cell, row, run_cells
+from knapcache_experiments.cells import Cell, must_have, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
 from knapcache_experiments.plots import new_figure, style
@@ -32,6 +32,7 @@ class AlphaSettings(PaperSettings):
 
 def run(settings: AlphaSettings, jobs: int | None) -> Outcome:
     """Run every policy with every α."""
+    must_have("alpha", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx"))
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
     cells = [
@@ -63,7 +64,7 @@ def run(settings: AlphaSettings, jobs: int | None) -> Outcome:
         right.errorbar(
             x,
             [r["regret_mean"] for r in mine],
-            [r["regret_se"] for r in mine],
+            [(r["regret_se"] or 0.0) for r in mine],
             marker="o",
             markersize=4,
             label=policy,

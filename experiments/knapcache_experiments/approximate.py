@@ -64,7 +64,7 @@ def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
     ]
     x = [r["beta"] for r in rows]
     looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
-    left.errorbar(x, [r["regret_mean"] for r in rows], [r["regret_se"] for r in rows], **looks)
+    left.errorbar(x, [r["regret_mean"] for r in rows], [(r["regret_se"] or 0.0) for r in rows], **looks)
     left.set_ylim(bottom=0)
     left.set_ylabel(f"regret after {settings.rounds:,} rounds")
     right.plot(x, [r["work_per_call"] for r in rows], **looks)
@@ -72,6 +72,7 @@ def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
     right.set_ylabel("states looked at by the Oracle, a call")
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=min((b for b in settings.betas if b > 0), default=1.0))
+        axes.set_xlim(left=0)
         axes.set_xlabel("β (0: exact)")
     return Outcome(rows, figure)
 

@@ -91,11 +91,13 @@ class AsPrinted(Policy):
         super().__init__(capacity, ids)
         if unknown := set(repairs) - set(REPAIRS):
             raise InvalidInput(f"unknown repairs {sorted(unknown)}; there are {', '.join(REPAIRS)}")
+        if not alpha > 0.0:
+            raise InvalidInput(f"alpha must be above 0, not {alpha}")
         self.head["alpha"] = alpha
         confidence.write(self.head)
         for repair in {"E1", "E2", "E4", "E7"} & set(repairs):
             self.head[repair.lower()] = True
-        self.head["clip"] = "E6" in repairs
+        self.head["floored"] = "E6" in repairs
         if "E7" in repairs:
             self.head["gamma_cost"] = self.head["gamma_arrival"] = 0.0
 

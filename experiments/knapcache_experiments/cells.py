@@ -7,7 +7,7 @@ the same repeat draw the same ones, so policies are compared on the same luck.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -152,6 +152,13 @@ def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
     return registry.find(cell.policy).build(cell.capacity, trace.ids, **options)
 
 
+def must_have(option: str, policies: Iterable[str], having: Collection[str]) -> None:
+    """Refuse policies on which a swept option would have no effect."""
+    for policy in policies:
+        if policy not in having:
+            raise InvalidInput(f"{policy} has no {option}; those that have are {', '.join(sorted(having))}")
+
+
 def run_cells(cells: list[Cell], jobs: int | None, title: str) -> list[list[Result]]:
     """All cells, grouped by row: same policy and labels, one result a repeat."""
     for cell in cells:
@@ -159,6 +166,10 @@ def run_cells(cells: list[Cell], jobs: int | None, title: str) -> list[list[Resu
             registry.find(cell.policy)
     if any(cell.capacity < 1 for cell in cells):
         raise InvalidInput(f"capacity must be at least 1, not {min(cell.capacity for cell in cells)}")
+    names = [repr((cell.policy, cell.labels, cell.repeat)) for cell in cells]
+    if len(set(names)) < len(names):
+        twice = next(cell for cell, name in zip(cells, names, strict=True) if names.count(name) > 1)
+        raise InvalidInput(f"given twice: {', '.join(map(str, [twice.policy, *twice.labels.values()]))}")
     # Repeat by repeat: neighbours share their draw.
     order = sorted(range(len(cells)), key=lambda k: cells[k].repeat)
     results = sweep(simulate, [cells[k] for k in order], jobs=jobs, title=title)
@@ -174,8 +185,8 @@ def row(results: list[Result], notes: Iterable[str] = (), **more: Any) -> dict[s
     return {
         "policy": first.policy,
         **first.labels,
-        **_mean("regret", [r.regret[-1] for r in results]),
-        **_mean("cost", [r.cost[-1] for r in results]),
+        **mean_and_error("regret", [r.regret[-1] for r in results]),
+        **mean_and_error("cost", [r.cost[-1] for r in results]),
         "oracle_calls": float(np.mean([r.oracle_calls for r in results])),
         "peak_occupancy": max(r.peak for r in results),
         **{name: float(np.mean([r.notes[name] for r in results])) for name in notes if name in results[0].notes},
@@ -183,9 +194,10 @@ def row(results: list[Result], notes: Iterable[str] = (), **more: Any) -> dict[s
     }
 
 
-def _mean(name: str, numbers: Iterable[float]) -> dict[str, float]:
+def mean_and_error(name: str, numbers: Iterable[float]) -> dict[str, float | None]:
+    """Mean and standard error; one repeat has no error to show."""
     x = np.array(list(numbers))
     return {
         f"{name}_mean": float(x.mean()),
-        f"{name}_se": float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else 0.0,
+        f"{name}_se": float(x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else None,
     }

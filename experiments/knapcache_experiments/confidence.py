@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from knapcache_experiments.cells import Cell, row, run_cells
+from knapcache_experiments.cells import Cell, must_have, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
 from knapcache_experiments.plots import new_figure, style
@@ -24,6 +24,7 @@ class ConfidenceSettings(PaperSettings):
 
 def run(settings: ConfidenceSettings, jobs: int | None) -> Outcome:
     """Run every policy with every γ."""
+    must_have("gamma", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx", "offline", "berkeley", "berkeley-multi"))
     figure, (axes,) = new_figure()
     workload = settings.workload()
     cells = [
@@ -38,7 +39,7 @@ def run(settings: ConfidenceSettings, jobs: int | None) -> Outcome:
         axes.errorbar(
             [r["gamma"] for r in mine],
             [r["regret_mean"] for r in mine],
-            [r["regret_se"] for r in mine],
+            [(r["regret_se"] or 0.0) for r in mine],
             marker="o",
             markersize=4,
             label=policy,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from knapcache_experiments.cells import Cell, Result, row, run_cells
+from knapcache.errors import InvalidInput
+from knapcache_experiments.cells import Cell, Result, mean_and_error, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
 from knapcache_experiments.plots import new_figure, style
@@ -27,12 +26,13 @@ class DriftSettings(PaperSettings):
     )
 
 
-def excess(group: list[Result]) -> dict[str, float]:
+def excess(group: list[Result]) -> dict[str, float | None]:
     """Cost above the clairvoyant's, as a share of it: mean and standard error."""
+    if any(result.clairvoyant <= 0 for result in group):
+        raise InvalidInput("drift compares with the best set, and here everything fits: lower the capacity")
     # Expected cost on both sides: regret is the expected excess, free of the luck of the draw.
-    shares = np.array([result.regret[-1] / result.clairvoyant for result in group])
-    error = shares.std(ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else 0.0
-    return {"excess_mean": float(shares.mean()), "excess_se": float(error)}
+    shares = [float(result.regret[-1] / result.clairvoyant) for result in group]
+    return mean_and_error("excess", shares)
 
 
 def run(settings: DriftSettings, jobs: int | None) -> Outcome:
@@ -58,7 +58,7 @@ def run(settings: DriftSettings, jobs: int | None) -> Outcome:
         axes.errorbar(
             [r["changes"] for r in mine],
             [100 * r["excess_mean"] for r in mine],
-            [100 * r["excess_se"] for r in mine],
+            [100 * (r["excess_se"] or 0.0) for r in mine],
             marker="o",
             markersize=4,
             label=policy,

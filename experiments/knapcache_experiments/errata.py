@@ -59,7 +59,7 @@ def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], s
     names[0] = "as printed"
     colours = ["#D55E00" if name == "as printed" else "#E8A87C" for name in names[:-2]] + ["#0072B2", "#009E73"]
     bars = range(len(rows))
-    left.barh(bars, [r["regret_mean"] for r in rows], xerr=[r["regret_se"] for r in rows], color=colours)
+    left.barh(bars, [r["regret_mean"] for r in rows], xerr=[(r["regret_se"] or 0.0) for r in rows], color=colours)
     if rows[0]["regret_mean"] < 0:
         left.annotate(
             "negative: it holds more than fits", (0, 0), textcoords="offset points", xytext=(6, -3), fontsize=9

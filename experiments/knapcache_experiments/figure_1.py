@@ -7,8 +7,10 @@ mean costs; the cache before each request counts.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from knapcache.errors import InvalidInput
 from knapcache.sim.synthetic import Workload
 from knapcache_experiments.cells import Cell, row, run_cells
 from knapcache_experiments.framework import Experiment, Outcome, Settings, option
@@ -42,6 +44,14 @@ class PaperSettings(Settings):
     noise: float = option(1.0, "standard deviation of the cost of a miss")
     alpha: float = option(0.5, "VSOCB's α: what must accumulate before the Oracle is asked again")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.alpha < math.inf:
+            raise InvalidInput(f"alpha must be above 0 and finite, not {self.alpha}")
+        if self.capacity < 1:
+            raise InvalidInput(f"capacity must be at least 1, not {self.capacity}")
+        self.workload()  # raises on a word or number that cannot be used
+
     def workload(self, **changes: object) -> Workload:
         """The workload these settings describe."""
         plain = {name: getattr(self, name) for name in ("queries", "rounds", "sizes", "arrivals", "costs", "noise")}
@@ -54,6 +64,11 @@ class Figure1Settings(PaperSettings):
 
     policies: tuple[str, ...] = option(POLICIES, "policies to compare, separated by commas")
     gamma: float = option(0.0, "VSOCB's confidence scale γ, 0 … 1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.gamma <= 1.0:
+            raise InvalidInput(f"gamma must be between 0 and 1, not {self.gamma}")
 
 
 def run(settings: Figure1Settings, jobs: int | None) -> Outcome:
@@ -80,7 +95,7 @@ def run(settings: Figure1Settings, jobs: int | None) -> Outcome:
     bandits = [r["regret_mean"] for r in rows if r["policy"] not in ("lru", "lfu", "gdsf", "gdsf-cost")] or [
         r["regret_mean"] for r in rows
     ]
-    axes.set_ylim(0, 1.25 * max(bandits))  # LRU and its like leave the page: the question is among the bandits
+    axes.set_ylim(0, 1.25 * max(*bandits, 1.0))  # LRU and its like leave the page: the question is among the bandits
     axes.set_xlim(0, settings.rounds)
     axes.set_xlabel("round")
     axes.set_ylabel("cumulative regret")

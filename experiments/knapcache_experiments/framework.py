@@ -73,16 +73,22 @@ class Experiment(Generic[S]):
 
 
 class Results:
-    """A directory to put results into; found writable before the work starts, written whole or not at all."""
+    """A directory to put results into: found writable before the work starts, written whole or not at all."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        there = directory
+        while not there.exists():  # it is made when there is something to put into it
+            there = there.parent
+        if not there.is_dir():
+            raise InvalidInput(f"cannot write to {directory}: {there} is not a directory")
+        self._try(lambda: tempfile.TemporaryFile(dir=there).close())
+
+    def _try(self, action: Callable[[], object]) -> None:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory):
-                pass
+            action()
         except OSError as error:
-            raise InvalidInput(f"cannot write to {directory}: {error.strerror}") from None
+            raise InvalidInput(f"cannot write to {self.directory}: {error.strerror}") from None
 
     def write(self, name: str, settings: Settings, outcome: Outcome) -> tuple[Path, Path]:
         """NAME.json and NAME.png."""
@@ -91,6 +97,7 @@ class Results:
             "settings": {**dataclasses.asdict(settings), "knapcache": version("knapcache")},
             "rows": outcome.rows,
         }
+        self._try(lambda: self.directory.mkdir(parents=True, exist_ok=True))
         paths = self.directory / f"{name}.json", self.directory / f"{name}.png"
         with tempfile.TemporaryDirectory(dir=self.directory) as folder:
             parts = Path(folder, "json"), Path(folder, "png")

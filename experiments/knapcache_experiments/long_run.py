@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from knapcache.errors import InvalidInput
 from knapcache_experiments.cells import Cell, Result, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
@@ -25,12 +26,19 @@ class LongRunSettings(PaperSettings):
     fit_from: int = option(20_000, "round from which the slope is fitted")
     policies: tuple[str, ...] = option(("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"), "policies to compare")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.fit_from <= self.rounds // 2:
+            raise InvalidInput(f"fit_from must be between 1 and half of the {self.rounds} rounds, not {self.fit_from}")
 
-def slope(group: list[Result], fit_from: int) -> float:
-    """Exponent of T: least squares on log regret over log T, of the mean over repeats."""
+
+def slope(group: list[Result], fit_from: int) -> float | None:
+    """Exponent of T: least squares on log of mean regret over log T. None where there is no regret."""
     rounds = group[0].rounds
     mean = np.mean([result.regret for result in group], axis=0)
     tail = (rounds >= fit_from) & (mean > 0)
+    if tail.sum() < 2:
+        return None
     return float(np.polyfit(np.log(rounds[tail]), np.log(mean[tail]), 1)[0])
 
 
@@ -48,7 +56,12 @@ def run(settings: LongRunSettings, jobs: int | None) -> Outcome:
     for group in groups:
         exponent = slope(group, settings.fit_from)
         rows.append(row(group, slope=exponent, fit_from=settings.fit_from))
-        curve(axes, group, "regret", f"{group[0].cell.policy}, slope {exponent:.2f}")
+        curve(
+            axes,
+            group,
+            "regret",
+            f"{group[0].cell.policy}" + (f", slope {exponent:.2f}" if exponent is not None else ""),
+        )
     anchor = groups[0]
     rounds = anchor[0].rounds
     at = int(np.searchsorted(rounds, settings.fit_from))

@@ -47,7 +47,9 @@ def run(settings: OneHitSettings, jobs: int | None) -> Outcome:
     for policy in settings.policies:
         mine = [r for r in rows if r["policy"] == policy]
         x = [100 * r["share"] for r in mine]
-        left.plot(x, [r["regret_mean"] for r in mine], marker="o", markersize=4, label=policy, **style(policy))
+        # Below zero only for the printed algorithm, where it holds more than fits: no place for it on a log scale.
+        regret = [r["regret_mean"] if r["regret_mean"] > 0 else float("nan") for r in mine]
+        left.plot(x, regret, marker="o", markersize=4, label=policy, **style(policy))
         if any(r["oracle_calls"] for r in mine):
             right.plot(x, [r["oracle_calls"] for r in mine], marker="o", markersize=4, label=policy, **style(policy))
     left.set_ylabel(f"regret after {settings.rounds:,} rounds")

@@ -57,7 +57,7 @@ POLICIES = (
 
 
 def traces_directory() -> Path:
-    """Where traces lie: KNAPCACHE_TRACES, or a directory shared/data beside the checkout."""
+    """Where traces lie: KNAPCACHE_TRACES, or ../shared/data as seen from here."""
     return Path(os.environ.get("KNAPCACHE_TRACES") or Path("..", "shared", "data"))
 
 
@@ -66,7 +66,11 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     """The prompts with the lengths of their sampled answers."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+            prompts = [json.loads(line) for line in lines]
+        for number, prompt in enumerate(prompts, 1):
+            if not (isinstance(prompt.get("prompt"), str) and prompt.get("answer_chars")):
+                raise InvalidInput(f"{path}, line {number}: a prompt needs the fields prompt and answer_chars")
+        return prompts
     except FileNotFoundError:
         raise InvalidInput(
             f"table-2 reads {FILE}, and {path} does not exist: set KNAPCACHE_TRACES to its directory"
@@ -140,7 +144,7 @@ class Table2Settings(Settings):
 
 def name(row: dict[str, Any]) -> str:
     """A policy, with its γ where it has one."""
-    return str(row["policy"]) + (f", γ = {row['confidence']:g}" if row["confidence"] is not None else "")
+    return str(row["policy"]) + (f", γ = {row['gamma']:g}" if row["gamma"] is not None else "")
 
 
 def run(settings: Table2Settings, jobs: int | None) -> Outcome:
@@ -157,7 +161,7 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
             settings.seed,
             settings.alpha,
             gamma,
-            labels={"confidence": gamma},
+            labels={"gamma": gamma},
         )
         for policy in settings.policies
         for gamma in GAMMAS.get(policy, (None,))
@@ -171,7 +175,7 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
         if baseline:
             ours, theirs = (np.array([r.cost[-1] for r in g]) for g in (group, baseline))
             saving = float(100.0 * (1.0 - ours.mean() / theirs.mean()))
-        rows.append(row(group, saved_against_berkeley_percent=saving))
+        rows.append(row(group, saved_percent=saving))
     order = sorted(range(len(groups)), key=lambda k: -rows[k]["cost_mean"])
     for k in order:
         curve(left, groups[k], "cost", name(rows[k]))
@@ -182,16 +186,18 @@ def run(settings: Table2Settings, jobs: int | None) -> Outcome:
     left.legend(ncols=2)
     bars = range(len(order))
     colours = [style(rows[k]["policy"])["color"] for k in order]
-    right.barh(bars, [rows[k]["cost_mean"] for k in order], xerr=[rows[k]["cost_se"] for k in order], color=colours)
+    right.barh(
+        bars, [rows[k]["cost_mean"] for k in order], xerr=[rows[k]["cost_se"] or 0.0 for k in order], color=colours
+    )
     right.set_yticks(bars, [name(rows[k]) for k in order])
     right.grid(visible=False, axis="y")
     right.set_xlabel("total cost, seconds")
     if baseline:
         for bar, k in zip(bars, order, strict=True):
-            saved = rows[k]["saved_against_berkeley_percent"]
-            right.annotate(
-                f"{-saved:+.1f} %", (0, bar), textcoords="offset points", xytext=(6, -3), fontsize=9, color="white"
-            )
+            saved = rows[k]["saved_percent"]
+            end = rows[k]["cost_mean"] + (rows[k]["cost_se"] or 0.0)
+            right.annotate(f"{-saved:+.1f} %", (end, bar), textcoords="offset points", xytext=(4, -3), fontsize=9)
+        right.set_xlim(right=1.12 * max(r["cost_mean"] + (r["cost_se"] or 0.0) for r in rows))
     room = f"M = {settings.capacity} × {settings.unit} tokens"
     figure.suptitle(f"{settings.queries} OpenAssistant prompts, {room}, arrivals {settings.arrivals}", fontsize=11)
     return Outcome(rows, figure)

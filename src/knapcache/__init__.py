@@ -1,1 +1,42 @@
-"""knapcache: an LLM response cache that learns what is worth keeping."""
+"""knapcache: an LLM response cache that learns what is worth keeping.
+
+Names are loaded when first used: `import knapcache` costs next to nothing, and compiles nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from knapcache import oracle, testing
+    from knapcache.errors import CorruptState, InvalidInput, KnapcacheError, MissingExtra
+    from knapcache.model import Decision, Selection
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CorruptState",
+    "Decision",
+    "InvalidInput",
+    "KnapcacheError",
+    "MissingExtra",
+    "Selection",
+    "__version__",
+    "oracle",
+    "testing",
+]
+
+_HOMES = {
+    "errors": ("CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra"),
+    "model": ("Decision", "Selection"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("oracle", "testing"):
+        return importlib.import_module(f"knapcache.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"knapcache.{home}"), name)
+    raise AttributeError(f"module 'knapcache' has no attribute {name!r}")

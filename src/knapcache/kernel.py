@@ -34,6 +34,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import platformdirs
 
+from knapcache.errors import InvalidInput
+
 COMPILED = os.environ.get("KNAPCACHE_COMPILE", "1") != "0"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,8 +48,11 @@ def records(fields: list[tuple[str, str]], length: int) -> Records:
     """A zeroed array of records that kernels read and write by field name.
 
     Compiled code takes a plain structured array three times faster than a `recarray`, but only a `recarray` understands
-    `rows[i].field` in plain Python.
+    `rows[i].field` in plain Python, and there a field named as something every NumPy scalar has (`size`, `clip`) would
+    be hidden behind it.
     """
+    if hidden := [name for name, _ in fields if hasattr(np.record, name)]:
+        raise InvalidInput(f"{', '.join(hidden)}: a NumPy scalar has attributes of that name; choose others")
     array = np.zeros(length, np.dtype(fields, align=True))
     return array if COMPILED else array.view(np.recarray)
 

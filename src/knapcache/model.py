@@ -31,6 +31,6 @@ class Selection:
     gap: float
     """upper_bound − value, never negative."""
     proven: bool
-    """As good as was asked for. False when the budget ran out, or when values of one core differ by more than 61 bits."""
+    """As good as was asked for. False when the budget ran out, or values differ by more than 61 bits can hold."""
     price: float
     """Break density λ: what one more unit of capacity would be worth, to first order. 0 when everything fits."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import (
@@ -14,6 +18,7 @@ from knapcache.estimate.statistics import (
     Confidence,
     arrival_estimate,
     cost_estimate,
+    cost_spread,
     count_arrival,
     count_miss,
     empirical_value,
@@ -52,12 +57,12 @@ def test_known_horizon_and_range() -> None:
     log = math.log(16 * 1000 * 10 * 1000)
     arrival = 5 / 8 - 0.1 * (math.sqrt(3 * (5 / 8) * (3 / 8) * log / 8) + 5 * log / 8)
     assert cost_estimate(head, rows, 0) == pytest.approx(cost)
-    assert arrival_estimate(head, rows, 0) == max(0.0, pytest.approx(arrival))
+    assert arrival_estimate(head, rows, 0) == pytest.approx(max(0.0, arrival))
     assert value_estimate(head, rows, 0) == pytest.approx(max(0.0, arrival) * cost)
 
 
 def test_anytime_uses_the_rounds_and_queries_seen_so_far() -> None:
-    """t = 8 for T, three queries seen for N."""
+    """Eight rounds stand for T, three queries seen for N."""
     head, rows = counted(Confidence(gamma=0.05, c1=1.0, c2=5.0), EVENTS)
     cost = 9.0 / 3 - 0.05 * 4.0 * math.sqrt(math.log(8 * 8 * 3 * 8) / (2 * 3))
     log = math.log(16 * 8 * 3 * 8)
@@ -67,20 +72,35 @@ def test_anytime_uses_the_rounds_and_queries_seen_so_far() -> None:
     assert arrival_estimate(head, rows, 0) == pytest.approx(arrival)
 
 
-def test_without_a_range_the_observed_one_counts() -> None:
-    """Costs 1 … 5 were seen, so the answer is the one with c1 = 1 and c2 = 5 known."""
-    known, rows = counted(Confidence(gamma=0.1, T=1000, N=10, c1=1.0, c2=5.0), EVENTS)
-    observed, same = counted(Confidence(gamma=0.1, T=1000, N=10), EVENTS)
-    assert [cost_estimate(observed, same, i) for i in range(3)] == [cost_estimate(known, rows, i) for i in range(3)]
-    # The range grows with what comes: a cheaper miss elsewhere widens every radius.
-    before = cost_estimate(observed, same, 0)
-    count_miss(observed, same, 3, 0.5)
-    assert cost_estimate(observed, same, 0) < before
+def test_without_a_range_the_pooled_noise_stands_in_for_it() -> None:
+    """Deviations from their query's mean: 2, 4, 3 give 1 + 1 + 0 and 1, 1 give 0, with 2 + 1 degrees of freedom."""
+    head, rows = counted(Confidence(gamma=0.1, T=1000, N=10), EVENTS)
+    sd = math.sqrt(2.0 / 3.0)
+    assert cost_spread(head) == pytest.approx(2.0 * sd)
+    log = math.log(8 * 1000 * 10 * 1000)
+    assert cost_estimate(head, rows, 0) == pytest.approx(3.0 - 0.1 * 2.0 * sd * math.sqrt(log / (2 * 3)))
+    # The least cost seen, 1, is the floor: 1 paid it twice.
+    assert cost_estimate(head, rows, 1) == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 1e3)), min_size=1, max_size=60))
+def test_pooled_noise_is_the_standard_deviation_within_queries(paid: list[tuple[int, float]]) -> None:
+    head, _ = counted(Confidence(), list(paid))
+    costs = [[c for i, c in paid if i == q] for q in range(4)]
+    squares = sum((c - statistics.fmean(mine)) ** 2 for mine in costs for c in mine)
+    freedom = sum(max(0, len(mine) - 1) for mine in costs)
+    expected = 2.0 * math.sqrt(squares / freedom) if freedom else 0.0
+    assert cost_spread(head) == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
 def test_a_known_range_does_not_move() -> None:
     head, _ = counted(Confidence(c1=2.0, c2=3.0), EVENTS)
     assert (head["c1"][0], head["c2"][0]) == (2.0, 3.0)
+
+
+def test_no_field_has_the_name_of_something_every_numpy_scalar_has() -> None:
+    """Or plain Python, unlike compiled code, reads NumPy's and not ours."""
+    assert [name for name, _ in STATISTICS_HEAD + STATISTICS_ROW if hasattr(np.record, name)] == []
 
 
 @pytest.mark.parametrize(("clip", "least"), [(True, 1.0), (False, 0.0)])

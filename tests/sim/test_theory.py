@@ -297,7 +297,7 @@ def test_bad_arguments() -> None:
         theory.oracle_call_bound(3, 10, 0)
     with pytest.raises(InvalidInput, match="N is 0; a finite number from 1"):
         theory.oracle_call_bound(0, 10, 1)
-    with pytest.raises(InvalidInput, match="best_value are .*nan.*; a flat array of finite numbers is allowed"):
+    with pytest.raises(InvalidInput, match=r"best_value are .*nan.*; a flat array of finite numbers is allowed"):
         theory.cumulative_regret([1.0], math.nan)
     with pytest.raises(InvalidInput, match="cache_values are "):
         theory.cumulative_regret([], 1)

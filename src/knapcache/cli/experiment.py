@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli.output import print_table
+from knapcache.errors import InvalidInput, KnapcacheError
 
 if TYPE_CHECKING:
     from knapcache_experiments.framework import Experiment
@@ -57,10 +58,20 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="directory for NAME.json and NAME.png; made if missing"
+        "--out",
+        metavar="DIR",
+        type=_directory,
+        required=True,
+        help="directory for NAME.json and NAME.png; made if missing",
     )
     parser.add_argument("--quick", action="store_true", help="a run of seconds: fewer rounds and repeats")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a directory must have a name")
+    return Path(text)
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -89,9 +100,15 @@ def _reader(default: Any) -> Callable[[str], Any]:
 
 
 def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) -> None:
-    """One after the other."""
+    """One after the other; one that fails, for want of data say, does not keep the others from running."""
+    failed = []
     for experiment in experiments:
-        run_one(experiment, args)
+        try:
+            run_one(experiment, args)
+        except KnapcacheError as error:
+            failed.append(str(error))
+    if failed:
+        raise InvalidInput(f"{len(failed)} experiments could not run: {'; '.join(failed)}")
 
 
 def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
@@ -102,6 +119,6 @@ def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
     results = Results(args.out)
     outcome = experiment.run(settings, args.jobs)
+    paths = results.write(experiment.name, settings, outcome)  # first: whoever reads the table may have gone
     print_table(outcome.rows, title=f"{experiment.name}: {experiment.summary}")
-    for path in results.write(experiment.name, settings, outcome):
-        print(path)
+    print(*paths, sep="\n")

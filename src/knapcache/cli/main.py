@@ -50,6 +50,10 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # `knapcache … | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk behind `> file`, say
+        print(f"knapcache: error: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BAD_INPUT
     return 0
 
 

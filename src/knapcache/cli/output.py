@@ -10,20 +10,33 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+PROSE = 24
+"""Cells longer than this are prose, and may be folded."""
+
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print rows that share their keys; numbers to the right, rounded for reading."""
+    """Print rows that share their keys; numbers to the right, rounded for reading, and never cut."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no width: do not fold what a script may read
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    needed = 0
     for name in columns:
+        cells = [_readable(row.get(name)) for row in rows]
         number = any(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        # A name of several words stands on several lines, so that a wide table fits a narrow terminal; prose may fold.
+        header = name.replace("_", "\n")
+        width = max(len(text) for text in (*header.split("\n"), *cells))
+        prose = width > PROSE
+        needed += (PROSE if prose else width) + 2
+        table.add_column(header, justify="right" if number else "left", no_wrap=not prose, vertical="top")
     for row in rows:
         table.add_row(*(_readable(row.get(name)) for name in columns))
-    console.print(table)
+    # A file or a pipe has no width: nothing is folded there. On a narrow terminal better a long line than a cut number.
+    console.width = max(console.width, needed) if console.is_terminal else 10 * PROSE
+    with console.capture() as text:
+        console.print(table)
+    # By print and not by Rich, which would end the program when a reader such as `head` has seen enough.
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _readable(value: Any) -> str:

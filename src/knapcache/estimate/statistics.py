@@ -25,7 +25,7 @@ STATISTICS_HEAD = [
     ("range_known", "?"),  # c1 and c2 were given; otherwise c1 is the least cost seen, and noise stands in for c2 − c1
     ("squares", "f8"),  # squared deviations of costs from the mean of their query, over all queries
     ("repeats", "i8"),  # misses beyond the first of their query: the degrees of freedom of `squares`
-    ("clip", "?"),
+    ("floored", "?"),  # no cost is estimated below c1 ("clip" is taken: every NumPy scalar has one)
 ]
 STATISTICS_ROW = [
     ("arrivals", "i8"),  # T_q(q)
@@ -57,7 +57,7 @@ class Confidence:
             if scale is not None and not 0.0 <= scale <= 1.0:
                 raise InvalidInput(f"{name} must be between 0 and 1, not {scale}")
         for name, count in (("T", self.T), ("N", self.N)):
-            if count is not None and count < 1:
+            if count is not None and not count >= 1:
                 raise InvalidInput(f"{name} must be at least 1, not {count}")
         if (self.c1 is None) != (self.c2 is None):
             raise InvalidInput("c1 and c2 must be given together")
@@ -73,7 +73,7 @@ class Confidence:
         head["range_known"] = self.c1 is not None
         head["c1"] = math.inf if self.c1 is None else self.c1
         head["c2"] = math.inf if self.c2 is None else self.c2
-        head["clip"] = self.clip
+        head["floored"] = self.clip
 
 
 @kernel
@@ -119,7 +119,8 @@ def cost_estimate(head: Records, rows: Records, i: int) -> float:
     h, q = head[0], rows[i]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
-    return cost_bound(q.paid, q.misses, cost_spread(head), cost_log(T, N), h.gamma_cost, h.c1 if h.clip else 0.0)
+    floor = h.c1 if h.floored and h.c1 < math.inf else 0.0  # no range given and no cost seen: nothing is known
+    return cost_bound(q.paid, q.misses, cost_spread(head), cost_log(T, N), h.gamma_cost, floor)
 
 
 @kernel

@@ -90,6 +90,8 @@ def replay(
     table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))
     if len(table) != len(phases) or table.shape[1] > ids:
         raise InvalidInput(f"worth must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
+    if list(phases) != sorted(set(phases)) or phases[0] != 0:
+        raise InvalidInput(f"phases must begin at request 0 and rise, not {list(phases)}")
     loop = replay_loop(type(policy).arrive_kernel, type(policy).settle_kernel)
     hits = np.zeros(len(trace), np.bool_)
     value = np.zeros(len(trace) if worth is not None else 0)

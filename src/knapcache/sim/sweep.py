@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -35,10 +37,27 @@ def sweep(
         # Fresh interpreters, not forks: the progress bar runs a thread, and a fork may copy a lock in mid-use.
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             try:
-                return list(tick(pool.map(function, items)))
+                with _deaf_to_interrupts():
+                    futures = [pool.submit(function, item) for item in items]
+                return list(tick(future.result() for future in futures))
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # Nothing is cancelled (as pool.map would): the pool trips over cancelled work whose process then ends.
+                for worker in multiprocessing.active_children():
+                    worker.terminate()
                 raise
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started here ignore Ctrl-C, which the terminal sends to all of them: their parent ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signal handlers
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -26,6 +26,9 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Floats, Ints, Trace
 
+LARGEST = 1e9
+"""The largest size or cost one can ask for: sums stay exact, and nobody measures in smaller units."""
+
 
 @dataclass(frozen=True, eq=False)
 class Queries:
@@ -114,10 +117,23 @@ def draw_requests(workload: Workload, queries: Queries, rng: np.random.Generator
 
 
 def truncated_normal(means: Floats, sd: float, rng: np.random.Generator) -> Floats:
-    """Normal draws around `means`, each within [0, 2·mean]: drawn again until they are."""
-    costs = rng.normal(means, sd)
-    while (outside := np.flatnonzero(np.abs(costs - means) > means)).size:
-        costs[outside] = rng.normal(means[outside], sd)
+    """Draws from the normal around each mean, truncated to [0, 2·mean], by rejection.
+
+    Where the bell is wider than the interval, most of its draws would fall outside; there the proposals are uniform.
+    Either way at least two in three are kept.
+    """
+    costs = np.empty(len(means))
+    wide = sd > means
+    rest = np.arange(len(means))
+    while rest.size:
+        mean, uniform = means[rest], wide[rest]
+        draw = rng.normal(mean, np.where(uniform, 0.0, sd))
+        if uniform.any():
+            draw[uniform] = rng.uniform(0.0, 2.0 * mean[uniform])
+            height = np.exp(-0.5 * ((draw[uniform] - mean[uniform]) / sd) ** 2)
+            draw[np.flatnonzero(uniform)[rng.random(len(height)) >= height]] = -1.0
+        costs[rest] = draw
+        rest = rest[np.abs(draw - mean) > mean]
     return costs
 
 
@@ -127,7 +143,10 @@ def popularity(word: str, n: int) -> Floats:
     if kind == "power":
         a = _positive("arrivals", word, numbers[0])
         return np.diff((np.arange(n + 1) / n) ** a)
-    weights = np.arange(1.0, n + 1.0) ** -(numbers[0] if kind == "zipf" else 0.0)
+    exponent = numbers[0] if kind == "zipf" else 0.0
+    if not 0.0 <= exponent <= 20.0:
+        raise InvalidInput(f"arrivals {word!r}: the exponent must be between 0 and 20")
+    weights = np.arange(1.0, n + 1.0) ** -exponent
     return np.asarray(weights / weights.sum(), np.float64)
 
 
@@ -136,8 +155,8 @@ def _mean_costs(word: str, n: int, rng: np.random.Generator) -> tuple[Floats, tu
     if kind == "lognormal":
         return _positive("costs", word, numbers[0]) * rng.lognormal(0.0, 0.8, n), None
     low, high = numbers
-    if not 0.0 < low <= high < np.inf:
-        raise InvalidInput(f"costs {word!r}: bounds must be positive, finite and in order")
+    if not 0.0 < low <= high <= LARGEST:
+        raise InvalidInput(f"costs {word!r}: bounds must be above 0, in order and at most {LARGEST:g}")
     return (rng.uniform(low, high, n) if kind == "uniform" else rng.choice([low, high], n)), (low, high)
 
 
@@ -169,6 +188,6 @@ def _read(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[st
 
 
 def _positive(what: str, word: str, number: float) -> float:
-    if number <= 0.0:
-        raise InvalidInput(f"{what} {word!r}: the number must be above 0")
+    if not 0.0 < number <= LARGEST:
+        raise InvalidInput(f"{what} {word!r}: the number must be above 0 and at most {LARGEST:g}")
     return number

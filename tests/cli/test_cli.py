@@ -1,0 +1,212 @@
+"""The commands, as a user runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from knapcache.cli.main import main
+from knapcache_experiments.catalogue import EXPERIMENTS
+
+COMMAND = Path(sys.executable).with_name("knapcache")
+# Names are a contract: scripts and result files use them.
+POLICIES = [
+    "vsocb",
+    "vsocb-lazy",
+    "vsocb-apx",
+    "berkeley",
+    "berkeley-multi",
+    "offline",
+    "lru",
+    "lfu",
+    "gdsf",
+    "gdsf-cost",
+    "static",
+]
+NAMES = ["figure-1", "table-2", "errata", "confidence", "alpha", "long-run", "drift", "one-hits", "approximate"]
+FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
+SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2"]
+
+Captured = pytest.CaptureFixture[str]
+
+
+def installed(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, **more)
+
+
+def helped(*arguments: str, capsys: Captured) -> str:
+    """A help text, with its line breaks taken out."""
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--help"])
+    assert stop.value.code == 0
+    return " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are broken at their hyphens
+
+
+def test_policies_as_json() -> None:
+    done = installed("policies", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == POLICIES
+    for row in rows:
+        assert list(row) == ["name", "online", "summary", "paper"]
+        assert row["summary"]
+    assert {row["name"] for row in rows if not row["online"]} == {"offline", "static"}
+
+
+def test_policies_as_a_table(capsys: Captured) -> None:
+    assert main(["policies"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == ["name", "online", "summary", "paper"]
+    assert [line[0] for line in lines if len(line) > 2 and line[1] in ("yes", "no")] == POLICIES
+
+
+def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of `knapcache … | head -1`, where head is gone before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([COMMAND, *arguments], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", ""])
+def test_a_reader_that_has_seen_enough(option: str) -> None:
+    assert into_a_closed_pipe("policies", *option.split()) == (0, "")
+
+
+def test_results_are_kept_when_nobody_reads_the_table(tmp_path: Path) -> None:
+    code, error = into_a_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "--out", str(tmp_path))
+    assert (code, error) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-1.json", "figure-1.png"]
+
+
+def test_help_of_the_command(capsys: Captured) -> None:
+    text = helped(capsys=capsys)
+    assert "policies" in text
+    assert "experiment" in text
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"knapcache \d+\.\d+\.\d+\n", installed("--version").stdout)
+
+
+def test_help_lists_every_experiment(capsys: Captured) -> None:
+    text = helped("experiment", capsys=capsys)
+    assert list(EXPERIMENTS) == NAMES
+    for name in [*NAMES, "all"]:
+        assert f" {name} " in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) -> None:
+    text = helped("experiment", name, capsys=capsys)
+    for option in ("--out DIR", "--quick", "--jobs N"):
+        assert option in text
+    for field in dataclasses.fields(EXPERIMENTS[name].settings):
+        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+        described = text[text.index(f"--{field.name.replace('_', '-')} ", text.index("settings:")) :]
+        shown = re.search(r"\(default: ([^)]*)\)", described)
+        assert shown
+        assert shown[1].replace(" ", "") == default
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The quickest run of the first figure, by the installed command, into a directory that has to be made."""
+    out = tmp_path_factory.mktemp("small") / "made" / "for it"
+    return installed(*SMALL, "--jobs", "1", "--out", str(out)), out
+
+
+def test_an_experiment_writes_numbers_and_a_picture(small: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, out = small
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in out.iterdir()) == ["figure-1.json", "figure-1.png"]
+    record = json.loads((out / "figure-1.json").read_text())
+    assert list(record) == ["name", "settings", "rows"]
+    assert record["name"] == "figure-1"
+    assert record["settings"] | {"rounds": 300, "repeats": 2, "capacity": 60, "queries": 100} == record["settings"]
+    assert {row["policy"] for row in record["rows"]} == set(POLICIES)
+    for row in record["rows"]:
+        assert list(row) == FIELDS
+        assert row["cost_mean"] > 0.0
+        assert 0 < row["peak_occupancy"] <= 60
+    calls = {row["policy"]: row["oracle_calls"] for row in record["rows"]}
+    assert calls["offline"] == 300
+    assert calls["lru"] == calls["berkeley"] == 0
+    height, width = imread(out / "figure-1.png").shape[:2]
+    assert min(height, width) > 300
+
+
+def test_an_experiment_prints_its_table_and_where_the_files_are(
+    small: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, out = small
+    lines = done.stdout.splitlines()
+    assert lines[-2:] == [str(out / "figure-1.json"), str(out / "figure-1.png")]
+    assert "figure-1" in lines[0]
+    cells = {line.split()[0]: line.split() for line in lines[:-2] if line.strip()}
+    for row in json.loads((out / "figure-1.json").read_text())["rows"]:
+        shown = cells[row["policy"]]
+        assert len(shown) == len(FIELDS)
+        assert float(shown[1].replace(",", "")) == pytest.approx(row["regret_mean"], rel=1e-3)
+        assert float(shown[3].replace(",", "")) == pytest.approx(row["cost_mean"], rel=1e-3)
+
+
+def test_the_seed_decides_and_the_number_of_processes_does_not(tmp_path: Path) -> None:
+    few = [*SMALL, "--policies", "vsocb,offline,lru"]
+
+    def record(name: str, *more: str) -> bytes:
+        assert main([*few, *more, "--out", str(tmp_path / name)]) == 0
+        return (tmp_path / name / "figure-1.json").read_bytes()
+
+    first = record("first", "--jobs", "1")
+    assert record("again", "--jobs", "1") == first
+    assert record("side by side", "--jobs", "2") == first
+    rows, others = (json.loads(x)["rows"] for x in (first, record("other", "--jobs", "1", "--seed", "1")))
+    assert [row["cost_mean"] for row in rows] != [row["cost_mean"] for row in others]
+
+
+def test_a_policy_is_judged_on_the_same_luck_whoever_else_runs(tmp_path: Path) -> None:
+    rows = []
+    for policies in ("lru", "lfu,vsocb,lru"):
+        assert main([*SMALL, "--policies", policies, "--jobs", "1", "--out", str(tmp_path)]) == 0
+        rows.append(json.loads((tmp_path / "figure-1.json").read_text())["rows"][-1])
+    assert rows[0] == rows[1]
+
+
+def interrupted(out: Path) -> tuple[int, str, str]:
+    """Ctrl-C, which a terminal sends to every process of the command: exit code, stdout, stderr."""
+    run = subprocess.Popen(
+        [COMMAND, "experiment", "long-run", "--rounds", "10000000", "--jobs", "2", "--out", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    patience = time.monotonic() + 60
+    while not children.read_text() and time.monotonic() < patience:  # its workers have not started yet
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(run.pid, signal.SIGINT)
+    printed, error = run.communicate(timeout=60)
+    return run.returncode, printed, error
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether the workers have started")
+def test_interrupted(tmp_path: Path) -> None:
+    code, printed, error = interrupted(tmp_path / "out")
+    assert (code, printed) == (130, "")
+    assert error == "knapcache: interrupted\n"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,166 @@
+"""What cannot be used is said in one line, with exit code 2, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from knapcache.cli.main import main
+
+SMALL = ["--quick", "--rounds", "60", "--repeats", "1", "--queries", "10", "--jobs", "1"]
+NAMED = "uniform:10, lognormal:5.5, proportional"
+
+Captured = pytest.CaptureFixture[str]
+
+
+def refused(arguments: list[str], capsys: Captured) -> str:
+    """Run a command that must fail; its one line on stderr."""
+    try:
+        code = main(arguments)
+    except SystemExit as stop:  # argparse leaves this way
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("knapcache")
+    assert ": error: " in err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--policies nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
+        ("--policies lru,vsobc", "unknown policy 'vsobc': did you mean 'vsocb'?"),
+        ("--policies lru,,lfu", "unknown policy ''"),
+        ("--capacity 0", "capacity must be at least 1, not 0"),
+        ("--capacity -5", "capacity must be at least 1, not -5"),
+        ("--capacity many", "'many'"),
+        ("--alpha 0", "alpha must be above 0 and finite, not 0.0"),
+        ("--alpha nan", "alpha must be above 0 and finite, not nan"),
+        ("--gamma 2", "gamma must be between 0 and 1, not 2.0"),
+        ("--gamma nan", "gamma must be between 0 and 1, not nan"),
+        ("--noise -1", "noise must be finite and not negative, not -1.0"),
+        ("--noise nan", "noise must be finite and not negative, not nan"),
+        ("--sizes uniform:0", "sizes 'uniform:0'"),
+        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; allowed are, for example: {NAMED}"),
+        ("--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
+        ("--arrivals zipf:", "arrivals 'zipf:' cannot be read"),
+        ("--costs uniform:-1:2", "costs 'uniform:-1:2'"),
+        ("--costs uniform:2:1", "costs 'uniform:2:1'"),
+        ("--repeats 0", "repeats must be at least 1, not 0"),
+        ("--rounds 0", "rounds must be at least 1, not 0"),
+        ("--queries 0", "queries must be at least 1, not 0"),
+        ("--seed -1", "seed must not be negative, not -1"),
+        ("--seed 1.5", "'1.5'"),
+        ("--jobs 0", "jobs must be at least 1, not 0"),
+        ("--colour red", "unrecognized arguments: --colour red"),
+    ],
+)
+def test_figure_1(options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    assert said in refused(["experiment", "figure-1", *SMALL, "--out", str(out), *options.split()], capsys)
+    assert not out.exists() or list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("alpha", "--alphas 0.5,0", "alpha must be above 0"),
+        ("alpha", "--alphas 0.5,", "--alphas"),
+        ("confidence", "--gammas 0,2", "gamma must be between 0 and 1, not 2.0"),
+        ("approximate", "--betas -1", "beta must not be negative"),
+        ("drift", "--changes -1", "changes must be at least 0, not -1"),
+        ("drift", "--changes 60", "changes must be fewer than the 60 rounds, not 60"),
+        ("one-hits", "--shares 1", "must be at least 0 and below 1, not 1.0"),
+        ("table-2", "--unit 0", "unit must be at least 1, not 0"),
+        ("table-2", "--rounds 0", "rounds must be at least 1, not 0"),
+        ("table-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
+    ],
+)
+def test_the_settings_of_others(name: str, options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    assert said in refused(["experiment", name, *SMALL, "--out", str(out), *options.split()], capsys)
+    assert not out.exists() or list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("figure-1", "--sizes uniform:1e30", "sizes 'uniform:1e30'"),
+        ("figure-1", "--sizes lognormal:1e300", "sizes 'lognormal:1e300'"),
+        ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
+        ("figure-1", "--policies lru,lru", "lru"),  # counted twice, as if it were more repeats
+        ("long-run", "--fit-from 100", "fit_from"),  # of 60 rounds
+        ("drift", "--capacity 1000000", "everything fits"),
+        ("alpha", "--policies lru", "lru has no alpha"),
+        ("figure-1", "--alpha 0 --policies lru", "alpha"),
+    ],
+)
+def test_settings_that_make_no_sense(name: str, options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+    assert said in refused(["experiment", name, *SMALL, "--out", str(tmp_path), *options.split()], capsys)
+
+
+@pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
+def test_no_place_for_results(below: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "file").write_text("precious")
+    place = tmp_path / "file" / below
+    assert f"cannot write to {place}" in refused(["experiment", "figure-1", *SMALL, "--out", str(place)], capsys)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written(tmp_path: Path, capsys: Captured) -> None:
+    tmp_path.chmod(0o500)
+    assert "Permission denied" in refused(["experiment", "figure-1", *SMALL, "--out", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["polices"], "'polices'"),
+        (["policies", "--nonsense"], "--nonsense"),
+        (["experiment"], "NAME"),
+        (["experiment", "figure-7", "--out", "out"], "'figure-7'"),
+        (["experiment", "figure-1", "--quick"], "--out"),
+    ],
+)
+def test_commands_that_do_not_exist(arguments: list[str], said: str, capsys: Captured) -> None:
+    assert said in refused(arguments, capsys)
+
+
+def test_table_2_without_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setenv("KNAPCACHE_TRACES", str(tmp_path))
+    out = tmp_path / "out"
+    error = refused(["experiment", "table-2", "--quick", "--out", str(out)], capsys)
+    assert "oasst_prompts.jsonl.gz" in error
+    assert "KNAPCACHE_TRACES" in error
+    assert str(tmp_path) in error
+    assert not out.exists() or list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"not gzip at all", gzip.compress(b"not json\n", mtime=0)])
+def test_table_2_with_something_else(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (tmp_path / "oasst_prompts.jsonl.gz").write_bytes(content)
+    monkeypatch.setenv("KNAPCACHE_TRACES", str(tmp_path))
+    error = refused(["experiment", "table-2", "--quick", "--out", str(tmp_path / "out")], capsys)
+    assert "oasst_prompts.jsonl.gz cannot be read" in error
+
+
+def test_the_installed_command_says_the_same(tmp_path: Path) -> None:
+    """Also with two processes, where the error comes from a worker."""
+    command = Path(sys.executable).with_name("knapcache")
+    arguments = [*SMALL, "--jobs", "2", "--repeats", "2", "--alpha", "0", "--out", str(tmp_path)]
+    done = subprocess.run([command, "experiment", "figure-1", *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "knapcache: error: alpha must be above 0 and finite, not 0.0\n"
+    assert list(tmp_path.iterdir()) == []

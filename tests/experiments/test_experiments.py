@@ -1,0 +1,228 @@
+"""Every experiment, in small: it runs, its rows add up, its picture can be drawn."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache.sim.synthetic import Workload
+from knapcache_experiments import table_2
+from knapcache_experiments.catalogue import EXPERIMENTS
+from knapcache_experiments.cells import AS_PRINTED, Cell, Result, row, simulate
+from knapcache_experiments.framework import Experiment, Outcome
+
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
+SMALL: dict[str, dict[str, Any]] = {
+    "figure-1": {},
+    "table-2": {},
+    "errata": {},
+    "confidence": {"gammas": (0.0, 1.0)},
+    "alpha": {"alphas": (0.1, 1.0)},
+    "long-run": {"fit_from": 50},
+    "drift": {"changes": (0, 3)},
+    "one-hits": {"shares": (0.0, 0.6)},
+    "approximate": {"betas": (0.0, 1.0), "capacity": 30},
+}
+SWEPT = {"confidence": "gamma", "alpha": "alpha", "drift": "changes", "one-hits": "share", "approximate": "beta"}
+
+
+def data_at_hand() -> None:
+    path = table_2.traces_directory() / table_2.FILE
+    if not path.exists():
+        pytest.skip(f"table-2 reads {path}, which is not at hand")
+
+
+def run(name: str, **choices: Any) -> tuple[Any, Outcome]:
+    """An experiment with few rounds and repeats."""
+    if name == "table-2":
+        data_at_hand()
+    experiment = EXPERIMENTS[name]
+    few = {"rounds": 400, "repeats": 2, "queries": 20}
+    settings = experiment.choose({**few, **SMALL[name], **choices}, quick=True)
+    return settings, experiment.run(settings, 1)
+
+
+def call_bound(n: int, rounds: int, alpha: float) -> float:
+    """N·(1 + log_{1+α} T) + log_{1+α} T."""
+    log = math.log(rounds) / math.log(1 + alpha)
+    return n * (1 + log) + log
+
+
+def test_every_experiment_is_tried_here() -> None:
+    assert list(SMALL) == list(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_rows_and_figure(name: str) -> None:
+    settings, outcome = run(name)
+    assert outcome.rows
+    for r in outcome.rows:
+        assert r["cost_mean"] > 0.0
+        assert r["regret_se"] >= 0.0
+        if r["policy"] != AS_PRINTED:
+            assert 0 < r["peak_occupancy"] <= settings.capacity
+            assert r["regret_mean"] >= 0.0  # no set that fits is worth more than the best
+    json.dumps(outcome.rows, allow_nan=False)
+    picture = io.BytesIO()
+    outcome.figure.savefig(picture, format="png", dpi=30)
+    assert picture.getvalue().startswith(b"\x89PNG\r\n\x1a\n")
+    if name in SWEPT:
+        swept = next(field for field in (f"{SWEPT[name]}s", SWEPT[name]) if hasattr(settings, field))
+        policies = getattr(settings, "policies", ["approximate has one"])
+        assert len(outcome.rows) == len(getattr(settings, swept)) * len(policies)
+        assert {r[SWEPT[name]] for r in outcome.rows} == set(getattr(settings, swept))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)
+def test_settings_are_defaults_then_quick_then_what_was_given(experiment: Experiment[Any]) -> None:
+    plain = asdict(experiment.choose({}, quick=False))
+    quick = asdict(experiment.choose({}, quick=True))
+    assert plain == asdict(experiment.settings())
+    assert quick == {**plain, **experiment.quick}
+    assert quick["rounds"] < plain["rounds"]
+    assert asdict(experiment.choose({"rounds": 20_001}, quick=True)) == {**quick, "rounds": 20_001}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)
+def test_committed_results_are_of_the_default_settings(experiment: Experiment[Any]) -> None:
+    path = RESULTS / f"{experiment.name}.json"
+    if not path.exists():
+        pytest.skip(f"no {path.name} in experiments/results")
+    record = json.loads(path.read_text())
+    assert record["name"] == experiment.name
+    del record["settings"]["knapcache"]
+    assert record["settings"] == json.loads(json.dumps(asdict(experiment.settings())))
+    assert (RESULTS / f"{experiment.name}.png").exists()
+
+
+def test_errata_shows_overflow_and_wipes_and_their_end() -> None:
+    settings, outcome = run("errata", rounds=3_000, queries=100, repeats=1)
+    rows = {r["repairs"]: r for r in outcome.rows if r["policy"] == AS_PRINTED}
+    assert rows["none"]["peak_occupancy"] > settings.capacity
+    assert rows["none"]["rounds_over"] > 0
+    assert rows["none"]["wipes"] > 0
+    assert rows["E1"]["peak_occupancy"] <= settings.capacity
+    complete = min((r for r in outcome.rows if r["policy"] == AS_PRINTED), key=lambda r: r["regret_mean"])
+    vsocb = next(r for r in outcome.rows if r["policy"] == "vsocb")
+    assert complete["cost_mean"] == pytest.approx(vsocb["cost_mean"], rel=0.02)
+    assert rows["E1"]["regret_mean"] > 2 * vsocb["regret_mean"]
+
+
+@pytest.mark.parametrize("policy", ["vsocb", "vsocb-lazy", "vsocb-apx"])
+@pytest.mark.parametrize("alpha", [0.02, 0.1, 0.5, 1.0, 3.0])
+def test_oracle_calls_stay_within_their_bound(policy: str, alpha: float) -> None:
+    for repeat in range(3):
+        for queries, rounds in ((10, 3_000), (100, 2_000)):
+            workload = Workload(queries=queries, rounds=rounds)
+            result = simulate(Cell(policy, workload, queries, repeat, 0, alpha))
+            assert 0 < result.oracle_calls <= call_bound(queries, rounds, alpha)
+
+
+def test_alpha_reports_the_bound() -> None:
+    settings, outcome = run("alpha")
+    for r in outcome.rows:
+        assert r["oracle_calls_bound"] == pytest.approx(call_bound(settings.queries, settings.rounds, r["alpha"]))
+        assert r["within_bound"]
+        assert r["oracle_calls"] <= r["oracle_calls_max"]
+
+
+@pytest.mark.parametrize("policy", ["vsocb", "berkeley", "lru", "static"])
+@pytest.mark.parametrize("choices", [{}, {"changes": 4}, {"one_hits": 0.4}], ids=["plain", "drift", "one-hits"])
+def test_regret_is_expected_cost_above_the_clairvoyants(policy: str, choices: Mapping[str, Any]) -> None:
+    """What was really paid is that, give or take luck: two ways to count that share nothing but the hits."""
+    workload = Workload(queries=40, rounds=6_000, **choices)
+    result = simulate(Cell(policy, workload, 30, 0, 5))
+    luck = 4 * 2.0 * math.sqrt(workload.rounds)  # four standard deviations; one request costs 0 … 4
+    if policy == "static":  # chose its set by looking at the luck
+        assert result.cost[-1] < result.clairvoyant + result.regret[-1] + luck
+    else:
+        assert abs(result.cost[-1] - (result.clairvoyant + result.regret[-1])) < luck
+    assert (np.diff(result.regret) >= -1e-9).all()
+    assert (np.diff(result.cost) >= 0.0).all()
+
+
+def test_means_and_standard_errors_by_hand() -> None:
+    def result(cost: float, calls: int, peak: int) -> Result:
+        cell = Cell("lru", Workload(rounds=1), 5, 0, 0, labels={"alpha": 3})
+        return Result(cell, np.array([1]), np.array([2.0]), np.array([cost]), calls, peak, 0.0, 0.0, {"wipes": cost})
+
+    made = row([result(1.0, 3, 7), result(3.0, 4, 9), result(8.0, 5, 8)], notes=("wipes", "absent"), extra="more")
+    assert made == {
+        "policy": "lru",
+        "alpha": 3,
+        "regret_mean": 2.0,
+        "regret_se": 0.0,
+        "cost_mean": 4.0,
+        "cost_se": pytest.approx(math.sqrt(13 / 3)),  # (9 + 1 + 16)/2 = 13 over 3 repeats
+        "oracle_calls": 4.0,
+        "peak_occupancy": 9,
+        "wipes": 4.0,
+        "extra": "more",
+    }
+
+
+def test_drift_does_not_matter_without_changes() -> None:
+    """K = 0 in `drift` is the same run as `figure-1` with its arrivals."""
+    _, drift = run("drift", changes=(0,), policies=("vsocb", "lru"))
+    _, figure = run("figure-1", arrivals="zipf:1", policies=("vsocb", "lru"))
+    for ours, theirs in zip(drift.rows, figure.rows, strict=True):
+        assert {k: ours[k] for k in theirs} == theirs
+
+
+def test_table_2_saving_is_of_mean_costs() -> None:
+    _, outcome = run("table-2", policies=("berkeley", "vsocb", "lru"))
+    cost = {r["policy"]: r["cost_mean"] for r in outcome.rows}
+    for r in outcome.rows:
+        expected = 100 * (cost["berkeley"] - r["cost_mean"]) / cost["berkeley"]
+        assert r["saved_percent"] == pytest.approx(expected)
+
+
+def test_table_2_sizes_and_costs_are_those_of_the_file() -> None:
+    data_at_hand()
+    path = table_2.traces_directory() / table_2.FILE
+    source = table_2.Prompts(path, 350, 30_000, "uniform", 32)
+    queries, trace = source.draw(np.random.default_rng(1))
+    prompts = table_2.read_prompts(path)
+    tokens = sorted((len(p["prompt"]) + sum(p["answer_chars"]) / len(p["answer_chars"])) / 4 for p in prompts)
+    assert sorted(queries.sizes.tolist()) == [max(1, math.ceil(x / 32)) for x in tokens]
+    for q in np.argsort(queries.costs)[[0, 100, 200, 349]]:
+        mine = trace.costs[trace.keys == q]
+        assert abs(mine.mean() - queries.costs[q]) < 4.5 * mine.std() / math.sqrt(len(mine))
+
+
+@pytest.mark.long
+def test_figure_1_in_full() -> None:
+    experiment = EXPERIMENTS["figure-1"]
+    policies = ("vsocb", "vsocb-lazy", "offline", "berkeley")
+    settings = experiment.choose({"policies": policies}, quick=False)
+    assert (settings.rounds, settings.repeats, settings.queries, settings.capacity) == (20_000, 10, 100, 60)
+    regret = {r["policy"]: r["regret_mean"] for r in experiment.run(settings, 2).rows}
+    assert regret["vsocb"] <= 320
+    assert regret["vsocb-lazy"] <= 200
+    assert regret["berkeley"] >= 500
+    assert regret["offline"] < regret["vsocb"]
+
+
+@pytest.mark.long
+def test_regret_grows_no_faster_than_the_square_root() -> None:
+    experiment = EXPERIMENTS["long-run"]
+    settings = experiment.choose({"policies": ("vsocb-lazy",)}, quick=False)
+    (made,) = experiment.run(settings, 2).rows
+    assert made["slope"] <= 0.55
+
+
+@pytest.mark.long
+def test_table_2_in_full() -> None:
+    data_at_hand()
+    experiment = EXPERIMENTS["table-2"]
+    settings = experiment.choose({"policies": ("berkeley", "vsocb")}, quick=False)
+    saving = {r["policy"]: r["saved_percent"] for r in experiment.run(settings, 2).rows}
+    assert saving["vsocb"] >= 11.0

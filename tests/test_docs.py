@@ -1,0 +1,137 @@
+"""The docs are true: what they list exists, what they show runs, their numbers are those of the committed results."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.policy import registry
+from knapcache_experiments.catalogue import EXPERIMENTS
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "experiments" / "results"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def flat(name: str) -> str:
+    """A page without its line breaks."""
+    return " ".join(text(name).split())
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    return found
+
+
+def row(name: str, **wanted: Any) -> dict[str, Any]:
+    (found,) = [r for r in rows(name) if all(r[key] == value for key, value in wanted.items())]
+    return found
+
+
+def test_every_policy_is_documented() -> None:
+    documented = re.findall(r"^\| `([a-z-]+)` \|", text("docs/policies.md"), re.MULTILINE)
+    assert documented == list(registry.SPECS)
+
+
+def test_every_experiment_is_documented_and_its_results_are_committed() -> None:
+    documented = re.findall(
+        r"^\| `([a-z0-9-]+)` \|", text("docs/experiments.md").split("## Workloads")[0], re.MULTILINE
+    )
+    assert documented == list(EXPERIMENTS)
+    for name, experiment in EXPERIMENTS.items():
+        record = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        assert record["name"] == name
+        defaults = json.loads(json.dumps(vars(experiment.settings())))
+        assert {**record["settings"], **defaults} == record["settings"], (
+            "the committed run is not one with the defaults"
+        )
+        assert (RESULTS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+    for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
+        script = tmp_path / f"example_{k}.py"
+        script.write_text(code, encoding="utf-8")
+        subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
+
+
+def test_commands_in_the_docs_parse() -> None:
+    """Every `knapcache …` line of the docs is a command line that the parser accepts."""
+    from knapcache.cli.main import build_parser
+
+    seen = 0
+    for page in PAGES:
+        content = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"^knapcache ([^#\n]*)", content, re.MULTILINE)
+        inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
+        for words in map(str.split, blocks + inline):
+            if (
+                words[0] not in ("experiment", "policies")
+                or {"NAME", "OPTIONS", "--help"} & set(words)
+                or len(words) == 1
+            ):
+                continue
+            needs_out = words[0] == "experiment" and "--out" not in words
+            build_parser(words).parse_args([*words, "--out", "x"] if needs_out else words)
+            seen += 1
+    assert seen >= 10
+
+
+def test_numbers_of_figure_1() -> None:
+    page = text("docs/algorithm.md")
+    for policy in ("offline", "vsocb-lazy", "vsocb", "vsocb-apx", "berkeley-multi", "berkeley", "static"):
+        r = row("figure-1", policy=policy)
+        assert re.search(
+            rf"\| `{policy}`.*\| \**{r['regret_mean']:.0f} ± {r['regret_se']:.0f}\** \| {r['cost_mean']:,.0f} \|", page
+        ), f"{policy}: the table in docs/algorithm.md is not the committed result {r}"
+
+
+def test_numbers_of_table_2() -> None:
+    saved = {(r["policy"], r["gamma"]): f"{r['saved_percent']:.1f} %".replace("-", "−") for r in rows("table-2")}
+    page = text("docs/algorithm.md")
+    assert f"| `vsocb` | {saved['vsocb', 0.0]} |" in page
+    assert f"| `vsocb-lazy` | {saved['vsocb-lazy', 0.3]} |" in page
+    assert f"| {saved['berkeley-multi', 1.0]} / {saved['berkeley-multi', 0.0]} |" in page
+    assert f"| {saved['gdsf-cost', None]} / {saved['lru', None]} |" in page
+    assert f"| {saved['static', None]} |" in page
+    assert f"**{saved['vsocb', 0.0]} cheaper**" in text("README.md")
+
+
+def test_numbers_of_the_errata() -> None:
+    page = flat("docs/algorithm.md")
+    printed = row("errata", repairs="none")
+    assert f"regret of −{-printed['regret_mean']:,.0f}:" in page
+    assert f"up to {printed['peak_occupancy']} units in a cache of 60" in page
+    without_e7 = row("errata", repairs="all but E7")
+    assert f"| {without_e7['regret_mean']:,.0f}, with {without_e7['wipes']:.0f} wipes" in page
+    assert f"(E1 alone) and it is {row('errata', repairs='E1')['regret_mean']:,.0f}" in page
+
+
+def test_the_claims_hold_in_the_committed_results() -> None:
+    regret = {r["policy"]: r["regret_mean"] for r in rows("figure-1")}
+    assert regret["vsocb"] <= 320
+    assert regret["vsocb-lazy"] <= 200
+    assert regret["berkeley"] >= 500
+    assert regret["offline"] < regret["vsocb"]
+    assert all(r["peak_occupancy"] <= 60 for r in rows("figure-1"))
+    assert row("table-2", policy="vsocb")["saved_percent"] >= 11
+    assert all(r["within_bound"] for r in rows("alpha"))
+    assert row("long-run", policy="vsocb-lazy")["slope"] <= 0.55

@@ -1,0 +1,54 @@
+"""What users may rely on, pinned: a change here is a change of the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from importlib.metadata import version
+
+import pytest
+
+import knapcache
+from knapcache.policy import registry
+
+
+def test_names() -> None:
+    assert sorted(knapcache.__all__) == [
+        "CorruptState",
+        "Decision",
+        "InvalidInput",
+        "KnapcacheError",
+        "MissingExtra",
+        "Selection",
+        "__version__",
+        "oracle",
+        "testing",
+    ]
+    for name in knapcache.__all__:
+        assert getattr(knapcache, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Cash'"):
+        knapcache.Cash  # noqa: B018 - the access is the test
+
+
+def test_version_is_said_once() -> None:
+    assert knapcache.__version__ == version("knapcache")
+
+
+def test_oracle_signature() -> None:
+    assert str(inspect.signature(knapcache.oracle.solve)).startswith(
+        "(values: 'npt.ArrayLike', sizes: 'npt.ArrayLike', capacity"
+    )
+    parameters = inspect.signature(knapcache.oracle.solve).parameters
+    assert [(p.name, p.default) for p in parameters.values() if p.kind is p.KEYWORD_ONLY] == [
+        ("beta", 0.0),
+        ("budget", None),
+        ("tol", None),
+    ]
+    fields = [field.name for field in dataclasses.fields(knapcache.Selection)]
+    assert fields == ["chosen", "value", "upper_bound", "gap", "proven", "price"]
+
+
+def test_policy_names() -> None:
+    names = "vsocb vsocb-lazy vsocb-apx berkeley berkeley-multi offline lru lfu gdsf gdsf-cost static"
+    assert list(registry.SPECS) == names.split()
+    assert {name for name, spec in registry.SPECS.items() if not spec.online} == {"offline", "static"}
