@@ -66,7 +66,7 @@ def table(values: Floats, sizes: Ints, capacity: int, limit: float) -> Answer:
 
 
 def greedy(values: Floats, sizes: Ints, capacity: int, _limit: float) -> Answer:
-    """By falling density, whatever fits; with its loss it shows what exactness is worth."""
+    """By falling density, up to the first that does not fit; its loss shows what exactness is worth."""
     start = time.perf_counter()
     order = np.argsort(-(values / sizes))
     fits = np.cumsum(sizes[order]) <= capacity

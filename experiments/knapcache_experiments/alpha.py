@@ -60,7 +60,8 @@ def run(settings: AlphaSettings, jobs: int | None) -> Outcome:
         left.plot(x, [r["oracle_calls"] for r in mine], marker="o", markersize=4, label=policy, **style(policy))
         due = [r["oracle_calls"] + r["oracle_calls_skipped"] for r in mine]
         if due != [r["oracle_calls"] for r in mine]:
-            left.plot(x, due, label=f"{policy}, with those skipped", **style(policy) | {"linestyle": ":"})
+            looks = {**style(policy), "linestyle": ":", "zorder": 5}  # on top: policies may be due as often
+            left.plot(x, due, label=f"{policy}, with those skipped", **looks)
         right.errorbar(
             x,
             [r["regret_mean"] for r in mine],
