@@ -10,7 +10,7 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long lint format bench experiments lock clean
+.PHONY: help setup run test test-long lint format bench bench-oracle experiments lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ format: $(READY) ## rewrite what style and format can rewrite by themselves
 bench: $(READY) ## run every benchmark, numbers into bench/results
 	@mkdir -p bench/results
 	@set -e; for file in $(BENCHES); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
+
+bench-oracle: $(READY) ## the Oracle against argsort, other solvers and its bars (minutes)
+	@mkdir -p bench/results
+	$(BIN)/python bench/oracle.py --out bench/results
 
 experiments: $(READY) ## run every experiment in full, numbers and pictures into experiments/results
 	$(BIN)/knapcache experiment all --out experiments/results

@@ -143,6 +143,25 @@ def test_numbers_of_the_errata() -> None:
     assert f"(E1 alone) and it is {row('errata', repairs='E1')['regret_mean']:,.0f}" in page
 
 
+def test_numbers_of_the_oracle() -> None:
+    page = text("docs/oracle.md")
+    bench = json.loads((ROOT / "bench" / "results" / "oracle.json").read_text(encoding="utf-8"))
+
+    def number(x: float | None) -> str:
+        return "–" if x is None else f"{x:,.2g}" if x < 10 else f"{x:,.0f}"
+
+    for bar in bench["bars"]:
+        holds = "yes" if bar["holds"] else "no"
+        line = f"| {bar['what']} | {number(bar['measured'])} | {number(bar['worst'])} | {bar['bar']} | {holds} |"
+        assert line in page, f"the table in docs/oracle.md is not the committed result: {line}"
+    for line in bench["summary"]:
+        times = " | ".join(number(line[f"{what}_ms"]) for what in ("argsort", "solve", "worst", "beta", "warm"))
+        assert line["n"] < 10**3 or f"| {line['n']:,} | {line['mode']} | {times} |" in page
+    due = row("alpha", policy="vsocb", alpha=0.01)
+    skipped = due["oracle_calls_skipped"] / (due["oracle_calls"] + due["oracle_calls_skipped"])
+    assert f"α = 0.01 it is {100 * skipped:.0f} %" in page
+
+
 def test_the_claims_hold_in_the_committed_results() -> None:
     regret = {r["policy"]: r["regret_mean"] for r in rows("figure-1")}
     assert regret["vsocb"] <= 320

@@ -114,6 +114,7 @@ def simulate(cell: Cell) -> Result:
     notes = policy.notes if isinstance(policy, AsPrinted) else {}
     if isinstance(policy, VSOCB):
         notes["oracle_work"] = float(policy.oracle_work)
+        notes["oracle_calls_skipped"] = float(policy.oracle_calls_skipped)
     return Result(
         cell, rounds, regret[rounds - 1], cost[rounds - 1], run.oracle_calls, run.peak, run.seconds, clairvoyant, notes
     )

@@ -11,8 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from knapcache.model import Selection
 from knapcache.oracle.textbook import textbook
-
-from .instances import Instance
+from knapcache.testing.knapsacks import Instance
 
 
 def exact_sum(values: Any, chosen: Any) -> Fraction:

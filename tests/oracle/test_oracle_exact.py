@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from knapcache.kernel import kernel
 from knapcache.oracle import solve
-from knapcache.oracle.exact import select, whole_numbers
+from knapcache.oracle.exact import select
 from knapcache.oracle.problem import Flags, Floats, Ints
+from knapcache.oracle.sums import whole_numbers
 from knapcache.oracle.textbook import textbook
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, Rng, cache_like, classic
 
-from .instances import CACHE_MODES, CLASSIC, Instance, Rng, cache_like, classic
 from .judges import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
 
 
@@ -121,7 +122,7 @@ def test_what_is_rounded_off_is_counted() -> None:
     rng = np.random.default_rng(9)
     for _ in range(100):
         values = 10.0 ** rng.uniform(-8, 8, 20)
-        whole, exponent, error = whole_numbers(values, np.arange(20))
+        whole, exponent, error = whole_numbers(values, np.arange(20), np.ones(20, np.int64))
         scaled = [Fraction(v) * Fraction(2) ** exponent for v in values.tolist()]
         off = sum(abs(s - w) for s, w in zip(scaled, whole.tolist(), strict=True))
         assert off <= Fraction(error) <= off * Fraction(1001, 1000)

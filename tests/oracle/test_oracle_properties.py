@@ -13,8 +13,8 @@ import pytest
 
 import knapcache.oracle
 from knapcache.oracle import solve
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
 
-from .instances import CACHE_MODES, CLASSIC, Instance, cache_like, classic
 from .judges import brute_force, check
 
 
@@ -129,7 +129,7 @@ def test_the_answer_is_the_same_every_time_and_cannot_be_changed() -> None:
 
 
 def test_public_names() -> None:
-    assert knapcache.oracle.__all__ == ["solve"]
+    assert knapcache.oracle.__all__ == ["Warm", "solve"]
 
 
 def answers() -> list[list[object]]:

@@ -139,6 +139,30 @@ def value_estimate(head: Records, rows: Records, i: int) -> float:
 
 
 @kernel
+def relative_value(head: Records, rows: Records, i: int) -> float:
+    """w(q) but for a factor that all queries share: t·w(q) where γ_arrival = 0, which is T_q(q)·Ĉ_t(q).
+
+    So a round changes the value of the query that came and of no other.
+    """
+    if head[0].gamma_arrival == 0.0:
+        return rows[i].arrivals * cost_estimate(head, rows, i)  # type: ignore[no-any-return]
+    return value_estimate(head, rows, i)
+
+
+@kernel
+def values_stand_still(head: Records) -> bool:
+    """Whether `relative_value` of a query changes only when that query comes or is paid for.
+
+    The arrival bound depends on t, the cost radius on t and on the queries seen unless T and N are given, and on all
+    costs unless their range is. Without radii none of that matters. (The least cost seen, at which costs are clipped,
+    is below every mean, but for a last bit.)
+    """
+    h = head[0]
+    fixed_radius = h.horizon > 0 and h.queries > 0 and h.range_known
+    return bool(h.gamma_arrival == 0.0 and (h.gamma_cost == 0.0 or fixed_radius))
+
+
+@kernel
 def empirical_value(head: Records, rows: Records, i: int) -> float:
     """What keeping q would have saved a round so far: frequency times mean cost, no caution at all."""
     q = rows[i]

@@ -1,7 +1,7 @@
 """The Oracle: which items to keep so that their values sum to the most in the room there is (0-1 knapsack).
 
-`solve` checks its input and answers with a certificate. Policies that already hold clean arrays call the kernel
-underneath, `knapcache.oracle.exact.select`, from their own kernels.
+`solve` checks its input and answers with a certificate; `Warm` does so again and again while items change. Policies
+that already hold clean arrays call the kernel underneath, `knapcache.oracle.exact.select`, from their own kernels.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy.typing as npt
 from knapcache.model import Selection
 from knapcache.oracle.exact import select
 from knapcache.oracle.problem import read
+from knapcache.oracle.warm import Warm
 
-__all__ = ["solve"]
+__all__ = ["Warm", "solve"]
 
 
 def solve(

@@ -51,10 +51,11 @@ def good_enough(gap: float, beta: float, tol: float, kept: float, left_out: floa
 def certificate(selection: Selection, values: npt.ArrayLike) -> float:
     """The β that a selection turned out to have: β̂ = (UB − z)/(C − (UB − z)), so that C ≤ (1 + β̂)·C* for certain.
 
-    0 when it is optimal; infinite when the bound is too weak to say anything.
+    0 when it is optimal, so also when nothing of value is left out; infinite when the bound is too weak to say
+    anything.
     """
-    if selection.gap == 0.0:
-        return 0.0
     left_out = math.fsum(np.asarray(values, np.float64)[~selection.chosen].tolist())
+    if selection.gap == 0.0 or left_out == 0.0:
+        return 0.0
     least = left_out - selection.gap
     return selection.gap / least if least > 0.0 else math.inf

@@ -39,7 +39,8 @@ class Problem(NamedTuple):
 
 def read(values: Any, sizes: Any, capacity: Any, beta: Any = 0.0, budget: Any = None, tol: Any = None) -> Problem:
     """Check all arguments of `solve`; raises InvalidInput."""
-    w, s = _values(values), _sizes(sizes)
+    w = values if _plainly_good(values, np.float64, 0, _LARGEST_VALUE) else _values(values)
+    s = sizes if _plainly_good(sizes, np.int64, 1, SIZES_LIMIT) else _sizes(sizes)
     if w.shape != s.shape:
         raise InvalidInput(f"values has {w.shape[0]} items and sizes has {s.shape[0]}; they must have the same length")
     return Problem(
@@ -50,6 +51,27 @@ def read(values: Any, sizes: Any, capacity: Any, beta: Any = 0.0, budget: Any = 
         tol=DEFAULT_TOLERANCE if tol is None else _factor("tol", tol),
         budget=UNLIMITED if budget is None else min(_integer("budget", budget, at_least=1), SIZES_LIMIT),
     )
+
+
+# As bits, for which positive floats compare like integers.
+_LARGEST_VALUE = int(np.float64(VALUES_LIMIT).view(np.int64))
+
+
+def _plainly_good(given: Any, kind: type, least: int, limit: int) -> bool:
+    """Whether an array is what the kernels take and so far from every limit that nothing needs a closer look.
+
+    Only the least and the largest are looked at, so that a million items cost next to nothing. Floats are compared by
+    their bits: negative numbers come before 0, infinity and NaN after everything else.
+    """
+    if not (isinstance(given, np.ndarray) and given.dtype == kind and given.ndim == 1 and given.flags.c_contiguous):
+        return False
+    if given.shape[0] == 0:
+        return True
+    numbers = given.view(np.int64)
+    # All as large as the largest would still be below the limit: as float bits, log2 n exponents of 2^52 below.
+    doublings = given.shape[0].bit_length()
+    largest = limit - (doublings << 52) if kind is np.float64 else limit >> doublings
+    return bool(numbers.min() >= least and numbers.max() < largest)
 
 
 def _array(name: str, given: Any) -> npt.NDArray[Any]:

@@ -25,6 +25,8 @@ named where it acts:
 One choice is ours and costs nothing: lines 23–28 run only on a miss. Between two misses nothing can enter the
 cache, so a call on a hit could only throw answers away early.
 
+Calls that are due but provably change nothing are not made: see certificate.py.
+
 With `lazy`, what the Oracle does not want stays until its room is needed: a guest. The guarantee holds, because
 regret comes only from queries that are *not* cached, and guests are more cached, not less.
 """
@@ -44,15 +46,19 @@ from knapcache.estimate.statistics import (
     count_arrival,
     count_miss,
     empirical_value,
+    relative_value,
     value_estimate,
 )
 from knapcache.kernel import Records, kernel
+from knapcache.oracle import solve
 from knapcache.oracle.exact import select
+from knapcache.policy.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, NOTHING_BETTER, certify, watch
 from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
 
 VSOCB_HEAD = [
     *HEAD,
     *STATISTICS_HEAD,
+    *CERTIFICATE_HEAD,
     ("alpha", "f8"),
     ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
     ("lazy", "?"),
@@ -63,6 +69,7 @@ VSOCB_HEAD = [
 VSOCB_ROW = [
     *ROW,
     *STATISTICS_ROW,
+    *CERTIFICATE_ROW,
     ("called", "i8"),  # T_r(q)
     ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
 ]
@@ -75,6 +82,7 @@ UNLIMITED = -1
 def arrive(head: Records, rows: Records, i: int) -> bool:
     """Lines 2–6: count the arrival; a hit is one in M_{t−1} (E5)."""
     count_arrival(head, rows, i)
+    watch(head, rows, i)
     return bool(rows[i].resident)
 
 
@@ -84,11 +92,15 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     q = rows[i]
     count_miss(head, rows, i, cost)  # lines 10–11
     record_size(head, rows, i, room)  # line 9
+    watch(head, rows, i)
     # Line 17 (P̂ and Ĉ of all queries) waits for a call (E8).
     if oracle_is_due(head, rows, i):  # line 23
         q.called = q.misses  # line 24, for q_t alone (E3)
         head[0].last_call = head[0].t
-        recommend(head, rows, True)  # line 25
+        if head[0].skip and head[0].certified:
+            head[0].calls_skipped += 1  # line 25 would find M̂ again
+        else:
+            recommend(head, rows, True)  # line 25
         if not head[0].lazy:
             evict_guests(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
         if q.recommended:
@@ -125,12 +137,16 @@ def recommend(head: Records, rows: Records, fill: bool) -> None:
     values = np.empty(n, np.float64)
     sizes = np.empty(n, np.int64)
     for k in range(n):
-        values[k] = value_estimate(head, rows, ids[k])
+        values[k] = relative_value(head, rows, ids[k])
         sizes[k] = rows[ids[k]].room
     chosen = np.zeros(n, np.bool_)
-    h.oracle_work += select(values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen)[4]
+    value, upper_bound, price, _, work = select(
+        values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
+    )
+    h.oracle_work += work
     if fill:
-        fill_with_unproven(head, rows, ids, values, sizes, chosen)
+        whole = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
+        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, chosen)
     h.promised = 0
     for k in range(n):
         rows[ids[k]].recommended = chosen[k]
@@ -141,8 +157,11 @@ def recommend(head: Records, rows: Records, fill: bool) -> None:
 @kernel
 def fill_with_unproven(
     head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, chosen: np.ndarray
-) -> None:
-    """E7: where a bound is 0 the Oracle sees no value. Ask it again, for the room it left, by empirical value."""
+) -> bool:
+    """E7: where a bound is 0 the Oracle sees no value. Ask it again, for the room it left, by empirical value.
+
+    Returns whether there was anything to ask.
+    """
     n = len(ids)
     left = head[0].capacity
     unproven = 0
@@ -152,7 +171,7 @@ def fill_with_unproven(
         elif values[k] == 0.0:
             unproven += 1
     if unproven == 0:
-        return
+        return False
     where = np.empty(unproven, np.int64)
     values_left = np.empty(unproven, np.float64)
     sizes_left = np.empty(unproven, np.int64)
@@ -167,6 +186,7 @@ def fill_with_unproven(
     select(values_left, sizes_left, left, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen_left)
     for m in range(unproven):
         chosen[where[m]] = chosen_left[m]
+    return True
 
 
 @kernel
@@ -175,12 +195,15 @@ def promise(head: Records, rows: Records, i: int) -> None:
     if not rows[i].recommended:
         rows[i].recommended = True
         head[0].promised += rows[i].room
+        head[0].certified = False
 
 
 @kernel
 def record_size(head: Records, rows: Records, i: int, room: int) -> None:
     """S(q_t), which the paper takes for constant: a recommended query whose answer has grown may not fit M̂ any more."""
     h, q = head[0], rows[i]
+    if room != q.room and q.misses > 1:
+        h.certified = False
     if q.recommended:
         h.promised += room - q.room
         if h.promised > h.capacity:
@@ -231,21 +254,30 @@ class VSOCB(Policy):
         alpha: float = 0.5,
         beta: float = 0.0,
         lazy: bool = False,
+        skip: bool = True,
         confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
     ) -> None:
-        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top."""
+        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top;
+        `skip`: see certificate.py.
+        """
         super().__init__(capacity, ids)
         if not 0.0 < alpha < math.inf:
             raise InvalidInput(f"alpha must be above 0 and finite, not {alpha}")
         if not 0.0 <= beta < math.inf:
             raise InvalidInput(f"beta must not be negative and must be finite, not {beta}")
         self.head["alpha"], self.head["beta"], self.head["lazy"] = alpha, beta, lazy
+        self.head["skip"] = skip
         confidence.write(self.head)
 
     @property
     def oracle_work(self) -> int:
         """States the Oracle looked at, in all calls."""
         return int(self.head["oracle_work"][0])
+
+    @property
+    def oracle_calls_skipped(self) -> int:
+        """Calls that were due and not made, since they provably change nothing."""
+        return int(self.head["calls_skipped"][0])
 
     @property
     def recommended(self) -> frozenset[int]:
@@ -258,8 +290,16 @@ class VSOCB(Policy):
         self._same("promised within capacity", bool(self.head["promised"][0] <= self.capacity), True)
         self._same("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
         self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
+        if self.head["certified"][0]:
+            self._same("M̂ optimal", self._is_optimal(), True)
         if not self.head["lazy"][0]:
             self._same("residents outside M̂", self.residents - self.recommended, frozenset())
+
+    def _is_optimal(self) -> bool:
+        seen = np.flatnonzero(self.rows["misses"] > 0)
+        values = np.array([relative_value(self.head, self.rows, i) for i in seen.tolist()], np.float64)
+        best = solve(values, self.rows["room"][seen], self.capacity).value
+        return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - NOTHING_BETTER))
 
 
 class LazyVSOCB(VSOCB):
@@ -276,6 +316,7 @@ class LazyVSOCB(VSOCB):
         *,
         alpha: float = 0.5,
         beta: float = 0.0,
+        skip: bool = True,
         confidence: Confidence = Confidence(gamma=0.3, gamma_arrival=0.0),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, confidence=confidence)
+        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, skip=skip, confidence=confidence)
