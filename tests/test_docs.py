@@ -162,6 +162,19 @@ def test_numbers_of_the_oracle() -> None:
     assert f"α = 0.01 it is {100 * skipped:.0f} %" in page
 
 
+def test_numbers_of_the_other_experiments() -> None:
+    page = flat("docs/algorithm.md")
+    for policy in ("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"):
+        assert f"T^{row('long-run', policy=policy)['slope']:.2f}" in page
+    lazy, several = (row("long-run", policy=policy) for policy in ("vsocb-lazy", "berkeley-multi"))
+    assert f"has {lazy['regret_mean']:.0f} ± {lazy['regret_se']:.0f}, BM {several['regret_mean']:,.0f} ±" in page
+    excess = {(r["policy"], r["changes"]): 100 * r["excess_mean"] for r in rows("drift")}
+    assert f"`vsocb-lazy` costs {excess['vsocb-lazy', 10]:.0f} % more than a clairvoyant" in page
+    assert f"BM {excess['berkeley-multi', 10]:.0f} %, GDSF {excess['gdsf-cost', 10]:.0f} %" in page
+    calls = {r["policy"]: r["oracle_calls"] for r in rows("one-hits") if r["share"] == 0.6}
+    assert f"{calls['vsocb-as-printed']:,.0f} times there instead of {calls['vsocb-lazy']:,.0f}" in page
+
+
 def test_the_claims_hold_in_the_committed_results() -> None:
     regret = {r["policy"]: r["regret_mean"] for r in rows("figure-1")}
     assert regret["vsocb"] <= 320
