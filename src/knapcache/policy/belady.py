@@ -26,8 +26,14 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import HEAD, ROW, Policy, Requests, enter, evict, leave, settling
-from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove
+from knapcache.policy.contract import Requests, enter, evict, settling
+from knapcache.policy.heap import (
+    HeapPolicy,
+    heap_add,
+    heap_raise,
+    heap_release,
+    heap_remove,
+)
 
 
 @kernel
@@ -95,20 +101,13 @@ def worst(head: Records, rows: Records) -> int:
         heap_raise(head, rows, i)
 
 
-@kernel
-def release(head: Records, rows: Records, i: int) -> None:
-    heap_remove(head, rows, i)
-    leave(head, rows, i)
-
-
-class Belady(Policy):
+class Belady(HeapPolicy):
     """Evict what earns least for its room until its next request, all of the future known."""
 
-    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("future", "i8"), ("foreseen", "i8")]
-    row_fields: ClassVar = [*ROW, *HEAP_ROW, ("following", "i8"), ("gain", "f8")]
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("future", "i8"), ("foreseen", "i8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("following", "i8"), ("gain", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
-    release_kernel = release
+    settle_kernel = settling(admit, heap_release)
 
     def __init__(self, capacity: int, ids: int, *, following: npt.ArrayLike = (), gains: npt.ArrayLike = ()) -> None:
         """For each request: when its query is asked for again (0: never), and what that request would cost.
@@ -133,7 +132,3 @@ class Belady(Policy):
         again = keys[order[1:]] == keys[order[:-1]]
         following[order[:-1][again]] = order[1:][again]
         return cls(capacity, trace.ids, following=following, gains=trace.costs[following], **options)
-
-    def check(self) -> None:
-        super().check()
-        check_heap(self.head, self.rows)

@@ -11,9 +11,11 @@ LFU, and an order that depends on the heap's history would be no policy anyone c
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import evict
+from knapcache.policy.contract import HEAD, ROW, Policy, evict, leave
 
 HEAP_HEAD = [("heaped", "i8")]
 HEAP_ROW = [("priority", "f8"), ("turn", "i8"), ("heap", "i8"), ("slot", "i8")]
@@ -101,6 +103,25 @@ def make_room(head: Records, rows: Records, room: int) -> float:
         heap_remove(head, rows, victim)
         evict(head, rows, victim)
     return highest
+
+
+@kernel
+def heap_release(head: Records, rows: Records, i: int) -> None:
+    """The resident i goes: what every policy with a heap does then."""
+    heap_remove(head, rows, i)
+    leave(head, rows, i)
+
+
+class HeapPolicy(Policy):
+    """A policy whose residents are the heap, and which evicts from its top."""
+
+    head_fields: ClassVar = [*HEAD, *HEAP_HEAD]
+    row_fields: ClassVar = [*ROW, *HEAP_ROW]
+    release_kernel = heap_release
+
+    def check(self) -> None:
+        super().check()
+        check_heap(self.head, self.rows)
 
 
 def check_heap(head: Records, rows: Records) -> None:

@@ -22,8 +22,15 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import HEAD, ROW, Policy, enter, leave, settling
-from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove, make_room
+from knapcache.policy.contract import enter, settling
+from knapcache.policy.heap import (
+    HeapPolicy,
+    heap_add,
+    heap_raise,
+    heap_release,
+    heap_remove,
+    make_room,
+)
 
 
 @kernel
@@ -81,20 +88,13 @@ def worth_it(head: Records, rows: Records, i: int, room: int) -> bool:
     return bool(gain >= 0.0)
 
 
-@kernel
-def release(head: Records, rows: Records, i: int) -> None:
-    heap_remove(head, rows, i)
-    leave(head, rows, i)
-
-
-class Horizon(Policy):
+class Horizon(HeapPolicy):
     """Discounted frequency times cost per size."""
 
-    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("half_life", "f8"), ("choosy", "?")]
-    row_fields: ClassVar = [*ROW, *HEAP_ROW, ("frequency", "f8"), ("misses", "i8"), ("paid", "f8")]
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("half_life", "f8"), ("choosy", "?")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("frequency", "f8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
-    release_kernel = release
+    settle_kernel = settling(admit, heap_release)
 
     def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, choosy: bool = False) -> None:
         """`half_life` in requests; `choosy`: see the top."""
@@ -102,7 +102,3 @@ class Horizon(Policy):
         if not 0.0 < half_life < math.inf:
             raise InvalidInput(f"half_life must be above 0 and finite, not {half_life}")
         self.head["half_life"], self.head["choosy"] = half_life, choosy
-
-    def check(self) -> None:
-        super().check()
-        check_heap(self.head, self.rows)

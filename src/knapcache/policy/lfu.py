@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import HEAD, ROW, Policy, enter, leave, settling
-from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, check_heap, heap_add, heap_raise, heap_remove, make_room
+from knapcache.policy.contract import enter, settling
+from knapcache.policy.heap import (
+    HeapPolicy,
+    heap_add,
+    heap_raise,
+    heap_release,
+    make_room,
+)
 
 
 @kernel
@@ -29,21 +35,9 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     heap_add(head, rows, i)
 
 
-@kernel
-def release(head: Records, rows: Records, i: int) -> None:
-    heap_remove(head, rows, i)
-    leave(head, rows, i)
-
-
-class LFU(Policy):
+class LFU(HeapPolicy):
     """Least frequently used. The count of an answer starts anew each time it comes in."""
 
-    head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8")]
-    row_fields: ClassVar = ROW + HEAP_ROW
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
-    release_kernel = release
-
-    def check(self) -> None:
-        super().check()
-        check_heap(self.head, self.rows)
+    settle_kernel = settling(admit, heap_release)

@@ -1,12 +1,10 @@
-"""LRU: evict the answer that was not asked for the longest."""
+"""LRU: evict the answer that was not asked for the longest. FIFO, in which a hit begins anew."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.queue import QUEUE_ROW, clear, members, oldest, push, unlink
+from knapcache.policy.fifo import FIFO
+from knapcache.policy.queue import push, unlink
 
 
 @kernel
@@ -18,34 +16,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
     return True
 
 
-@kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
-    while head[0].used + room > head[0].capacity:
-        victim = oldest(rows)
-        unlink(rows, victim)
-        evict(head, rows, victim)
-    enter(head, rows, i, room)
-    push(rows, i)
-
-
-@kernel
-def release(head: Records, rows: Records, i: int) -> None:
-    unlink(rows, i)
-    leave(head, rows, i)
-
-
-class LRU(Policy):
+class LRU(FIFO):
     """Least recently used."""
 
-    row_fields: ClassVar = ROW + QUEUE_ROW
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
-    release_kernel = release
-
-    def __init__(self, capacity: int, ids: int) -> None:
-        super().__init__(capacity, ids)
-        clear(self.rows)
-
-    def check(self) -> None:
-        super().check()
-        self._same("queue", frozenset(members(self.rows)), self.residents)
