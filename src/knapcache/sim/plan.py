@@ -6,13 +6,14 @@
     price λ  what one more unit of room would save: the slope of the saving to the next budget
 
 The knee could be where the curve of saving over the logarithm of room lies farthest above its chord. That point moves
-when the range moves, and on many logs there is no bend to find: popularity that falls as a power of the rank makes that
-curve almost straight. A share of the largest saving depends on the log and the policy alone, and it is a sentence one can
-repeat: with this much room you have nine tenths of all there is.
+when the range moves, and on many logs there is no bend to find: popularity that falls as a power of the rank makes the
+curve almost straight. A share of the largest saving depends on the log and the policy alone, and it is a sentence one
+can repeat: with this much room you have nine tenths of all there is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,18 +69,18 @@ class Curve:
     """Standard errors of that; None where the whole log was replayed."""
     prices: tuple[float | None, ...]
     knee: int | None
-    """Which of the budgets; None where none is enough."""
+    """In units of room; None where no budget is enough."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A policy that a cache can run, and its budget."""
+    """A policy that a cache can run, how much room to give it, and what that saves, per day or per request."""
 
     policy: str
     budget: int
-    """Which of the budgets."""
+    saved: float
     enough: bool
-    """It is the policy's knee; otherwise the largest budget there was."""
+    """The budget is the policy's knee; otherwise it is the largest there was."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def make_plan(
         tuple(budgets),
         curves,
         tuple(facts.rate(price) for price in oracle_prices(trace, budgets)),
-        advise(facts, curves),
+        advise(facts, budgets, curves),
     )
 
 
@@ -179,13 +180,23 @@ def curve_of(policy: str, facts: Facts, budgets: Sequence[int], saved: Floats, e
         tuple(rates),
         None if errors is None else tuple(facts.rate(x) for x in errors.tolist()),
         tuple(prices(budgets, rates, facts.working_set)),
-        knee(rates, facts.rate(facts.largest)),
+        knee(budgets, rates, facts.rate(facts.largest)),
     )
 
 
-def knee(saved: Sequence[float], largest: float) -> int | None:
-    """The first budget with which 90 % of the largest saving is reached; None if none does, or nothing can be saved."""
-    return next((k for k, x in enumerate(saved) if 0.0 < largest * ENOUGH <= x), None)
+def knee(budgets: Sequence[int], saved: Sequence[float], largest: float) -> int | None:
+    """The smallest room with which 90 % of the largest saving is reached; None if none does, or nothing can be saved.
+
+    Between two budgets the saving is taken to grow with the logarithm of the room, as it does between the points of a
+    plot; the room is rounded up.
+    """
+    enough = ENOUGH * largest
+    k = next((k for k, x in enumerate(saved) if 0.0 < enough <= x), None)
+    if not k:
+        return None if k is None else budgets[0]
+    step = (enough - saved[k - 1]) / (saved[k] - saved[k - 1])
+    ratio = float(budgets[k] / budgets[k - 1])
+    return min(budgets[k], math.ceil(budgets[k - 1] * math.pow(ratio, step)))
 
 
 def prices(budgets: Sequence[int], saved: Sequence[float], working_set: int) -> list[float | None]:
@@ -219,14 +230,15 @@ def oracle_prices(trace: Trace, budgets: Sequence[int]) -> list[float]:
     return [float(x) for x in padded[found]]
 
 
-def advise(facts: Facts, curves: Sequence[Curve]) -> Advice | None:
-    """The policy whose knee comes first, and of several the one that saves most there; or the most at the last budget."""
+def advise(facts: Facts, budgets: Sequence[int], curves: Sequence[Curve]) -> Advice | None:
+    """The policy with the smallest knee; where none has one, the policy that saves most with the most room."""
     online = [curve for curve in curves if registry.find(curve.policy).online]
     if not online or not facts.largest:
         return None
-    kneed = [(curve.knee, curve) for curve in online if curve.knee is not None]
+    kneed = [(curve.knee, curve.policy) for curve in online if curve.knee is not None]
     if kneed:
-        k, best = min(kneed, key=lambda pair: (pair[0], -pair[1].saved[pair[0]]))
-        return Advice(best.policy, k, enough=True)
+        budget, policy = min(kneed, key=lambda pair: pair[0])
+        saved = max(ENOUGH * facts.rate(facts.largest), next(c.saved[0] for c in online if c.policy == policy))
+        return Advice(policy, budget, saved, enough=True)
     best = max(online, key=lambda curve: curve.saved[-1])
-    return Advice(best.policy, len(best.saved) - 1, enough=False)
+    return Advice(best.policy, budgets[-1], best.saved[-1], enough=False)

@@ -1,9 +1,9 @@
 """A small log that stands for a large one: keep some keys with all of their requests, and shrink the cache alike.
 
-SHARDS (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). A key is kept when its hash falls below a rate R, so of each key
-all requests are kept or none, and the distances between the requests for one key shrink by R on average. A cache of
-R·capacity on the sample then behaves as one of `capacity` on the whole. Requests drawn at random would not do: they would
-thin out every key's repeats, which are what a cache lives on.
+SHARDS (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). A key is kept when its hash falls below a rate R, so of each
+key all requests are kept or none, and the distances between the requests for one key shrink by R on average. A cache of
+R·capacity on the sample then behaves as one of `capacity` on the whole. Requests drawn at random would not do: they
+would thin out every key's repeats, which are what a cache lives on.
 
 The sample comes in several slices of the hash's range that share no key. Each is replayed alone, and their spread says
 how far chance, by which a key is in or out, may have moved the answer.
@@ -19,6 +19,8 @@ import numpy.typing as npt
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Ints, Trace
 
+AUTO = 0
+"""In place of a number of requests: as many as are quick to replay and enough to trust."""
 SLICES = 4
 REQUESTS = 200_000
 """Requests that remain, about, where nothing else is asked for."""
@@ -51,7 +53,7 @@ class Sample:
 
 
 def read_amount(text: str) -> int | None:
-    """`auto` (−1), `off` (None) or a number of requests."""
+    """`auto` (AUTO), `off` (None) or a number of requests."""
     if text == "auto":
         return AUTO
     if text == "off":
@@ -61,11 +63,8 @@ def read_amount(text: str) -> int | None:
     return int(text)
 
 
-AUTO = -1
-
-
 def take(trace: Trace, amount: int | None, *, seed: int = 0) -> Sample:
-    """About `amount` requests in slices; `AUTO` picks a number that is quick and not too few; None keeps all.
+    """About `amount` requests in slices; None keeps all.
 
     A log that is no larger than that is kept whole, in one piece.
     """
