@@ -211,8 +211,9 @@ def prices(budgets: Sequence[int], saved: Sequence[float], working_set: int) -> 
 
 
 def oracle_prices(trace: Trace, budgets: Sequence[int]) -> list[float]:
-    """The price of room for the best fixed set: the value per unit of the first item, by falling value per unit, that
-    does not fit; 0 where all do. A key's value is what its requests cost after the first, as for `static`.
+    """The price of room for the best fixed set: of the items that fit into the budget alone, by falling value per unit,
+    the value per unit of the first that does not fit any more; 0 where all do. A key's value is what its requests cost
+    after the first, as for `static`.
 
     This is `oracle.solve(…).price` at every budget, from one sort and without solving for the set.
     """
@@ -221,13 +222,17 @@ def oracle_prices(trace: Trace, budgets: Sequence[int]) -> list[float]:
     values[trace.keys[first]] -= trace.costs[first]
     room = np.ones(trace.ids, np.int64)
     np.maximum.at(room, trace.keys, trace.sizes)
-    worth = values > 0.0
+    worth = np.flatnonzero(values > 0.0)
     density = values[worth] / room[worth]
     order = np.argsort(-density, kind="stable")
-    filled = np.cumsum(room[worth][order].astype(np.float64))  # as floats: the sum may be more than 64 bits hold
-    found = np.searchsorted(filled, np.array(budgets, np.float64), side="right")
-    padded = np.append(density[order], 0.0)
-    return [float(x) for x in padded[found]]
+    density, room = density[order], room[worth][order]
+    found = []
+    for budget in budgets:
+        fits = room <= budget
+        filled = np.cumsum(room[fits].astype(np.float64))  # as floats: the sum may be more than 64 bits hold
+        over = np.flatnonzero(filled > budget)
+        found.append(float(density[fits][over[0]]) if over.size else 0.0)
+    return found
 
 
 def advise(facts: Facts, budgets: Sequence[int], curves: Sequence[Curve]) -> Advice | None:

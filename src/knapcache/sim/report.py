@@ -1,6 +1,7 @@
 """A plan in pictures: a page to open in a browser, and a figure.
 
-The page carries its own copy of plotly.js and loads nothing: a log's numbers stay on the machine they were made on.
+The page carries its own copy of plotly.js and loads nothing, which its Content-Security-Policy also tells the browser:
+a log's numbers stay on the machine they were made on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from typing import Any
 from knapcache.errors import MissingExtra
 from knapcache.sim.figures import as_png, new_figure, style
 from knapcache.sim.plan import Plan
-from knapcache.sim.summary import cost, price_unit, record, sentences, table
+from knapcache.sim.summary import cost, number, price_unit, record, sentences, table
 
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 ORACLE = "Oracle's price"
+NOTHING_FROM_ELSEWHERE = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
 PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
@@ -109,6 +115,7 @@ def picture(plan: Plan, log: str) -> bytes:
             y = [float("nan") if value is None else value for value in line.y]
             axes.errorbar(x, y, yerr=line.errors, label=line.name, linewidth=1.8, capsize=2.5, marker=".", **line.look)
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         if panel.logarithmic and any(value is not None for line in panel.lines for value in line.y):
             axes.set_yscale("log")
         else:
@@ -134,20 +141,19 @@ def page(plan: Plan, log: str) -> str:
     rows = table(plan)
     return PAGE.format(
         title=html.escape(f"knapcache plan: {log}"),
+        policy=NOTHING_FROM_ELSEWHERE,
         library=get_plotlyjs(),
         text="\n".join(f"<p>{html.escape(text)}</p>" for text in sentences(plan)),
         plots="\n".join(plot(plan, panel, f"plot-{k}", factor, unit) for k, panel in enumerate(panels(plan))),
         head="".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0]),
-        body="\n".join(
-            "<tr>" + "".join(f"<td>{html.escape(readable_cell(x))}</td>" for x in row.values()) + "</tr>"
-            for row in rows
-        ),
+        body="\n".join(f"<tr>{''.join(map(cell, row.values()))}</tr>" for row in rows),
     )
 
 
-def readable_cell(value: Any) -> str:
-    """Numbers to four digits."""
-    return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
+def cell(value: Any) -> str:
+    """Of the table."""
+    text = "" if value is None else number(value) if isinstance(value, float) else str(value)
+    return f"<td>{html.escape(text)}</td>"
 
 
 def plot(plan: Plan, panel: Panel, name: str, factor: int, unit: str) -> str:
