@@ -79,6 +79,7 @@ def test_days_come_from_the_times_and_from_nothing_else() -> None:
     assert facts_of(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
     assert facts_of(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # the order of the file is not that of time
     assert facts_of(small([5] * 6)).days is None
+    assert facts_of(small([0, 0, 0, 0, 0, 0.5])).days is None
     assert facts_of(small()).days is None
     day = make_plan(small([0, 1, 2, 3, 4, 43_200]), ["lru"], "100", jobs=1)
     assert day.curves[0].saved == (28.0,)

@@ -32,7 +32,7 @@ def add_file(parser: argparse.ArgumentParser, metavar: str) -> None:
     option = parser.add_argument
     option("trace", metavar=metavar, type=Path, help="file to read, plain or compressed with gzip or zstd")
     option("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
-    option("--seed", type=int, metavar="N", default=0, help="seed of policies that draw (default: 0)")
+    option("--seed", type=int, metavar="N", default=0, help="seed of policies that draw and of samples (default: 0)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

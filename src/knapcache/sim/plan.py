@@ -30,6 +30,8 @@ RANGE = "0.5%..100%"
 ENOUGH = 0.9
 """Share of the largest saving that makes the knee."""
 DAY = 86_400.0
+SHORTEST = 1.0
+"""Seconds a log must span to say anything per day."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Facts:
     largest: float
     """The saving with room for everything."""
     days: float | None
-    """From the first request to the last, where the log has times that differ."""
+    """From the first request to the last, where the log has times that lie apart."""
 
     @property
     def per(self) -> str:
@@ -53,10 +55,6 @@ class Facts:
     def rate(self, saved: float) -> float:
         """A saving over the whole log as one per day, or where days are not known per request."""
         return saved / (self.requests if self.days is None else self.days)
-
-    def cost_ratio(self, saved: float) -> float | None:
-        """Cost with a cache over cost without one; of nothing there is no share."""
-        return 1.0 - saved / self.total_cost if self.total_cost else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def facts_of(trace: Trace) -> Facts:
     days = None
     if trace.times is not None and len(trace):
         span = float(trace.times.max() - trace.times.min())
-        days = span / DAY if 0.0 < span < np.inf else None
+        days = span / DAY if SHORTEST <= span < np.inf else None
     total = trace.total_cost
     # Not below 0, where rounding would have it.
     largest = max(0.0, total - float(trace.costs[firsts(trace)].sum()))
