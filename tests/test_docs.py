@@ -85,8 +85,8 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "policies", "replay")
-                or {"NAME", "TRACE", "OPTIONS", "--help"} & set(words)
+                words[0] not in ("experiment", "plan", "policies", "replay")
+                or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
                 continue
@@ -111,6 +111,22 @@ def test_every_format_and_option_of_replay_is_documented() -> None:
     assert fields
     for field in fields:
         assert f"`{field}`" in page
+
+
+def test_every_option_and_field_of_plan_is_documented() -> None:
+    from knapcache.cli.main import build_parser
+    from knapcache.sim import plan, summary
+
+    page = text("docs/lab.md")
+    usage = build_parser(["plan"])._subparsers._group_actions[0].choices["plan"].format_usage()  # type: ignore[union-attr, index]
+    for option in set(re.findall(r"--[a-z-]+", usage)):
+        assert f"`{option}" in page or f" {option} " in page, f"docs/lab.md does not mention {option}"
+    section = page.split("## How large a cache pays")[1].split("## What can be read")[0]
+    fields = re.findall(r'^ +"([a-z_]+)": ', inspect.getsource(summary.record), re.MULTILINE)
+    assert len(fields) > 15
+    for field in {*fields, *plan.POLICIES} - {"knapcache", "log", "rows"}:
+        assert f"`{field}`" in section, f"docs/lab.md does not mention {field}"
+    assert f"`{plan.RANGE}`" in section
 
 
 def test_numbers_of_figure_1() -> None:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from knapcache.sim.figures import new_figure, style
 from knapcache.sim.theory import oracle_call_bound
 from knapcache_experiments.cells import Cell, must_have, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
-from knapcache_experiments.plots import new_figure, style
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import Cell, Result, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
-from knapcache_experiments.plots import new_figure, style
 
 
 @dataclass(frozen=True, kw_only=True)

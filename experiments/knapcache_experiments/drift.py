@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import Cell, Result, mean_and_error, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
-from knapcache_experiments.plots import new_figure, style
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from knapcache.sim.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome
-from knapcache_experiments.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.figures import new_figure
 from knapcache.sim.synthetic import Workload
 from knapcache_experiments.cells import Cell, row, run_cells
 from knapcache_experiments.framework import Experiment, Outcome, Settings, option
-from knapcache_experiments.plots import curve, new_figure
+from knapcache_experiments.plots import curve
 
 POLICIES = (
     "vsocb",

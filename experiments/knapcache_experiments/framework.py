@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.figures import as_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,38 +70,12 @@ class Experiment(Generic[S]):
         return self.settings(**{**(self.quick if quick else {}), **given})
 
 
-class Results:
-    """A directory to put results into: found writable before the work starts, written whole or not at all."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        there = directory
-        while not there.exists():  # it is made when there is something to put into it
-            there = there.parent
-        if not there.is_dir():
-            raise InvalidInput(f"cannot write to {directory}: {there} is not a directory")
-        self._try(lambda: tempfile.TemporaryFile(dir=there).close())
-
-    def _try(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except OSError as error:
-            raise InvalidInput(f"cannot write to {self.directory}: {error.strerror}") from None
-
-    def write(self, name: str, settings: Settings, outcome: Outcome) -> tuple[Path, Path]:
-        """NAME.json and NAME.png."""
-        record = {
-            "name": name,
-            "settings": {**dataclasses.asdict(settings), "knapcache": version("knapcache")},
-            "rows": outcome.rows,
-        }
-        self._try(lambda: self.directory.mkdir(parents=True, exist_ok=True))
-        paths = self.directory / f"{name}.json", self.directory / f"{name}.png"
-        with tempfile.TemporaryDirectory(dir=self.directory) as folder:
-            parts = Path(folder, "json"), Path(folder, "png")
-            parts[0].write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            # Without the drawing program's version: equal numbers should give equal files.
-            outcome.figure.savefig(parts[1], dpi=150, format="png", metadata={"Software": None})
-            for part, path in zip(parts, paths, strict=True):
-                os.replace(part, path)
-        return paths
+def as_files(name: str, settings: Settings, outcome: Outcome) -> dict[str, bytes]:
+    """NAME.json and NAME.png."""
+    record = {
+        "name": name,
+        "settings": {**dataclasses.asdict(settings), "knapcache": version("knapcache")},
+        "rows": outcome.rows,
+    }
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    return {f"{name}.json": text.encode(), f"{name}.png": as_png(outcome.figure)}

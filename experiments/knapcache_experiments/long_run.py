@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.figures import new_figure
 from knapcache_experiments.cells import Cell, Result, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.framework import Experiment, Outcome, option
-from knapcache_experiments.plots import curve, new_figure
+from knapcache_experiments.plots import curve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.figures import new_figure, style
 from knapcache.sim.synthetic import Queries, popularity
 from knapcache.sim.trace import Trace
 from knapcache_experiments.cells import Cell, row, run_cells
 from knapcache_experiments.framework import Experiment, Outcome, Settings, option
-from knapcache_experiments.plots import curve, new_figure, style
+from knapcache_experiments.plots import curve
 
 FILE = "oasst_prompts.jsonl.gz"
 CHARACTERS_PER_TOKEN = 4

@@ -208,6 +208,8 @@ def interrupted(out: Path) -> tuple[int, str, str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Where the tests run in the background of a script, their SIGINT is ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     patience = time.monotonic() + 60

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.capacity import Capacity
+from knapcache.sim.capacity import Capacity, Range
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,25 @@ def test_refused(text: str) -> None:
 def test_of_no_use(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         Capacity.parse(text).units(1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "working_set", "units"),
+    [
+        ("1..16:5", 100, [1, 2, 4, 8, 16]),
+        ("1%..100%:3", 10_000, [100, 1000, 10_000]),
+        ("0.5%..100%", 3, [1, 2, 3]),
+        ("0.5%..100%", 1, [1]),
+        ("10..100%:2", 1000, [10, 1000]),
+        ("40,10%,1k,10", 100, [10, 40, 1000]),
+        ("50%", 100, [50]),
+    ],
+)
+def test_ranges(text: str, working_set: int, units: list[int]) -> None:
+    assert Range.parse(text).units(working_set) == units
+
+
+def test_a_range_has_ten_sizes_at_equal_ratios() -> None:
+    units = Range.parse("1%..100%").units(10**9)
+    assert len(units) == 10
+    assert [b / a for a, b in itertools.pairwise(units)] == pytest.approx([100 ** (1 / 9)] * 9)

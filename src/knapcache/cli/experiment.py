@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli.output import print_table
+from knapcache.cli.output import directory, print_table
 from knapcache.errors import InvalidInput, KnapcacheError
 
 if TYPE_CHECKING:
@@ -60,18 +59,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        type=_directory,
+        type=directory,
         required=True,
         help="directory for NAME.json and NAME.png; made if missing",
     )
     parser.add_argument("--quick", action="store_true", help="a run of seconds: fewer rounds and repeats")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
-
-
-def _directory(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("a directory must have a name")
-    return Path(text)
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -113,12 +106,13 @@ def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) ->
 
 def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
     """Run, print, write."""
-    from knapcache_experiments.framework import Results
+    from knapcache.sim.files import OutputDirectory
+    from knapcache_experiments.framework import as_files
 
     fields = {field.name for field in dataclasses.fields(experiment.settings)}
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
-    results = Results(args.out)
+    out = OutputDirectory(args.out)
     outcome = experiment.run(settings, args.jobs)
-    paths = results.write(experiment.name, settings, outcome)  # first: whoever reads the table may have gone
+    paths = out.write(as_files(experiment.name, settings, outcome))  # first: whoever reads the table may have gone
     print_table(outcome.rows, title=f"{experiment.name}: {experiment.summary}")
     print(*paths, sep="\n")

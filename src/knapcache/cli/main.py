@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from knapcache.cli import experiment, policies, replay
+from knapcache.cli import experiment, plan, policies, replay
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -32,6 +32,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
+    plan.add(commands, with_options="plan" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser
 

@@ -1,10 +1,9 @@
-"""Tables for people, files for scripts."""
+"""What commands have in common when they speak: tables, and where files go."""
 
 from __future__ import annotations
 
+import argparse
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-
-from knapcache.errors import InvalidInput
 
 PROSE = 24
 """Cells longer than this are prose, and may be folded."""
@@ -54,32 +51,8 @@ def _readable(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-class OutputFile:
-    """A file to write later: found writable before the work starts, written whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.target = path.resolve()  # a link stays a link
-        # A device or a pipe is written to, never replaced.
-        self.special = self.target.exists() and not self.target.is_file() and not self.target.is_dir()
-        try:
-            if self.target.is_dir():
-                raise IsADirectoryError(0, "it is a directory")
-            if not self.special:
-                with tempfile.TemporaryFile(dir=self.target.parent):
-                    pass
-        except OSError as error:
-            raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
-
-    def write(self, text: str) -> None:
-        """Write all of it."""
-        try:
-            if self.special:
-                self.target.write_text(text, encoding="utf-8")
-                return
-            with tempfile.TemporaryDirectory(dir=self.target.parent) as folder:
-                part = Path(folder, "part")
-                part.write_text(text, encoding="utf-8")
-                os.replace(part, self.target)
-        except OSError as error:
-            raise InvalidInput(f"cannot write to {self.path}: {error.strerror}") from None
+def directory(text: str) -> Path:
+    """Read the option for a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("a directory must have a name")
+    return Path(text)

@@ -12,6 +12,9 @@ UNITS = {"": 1, "B": 1}
 UNITS |= {letter + b: 1000**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
 UNITS |= {f"{letter}i{b}": 1024**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
 LARGEST = 2**62
+STEPS = 10
+"""Sizes in a range that does not say how many."""
+MOST_STEPS = 100
 FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*|%)")
 ALLOWED = "a number, with k, M, G or T (kB, KiB, …) behind it for units, or % of the working set"
 
@@ -46,3 +49,40 @@ class Capacity:
             of = f" of a working set of {working_set}" if self.relative else ""
             raise InvalidInput(f"capacity {self.text!r}{of} is {units}, and must be at least 1 and at most 2^62")
         return units
+
+
+@dataclass(frozen=True)
+class Range:
+    """Sizes of cache to compare: `0.5%..100%` for ten of them at equal ratios, `1MB..1GB:7` for seven, or a list."""
+
+    given: tuple[Capacity, ...]
+    steps: int | None
+    """How many between the two that were given, with them; None for a list."""
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read what somebody wrote."""
+        if ".." not in text:
+            return cls(tuple(map(Capacity.parse, text.split(","))), None)
+        ends, colon, count = text.partition(":")
+        low, _, high = ends.partition("..")
+        steps = int(count) if count.strip().isdecimal() else STEPS if not colon else 0
+        if not 2 <= steps <= MOST_STEPS:
+            raise InvalidInput(f"range {text!r} must have 2 to {MOST_STEPS} sizes, as in {low}..{high}:{STEPS}")
+        found = cls((Capacity.parse(low), Capacity.parse(high)), steps)
+        if found.given[0].relative == found.given[1].relative and found.given[0].amount >= found.given[1].amount:
+            raise InvalidInput(f"range {text!r} must rise")
+        return found
+
+    def units(self, working_set: int) -> list[int]:
+        """In units of a trace with this working set, rising, each once."""
+        if self.steps is None:
+            return sorted({capacity.units(working_set) for capacity in self.given})
+        low, high = self.given
+        # A small share of a small working set is less than a unit; the range then starts at one.
+        first = max(1, int(low.amount * working_set)) if low.relative else low.units(working_set)
+        last = high.units(working_set)
+        if first > last:
+            raise InvalidInput(f"range {low.text}..{high.text} is {first} to {last} with this trace, and must rise")
+        between = (round(first * (last / first) ** (k / (self.steps - 1))) for k in range(1, self.steps - 1))
+        return sorted({first, last, *(min(max(units, first), last) for units in between)})

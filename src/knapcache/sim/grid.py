@@ -34,6 +34,8 @@ class Cell:
     policy: str
     capacity: int
     seed: int
+    trace: int = 0
+    """Which of the traces."""
 
 
 def replay_grid(
@@ -52,18 +54,30 @@ def replay_grid(
     given = choices(policies, capacities, seed, jobs)
     working_set = trace.working_set
     rooms = [capacity.units(working_set) for capacity in given]
+    require_use(trace)
+    return replay_cells([trace], [Cell(policy, room, seed) for room in rooms for policy in policies], jobs=jobs)
+
+
+def replay_cells(traces: Sequence[Trace], cells: Sequence[Cell], *, jobs: int | None = None) -> list[dict[str, Any]]:
+    """One row for each cell."""
+    if processes(jobs, len(cells)) == 1:
+        return sweep(functools.partial(run_cell, traces), cells, jobs=1, title="replay")
+    with tempfile.TemporaryDirectory(prefix="knapcache-") as root:
+        folders = [Path(root, str(k)) for k in range(len(traces))]
+        for trace, folder in zip(traces, folders, strict=True):
+            folder.mkdir()
+            lay_down(trace, folder)
+        return sweep(functools.partial(run_cell, folders), cells, jobs=jobs, title="replay")
+
+
+def require_use(trace: Trace) -> None:
+    """Refuse a trace of which nothing can be said."""
     if not len(trace):
         raise InvalidInput("the trace has no requests")
     with np.errstate(over="ignore"):
         total = trace.total_cost
     if not math.isfinite(total):
         raise InvalidInput("the costs of the trace sum to more than a number holds: use a larger unit of cost")
-    cells = [Cell(policy, room, seed) for room in rooms for policy in policies]
-    if processes(jobs, len(cells)) == 1:
-        return sweep(functools.partial(run_cell, trace), cells, jobs=1, title="replay")
-    with tempfile.TemporaryDirectory(prefix="knapcache-") as folder:
-        lay_down(trace, Path(folder))
-        return sweep(functools.partial(run_cell, Path(folder)), cells, jobs=jobs, title="replay")
 
 
 def choices(
@@ -82,8 +96,9 @@ def choices(
     return [c if isinstance(c, Capacity) else Capacity.parse(str(c)) for c in capacities]
 
 
-def run_cell(where: Trace | Path, cell: Cell) -> dict[str, Any]:
+def run_cell(traces: Sequence[Trace] | Sequence[Path], cell: Cell) -> dict[str, Any]:
     """Replay and account."""
+    where = traces[cell.trace]
     trace = where if isinstance(where, Trace) else pick_up(where)
     spec = registry.find(cell.policy, bounds=True)
     if isinstance(spec, registry.Bound):
@@ -119,7 +134,7 @@ def lay_down(trace: Trace, folder: Path) -> None:
     (folder / "ids").write_text(str(trace.ids), encoding="ascii")
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=8)  # mapped, not read: keeping a few costs no memory
 def pick_up(folder: Path) -> Trace:
     """The trace again, once a process."""
     # Copy on write, not read-only: kernels are compiled for arrays that may be written, and once is enough.

@@ -1,0 +1,90 @@
+"""`knapcache plan LOG`: how much room is worth its money, and with which policy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from knapcache.cli import reading
+from knapcache.cli.output import directory, print_table
+
+HELP = "find out how large a cache pays, from a log"
+TEXT = """Replay a log with several policies over a range of budgets, and say what each saves, what one more MB would
+save, and the smallest budget that has 90 % of the largest possible saving. Large logs are sampled by key.
+With --out a page with interactive plots (plan.html, which loads nothing from anywhere), plan.png and plan.json."""
+EXAMPLES = """examples:
+  knapcache plan calls.jsonl --prices 2.5,10
+  knapcache plan trace.csv.gz --capacity 64MB..16GB:9 --out report
+  knapcache plan trace.parquet --policy lru,gdsf-cost --sample off --json plan.json
+"""
+
+
+def add(commands: Any, *, with_options: bool) -> None:
+    """Put the command into the parser; its options, which import the readers, only if they are about to be used."""
+    if not with_options:
+        commands.add_parser("plan", help=HELP)
+        return
+    from knapcache.sim.plan import POLICIES, RANGE
+    from knapcache.sim.sampling import REQUESTS
+
+    parser = commands.add_parser(
+        "plan",
+        help=HELP,
+        description=TEXT,
+        epilog=EXAMPLES + reading.formats(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = parser.add_argument
+    reading.add_file(parser, "LOG")
+    names, sizes = ",".join(POLICIES), RANGE.replace("%", "%%")
+    option("--policy", metavar="LIST", default=",".join(POLICIES), help=f"policies to compare (default: {names})")
+    option(
+        "--capacity",
+        metavar="RANGE",
+        default=RANGE,
+        help=f"budgets: LOW..HIGH, LOW..HIGH:COUNT or a list with commas (default: {sizes}); {reading.CAPACITY}",
+    )
+    option("--out", metavar="DIR", type=directory, help="directory for plan.html, plan.png and plan.json")
+    option("--json", metavar="FILE", help="write the numbers as JSON; - for standard output, and no table")
+    option(
+        "--sample",
+        metavar="N",
+        default="auto",
+        help=f"requests to replay, chosen by key; off for all; auto for about {REQUESTS:,} (default: auto)",
+    )
+    reading.add_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> None:
+    """Read, replay, write, print."""
+    from knapcache.sim import report, summary
+    from knapcache.sim.capacity import Range
+    from knapcache.sim.files import OutputDirectory, OutputFile
+    from knapcache.sim.grid import choices
+    from knapcache.sim.plan import make_plan
+    from knapcache.sim.sampling import read_amount
+
+    # All that can be refused is refused before the log is read, which may take long.
+    rules, policies, capacities = reading.rules(args), reading.words(args.policy), Range.parse(args.capacity)
+    choices(policies, capacities.given, args.seed, args.jobs)
+    sample = read_amount(args.sample)
+    if args.out is not None:
+        report.require_drawing()
+    folder = OutputDirectory(args.out) if args.out is not None else None
+    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    trace = reading.read(args, rules)
+    plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=args.jobs)
+    paths = folder.write(report.files(plan, args.trace.name)) if folder else []
+    text = summary.record(plan, args.trace.name)
+    if args.json == "-":
+        print(text, end="")
+        return
+    if out:
+        out.write(text)
+        paths.append(out.path)
+    first, last = summary.sentences(plan)
+    print(first)
+    print_table(summary.table(plan))
+    print(last, *paths, sep="\n")

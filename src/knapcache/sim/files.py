@@ -1,0 +1,72 @@
+"""Results as files: a place is found writable before the work starts, and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from knapcache.errors import InvalidInput
+
+
+class OutputFile:
+    """A file to write later."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.target = path.resolve()  # a link stays a link
+        # A device or a pipe is written to, never replaced.
+        self.special = self.target.exists() and not self.target.is_file() and not self.target.is_dir()
+        try:
+            if self.target.is_dir():
+                raise IsADirectoryError(0, "it is a directory")
+            if not self.special:
+                with tempfile.TemporaryFile(dir=self.target.parent):
+                    pass
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
+
+    def write(self, text: str) -> None:
+        """Write all of it."""
+        try:
+            if self.special:
+                self.target.write_text(text, encoding="utf-8")
+                return
+            with tempfile.TemporaryDirectory(dir=self.target.parent) as folder:
+                part = Path(folder, "part")
+                part.write_text(text, encoding="utf-8")
+                os.replace(part, self.target)
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {self.path}: {error.strerror}") from None
+
+
+class OutputDirectory:
+    """A directory to put files into later; made if missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        there = path
+        try:
+            while not there.exists():  # it is made when there is something to put into it
+                there = there.parent
+            if not there.is_dir():
+                raise InvalidInput(f"cannot write to {path}: {there} is not a directory")
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
+
+    def write(self, files: Mapping[str, bytes]) -> list[Path]:
+        """Put all of them there; where they are."""
+        paths = [self.path / name for name in files]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.path) as folder:
+                parts = [Path(folder, str(k)) for k in range(len(files))]
+                for part, content in zip(parts, files.values(), strict=True):
+                    part.write_bytes(content)
+                for part, path in zip(parts, paths, strict=True):
+                    os.replace(part, path)
+        except OSError as error:
+            raise InvalidInput(f"cannot write to {self.path}: {error.strerror}") from None
+        return paths

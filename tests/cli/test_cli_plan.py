@@ -1,0 +1,119 @@
+"""`knapcache plan`, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from knapcache.cli.main import main
+from knapcache.sim.synthetic import Workload
+
+Captured = pytest.CaptureFixture[str]
+QUICK = ["--policy", "lru,gdsf-cost", "--jobs", "1"]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    _, drawn = Workload(queries=300, rounds=4000).draw(np.random.default_rng(3))
+    path = tmp_path_factory.mktemp("log") / "log.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["time", "key", "size", "cost"])
+        columns = (np.arange(4000) * 43.2, drawn.keys, drawn.sizes, drawn.costs)
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+    return path
+
+
+def refused(*arguments: object, capsys: Captured) -> str:
+    """Run a command that must fail; its one line on stderr."""
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert ": error: " in err
+    return err
+
+
+def test_a_summary_and_a_report(log: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "new" / "report"
+    assert main(["plan", str(log), *QUICK, "--out", str(out), "--json", str(tmp_path / "also.json")]) == 0
+    printed, error = capsys.readouterr()
+    assert error == ""
+    lines = printed.splitlines()
+    assert lines[0].startswith("4,000 requests for ")
+    assert ", 2 days, " in lines[0]
+    assert sum("%" in line for line in lines) == 11  # ten budgets and a sentence
+    assert lines[-5].startswith("Recommended: ")
+    assert lines[-5].endswith(" per day.")
+    names = ["plan.html", "plan.png", "plan.json"]
+    assert lines[-4:] == [*(str(out / name) for name in names), str(tmp_path / "also.json")]
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    assert (out / "plan.json").read_text() == (tmp_path / "also.json").read_text()
+
+
+def test_json_on_standard_output_and_the_same_every_time(log: Path, capsys: Captured) -> None:
+    arguments = ["plan", str(log), *QUICK, "--json", "-", "--sample", "2000", "--capacity", "10%..80%:3"]
+    assert main(arguments) == 0
+    first = capsys.readouterr().out
+    record = json.loads(first)
+    assert record["log"] == "log.csv"
+    assert record["slices"] == 4
+    assert len(record["rows"]) == 6
+    assert all(row["saved_error"] >= 0 for row in record["rows"])
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_no_times_one_policy_three_requests(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("prompt,bytes,usd\na,500,1\nb,600,2\na,500,1\n")
+    mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
+    assert main(["plan", str(path), *mapping, "--policy", "lru", "--jobs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "no times" in printed
+    assert "per request." in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--policy nonsense", "unknown policy 'nonsense'"),
+        ("--policy lru,lru", "policy 'lru' is named twice"),
+        ("--capacity many", "capacity 'many' cannot be read"),
+        ("--capacity 10%..", "capacity '' cannot be read"),
+        ("--capacity 50%..10%", "range '50%..10%' must rise"),
+        ("--capacity 1..10:1", "must have 2 to 100 sizes"),
+        ("--capacity 1..10:x", "must have 2 to 100 sizes"),
+        ("--capacity 1GB..1%", "must rise"),
+        ("--capacity 0..5", "must be at least 1"),
+        ("--sample few", "sample must be auto, off or a number of requests"),
+        ("--sample 1", "leaves a slice without any"),
+        ("--jobs 0", "jobs must be at least 1, not 0"),
+        ("--seed -1", "seed must not be negative"),
+        ("--key prompt", "has no column 'prompt'"),
+    ],
+)
+def test_bad_input(options: str, said: str, log: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    assert said in refused("plan", log, *options.split(), "--out", out, capsys=capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_cannot_be_used(log: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "file").write_text("precious")
+    for place in ("file", "file/below"):
+        assert "cannot write to" in refused("plan", log, "--out", tmp_path / place, capsys=capsys)
+    assert "cannot write to" in refused("plan", log, "--json", tmp_path / "no" / "plan.json", capsys=capsys)
+    assert "must have a name" in refused("plan", log, "--out", "", capsys=capsys)
+    assert (tmp_path / "file").read_text() == "precious"
+    (tmp_path / "empty").write_text("")
+    assert "is empty" in refused("plan", tmp_path / "empty", capsys=capsys)
+    (tmp_path / "header.csv").write_text("time,key,size,cost\n")
+    assert "requests" in refused("plan", tmp_path / "header.csv", capsys=capsys)

@@ -1,0 +1,145 @@
+"""Curves, knees and prices, against examples worked by hand and against full replays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from knapcache import oracle
+from knapcache.errors import InvalidInput
+from knapcache.sim.grid import replay_grid
+from knapcache.sim.plan import Plan, facts_of, knee, make_plan, oracle_prices, prices
+from knapcache.sim.summary import cost, sentences, table
+from knapcache.sim.synthetic import Workload
+from knapcache.sim.trace import Trace
+
+# Keys 0, 1, 0, 1, 2, 0: of sizes 10, 30, 60 and costs 4, 6, 5.
+KEYS = np.array([0, 1, 0, 1, 2, 0])
+SIZES, COSTS = np.array([10, 30, 60]), np.array([4.0, 6.0, 5.0])
+
+
+def small(times: object = None) -> Trace:
+    when = None if times is None else np.array(times, np.float64)
+    return Trace(KEYS, SIZES[KEYS], COSTS[KEYS], 3, times=when)
+
+
+@pytest.fixture(scope="module")
+def zipf() -> Trace:
+    return Workload(queries=20_000, rounds=200_000, arrivals="zipf:0.9", noise=0.2).draw(np.random.default_rng(7))[1]
+
+
+def test_knee() -> None:
+    assert knee([10, 100], [0.0, 10.0], 10.0) == 80  # 10·10^0.9 = 79.4, rounded up
+    assert knee([10, 20, 40], [2.0, 9.0, 10.0], 10.0) == 20
+    assert knee([10, 20], [9.5, 10.0], 10.0) == 10  # from the first on
+    assert knee([10, 20], [3.0, 8.9], 10.0) is None
+    assert knee([10, 20], [0.0, 0.0], 0.0) is None
+    assert knee([10, 20, 40], [0.0, 8.0, 10.0], 10.0) == 29  # 20·2^0.5 = 28.3
+    assert knee([5], [1.0], 1.0) == 5
+
+
+def test_prices() -> None:
+    assert prices([10, 20, 40], [1.0, 3.0, 4.0], 40) == [0.2, 0.05, 0.0]
+    assert prices([10, 20], [1.0, 3.0], 40) == [0.2, None]
+    assert prices([10, 20], [3.0, 1.0], 40) == [-0.2, None]
+    assert prices([10], [1.0], 40) == [None]
+
+
+def test_oracle_prices_are_the_oracles() -> None:
+    # Values 8, 6 and 0: 0.8 and 0.2 a unit; the third is worth nothing. What is larger than all the room is no item.
+    assert oracle_prices(small(), [5, 10, 39, 40, 100]) == [0.0, 0.0, 0.2, 0.0, 0.0]
+    _, trace = Workload(queries=50, rounds=2000).draw(np.random.default_rng(1))
+    first = np.unique(trace.keys, return_index=True)[1]
+    values = np.bincount(trace.keys, trace.costs).astype(np.float64)
+    values[trace.keys[first]] -= trace.costs[first]
+    sizes = trace.sizes[first]
+    for budget in (1, 20, 100, 10_000):
+        solved = oracle.solve(values[trace.keys[first]], sizes, budget)
+        assert oracle_prices(trace, [budget]) == [pytest.approx(solved.price)]
+
+
+def test_a_plan_by_hand() -> None:
+    """Without times savings are per request; room for all saves all but the first requests: 2·4 + 6 of 29."""
+    plan = make_plan(small(), ["lru"], "10,40,100", jobs=1)
+    assert (plan.facts.requests, plan.facts.keys, plan.facts.working_set) == (6, 3, 100)
+    assert (plan.facts.total_cost, plan.facts.largest, plan.facts.per) == (29.0, 14.0, "request")
+    assert plan.budgets == (10, 40, 100)
+    (curve,) = plan.curves
+    # 10: key 0 alone fits, and stays. 40: keys 0 and 1 fit, and key 2 is too large to come in.
+    assert np.multiply(curve.saved, 6) == pytest.approx([8.0, 14.0, 14.0])
+    assert curve.errors is None
+    assert np.multiply(curve.prices, 6) == pytest.approx([0.2, 0.0, 0.0])  # type: ignore[arg-type]
+    assert curve.knee == 29  # 12.6 of 14 is (12.6 − 8) / 6 of the way from 10 to 40: 10·4^0.767 = 28.9
+    assert plan.advice is not None
+    assert (plan.advice.budget, plan.advice.enough) == (29, True)
+    assert plan.advice.saved * 6 == pytest.approx(12.6)
+
+
+def test_days_come_from_the_times_and_from_nothing_else() -> None:
+    assert facts_of(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
+    assert facts_of(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # the order of the file is not that of time
+    assert facts_of(small([5] * 6)).days is None
+    assert facts_of(small([0, 0, 0, 0, 0, 0.5])).days is None
+    assert facts_of(small()).days is None
+    day = make_plan(small([0, 1, 2, 3, 4, 43_200]), ["lru"], "100", jobs=1)
+    assert day.curves[0].saved == (28.0,)
+    assert day.facts.per == "day"
+
+
+def by_sample(trace: Trace, seed: int) -> Plan:
+    return make_plan(trace, ["lru", "gdsf-cost"], "1%..60%:4", sample=50_000, seed=seed, jobs=1)
+
+
+def test_a_sample_stands_for_the_whole(zipf: Trace) -> None:
+    """Within a few points of the full replay; and the error bars know it: few estimates are off by more than two."""
+    whole = make_plan(zipf, ["lru", "gdsf-cost"], "1%..60%:4", sample=None, jobs=1)
+    rows = replay_grid(zipf, ["gdsf-cost"], list(whole.budgets), jobs=1)
+    assert [cost(whole, "gdsf-cost", k)[0] for k in range(4)] == pytest.approx([row["cost_ratio"] for row in rows])
+    off, beyond = [], 0
+    for seed in range(4):
+        plan = by_sample(zipf, seed)
+        assert plan.sampled == pytest.approx(50_000, rel=0.3)
+        for policy in ("lru", "gdsf-cost"):
+            for k in range(4):
+                (estimate, error), (truth, _) = cost(plan, policy, k), cost(whole, policy, k)
+                assert estimate is not None
+                assert truth is not None
+                assert error is not None
+                off.append(abs(estimate - truth))
+                beyond += off[-1] > 2 * error + 0.002
+    assert max(off) < 0.05
+    assert np.mean(off) < 0.01
+    assert beyond <= len(off) // 4
+
+
+def test_equal_seeds_give_equal_plans(zipf: Trace) -> None:
+    assert by_sample(zipf, 1) == by_sample(zipf, 1)
+    assert by_sample(zipf, 1) != by_sample(zipf, 2)
+
+
+def test_tiny_traces() -> None:
+    one = Trace(np.array([0]), np.array([1]), np.array([2.0]), 1, times=np.array([5.0]))
+    plan = make_plan(one, jobs=1)
+    assert plan.budgets == (1,)
+    assert plan.advice is None
+    assert sentences(plan)[1].startswith("No request that costs something comes twice")
+    assert table(plan)[0]["cost_lru"] == "1.000"
+    free = Trace(np.array([0, 0]), np.array([1, 1]), np.zeros(2), 1)
+    assert table(make_plan(free, ["lru"], jobs=1))[0]["cost_lru"] == ""
+
+
+def test_policies_that_see_the_future_are_not_recommended() -> None:
+    assert make_plan(small(), ["static"], jobs=1).advice is None
+    advice = make_plan(small(), ["static", "lru"], "10", jobs=1).advice
+    assert advice is not None
+    assert (advice.policy, advice.budget, advice.enough) == ("lru", 10, False)
+
+
+def test_bad_choices() -> None:
+    with pytest.raises(InvalidInput, match="the trace has no requests"):
+        make_plan(Trace(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), 1))
+    with pytest.raises(InvalidInput, match="unknown policy"):
+        make_plan(small(), ["lrru"])
+    _, trace = Workload(queries=400, rounds=4000).draw(np.random.default_rng(1))
+    with pytest.raises(InvalidInput, match="a capacity of 1 is less than one unit in a sample"):
+        make_plan(trace, ["lru"], "1", sample=2000)

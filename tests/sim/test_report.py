@@ -1,0 +1,98 @@
+"""Pages and pictures: whole, offline, and the same for the same plan."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from knapcache.sim import report, summary
+from knapcache.sim.plan import Plan, make_plan
+from knapcache.sim.synthetic import Workload
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    _, trace = Workload(queries=2000, rounds=20_000).draw(np.random.default_rng(2))
+    return make_plan(trace, ["lru", "gdsf-cost"], "2%..100%:4", sample=10_000, jobs=1)
+
+
+class Page(HTMLParser):
+    """What a browser would load, and the text it would show."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.wanted: list[str] = []
+        self.tags: list[str] = []
+        self.shown = ""
+        self.policy = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.wanted += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if ("http-equiv", "Content-Security-Policy") in attrs:
+            self.policy = str(dict(attrs)["content"])
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] not in ("script", "style"):
+            self.shown += data
+
+
+def test_the_page_loads_nothing(plan: Plan) -> None:
+    page = Page(report.page(plan, "log.csv"))
+    assert page.wanted == []
+    assert page.policy.startswith("default-src 'none'")
+    assert "http" not in page.policy
+    assert page.tags.count("script") == 4  # the library and three plots
+    assert not {"link", "img", "iframe", "object"} & set(page.tags)
+
+
+def test_the_page_says_what_the_terminal_says(plan: Plan) -> None:
+    page = Page(report.page(plan, "<b>&.csv"))
+    assert "knapcache plan: <b>&.csv" in page.shown
+    assert "b" not in page.tags
+    for sentence in summary.sentences(plan):
+        assert sentence in page.shown
+    for row in summary.table(plan):
+        assert row["cost_lru"] in page.shown
+        assert "±" in row["cost_lru"]
+
+
+def test_all_numbers_are_in_the_record(plan: Plan) -> None:
+    record = json.loads(summary.record(plan, "log.csv"))
+    assert [(row["policy"], row["budget"]) for row in record["rows"]] == [
+        (policy, budget) for policy in ("lru", "gdsf-cost") for budget in plan.budgets
+    ]
+    assert record["per"] == "request"
+    assert record["sampled"] == plan.sampled
+    assert record["knees"] == {curve.policy: curve.knee for curve in plan.curves}
+    row = record["rows"][1]
+    whole = record["total_cost"] / record["requests"]
+    assert row["cost_ratio"] == pytest.approx(1 - row["saved"] / whole)
+    assert row["cost_ratio_error"] == pytest.approx(row["saved_error"] / whole)
+    assert plan.advice is not None
+    assert record["recommended"]["policy"] == plan.advice.policy
+
+
+def test_the_same_plan_gives_the_same_files(plan: Plan) -> None:
+    one, two = (report.files(plan, "$a_b$.csv") for _ in range(2))
+    assert list(one) == ["plan.html", "plan.png", "plan.json"]
+    assert one == two
+    assert one["plan.png"].startswith(b"\x89PNG")
+
+
+def test_a_plan_with_nothing_to_draw() -> None:
+    """One budget, one policy, and prices that a logarithm has no place for."""
+    _, trace = Workload(queries=5, rounds=5, arrivals="uniform").draw(np.random.default_rng(2))
+    assert report.files(make_plan(trace, ["lru"], "100%", jobs=1), "log")["plan.png"].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [(1, "1 units"), (999, "999 units"), (1500, "1.5 kB"), (64 * 10**6, "64 MB"), (1.25e9, "1.25 GB"), (7e12, "7 TB")],
+)
+def test_room_is_readable(room: float, said: str) -> None:
+    assert summary.readable(room) == said
