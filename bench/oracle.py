@@ -25,8 +25,8 @@ from _peers import PEERS
 
 from knapcache.cli.output import print_table
 from knapcache.oracle import Warm, solve
+from knapcache.sim.figures import new_figure
 from knapcache.testing.knapsacks import Instance, cache_like, classic
-from knapcache_experiments.plots import new_figure
 
 LIMIT = 5.0
 CONTINUOUS, TIES = ("independent", "noisy cost"), ("counts", "cost is size", "tokens")
