@@ -28,7 +28,10 @@ HEADER = ("time", "key", "size", "cost")
 
 def csv_bytes(rows: list[Row], end: str = "\n") -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator=end)
+    # Everything quoted: before Python 3.13 the writer leaves a bare \r unquoted where lines end in \n, and such a file
+    # does not say what it means.
+    bare = any("\r" in str(cell) for row in rows for cell in row)
+    writer = csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
     writer.writerow(HEADER)
     writer.writerows(rows)
     return text.getvalue().encode()
