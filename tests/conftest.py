@@ -1,4 +1,4 @@
-"""Hypothesis explores anew in every run on a developer's machine; in CI a run can be repeated, and so can its failure."""
+"""Hypothesis explores anew in every run of a developer; in CI a run can be repeated, and so can its failure."""
 
 from __future__ import annotations
 
