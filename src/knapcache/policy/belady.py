@@ -27,13 +27,7 @@ import numpy.typing as npt
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import Requests, enter, evict, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    heap_remove,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top
 
 
 @kernel
@@ -93,12 +87,11 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
 def worst(head: Records, rows: Records) -> int:
     """The resident of least v."""
     while True:
-        i = rows[0].heap
+        i = heap_top(head, rows)
         v = value(head, rows, i)
         if v <= rows[i].priority:
-            return int(i)
+            return i
         rows[i].priority = v
-        heap_raise(head, rows, i)
 
 
 class Belady(HeapPolicy):

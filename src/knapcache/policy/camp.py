@@ -22,7 +22,7 @@ import numpy as np
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, before, heap_add, heap_remove
+from knapcache.policy.heap import HEAP_HEAD, HEAP_ROW, before, heap_add, heap_remove, heap_top
 from knapcache.policy.queue import QUEUE_ROW, members, push, unlink
 
 LEAST, MOST = -40, 40
@@ -86,7 +86,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
         return False
     detach(head, rows, i)
     if head[0].heaped > 0:
-        head[0].inflation = max(head[0].inflation, rows[rows[0].heap].priority)  # L ← least H of the others
+        head[0].inflation = max(head[0].inflation, rows[heap_top(head, rows)].priority)  # L ← least H of the others
     attach(head, rows, i)
     return True
 
@@ -96,7 +96,7 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1
     while head[0].used + room > head[0].capacity:
-        victim = rows[rows[0].heap].newer
+        victim = rows[heap_top(head, rows)].newer
         head[0].inflation = max(head[0].inflation, rows[victim].priority)
         detach(head, rows, victim)
         evict(head, rows, victim)
@@ -133,7 +133,7 @@ class CAMP(Policy):
     def check(self) -> None:
         super().check()
         found: list[int] = []
-        standing = self.rows["heap"][: int(self.head["heaped"][0])].tolist()
+        standing = self.rows["holder"][: int(self.head["heaped"][0])].tolist()
         ends = np.arange(self.ids, len(self.rows))
         self._same("queues in the heap", sorted(standing), ends[self.rows["newer"][ends] != ends].tolist())
         for end in standing:

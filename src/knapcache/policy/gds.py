@@ -13,13 +13,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    make_room,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
 @kernel
@@ -36,7 +30,6 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not rows[i].resident:
         return False
     renew(head, rows, i)
-    heap_raise(head, rows, i)
     return True
 
 

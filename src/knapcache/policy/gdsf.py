@@ -13,13 +13,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    make_room,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
 @kernel
@@ -39,7 +33,6 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
         return False
     rows[i].priority = worth(head, rows, i)
     rows[i].turn = head[0].t
-    heap_raise(head, rows, i)
     return True
 
 

@@ -1,12 +1,23 @@
-"""A binary min-heap of ids that lives in three columns of `rows`.
+"""A binary min-heap of ids that lives in five columns of `rows`, and is put in order late.
 
-    rows[i].priority   of id i; the least is on top
-    rows[k].heap       the id at heap position k
-    rows[i].slot       the heap position of id i        Invariant: rows[rows[i].slot].heap = i
+    rows[i].priority   of id i; the least is to leave first
+    rows[i].turn       equal priorities leave in this order
+    rows[i].slot       the heap position of id i
+    rows[k].holder     the id at heap position k            Invariant: rows[rows[i].slot].holder = i
+    rows[k].rank       \ its priority and turn when it was put there
+    rows[k].since      /                                    Invariant: (rank, since) ≤ (priority, turn) of the holder
     head.heaped        how many ids are in the heap
 
-Equal priorities leave in the order of `rows[i].turn`, which the policy sets: ties are the common case under
-LFU, and an order that depends on the heap's history would be no policy anyone could reproduce.
+A policy sets priority and turn. Of an id in the heap it may *raise* them at any time, without a word to the heap: a
+hit writes two fields and moves nothing. Positions are compared by rank, which is never above the priority it stands
+for; so when the holder of the top has the priority it was put there with, none can be below it, and when it has not,
+it is sunk to where it belongs now and the next one is looked at (`heap_top`). An answer with ten hits between two
+evictions is moved at most once, and one that never comes near the top never. The price is that one eviction may find
+much left undone; each hit leaves at most one move. To lower a priority, take the id out and put it in again.
+
+Comparing ranks, and not priorities of the holders, keeps a comparison in the row of the position it is about. Turns
+are there because ties are the common case under LFU, and an order that depends on the heap's history would be no
+policy anyone could reproduce.
 """
 
 from __future__ import annotations
@@ -18,50 +29,68 @@ from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import HEAD, ROW, Policy, evict, leave
 
 HEAP_HEAD = [("heaped", "i8")]
-HEAP_ROW = [("priority", "f8"), ("turn", "i8"), ("heap", "i8"), ("slot", "i8")]
+HEAP_ROW = [
+    ("priority", "f8"),
+    ("turn", "i8"),
+    ("rank", "f8"),
+    ("since", "i8"),
+    ("holder", "u4"),  # ids are at most 2^31: narrow rows, fewer cache lines
+    ("slot", "u4"),
+]
+
+
+@kernel
+def earlier(rank: float, since: int, other_rank: float, other_since: int) -> bool:
+    """Does the first of two ranks leave before the second?
+
+    By | and &, which compute both sides: which child is the lesser is anyone's guess, also the processor's, and a wrong
+    guess costs it more than a comparison.
+    """
+    return (rank < other_rank) | ((rank == other_rank) & (since < other_since))
 
 
 @kernel
 def before(rows: Records, a: int, b: int) -> bool:
     """Does id a leave before id b?"""
-    if rows[a].priority != rows[b].priority:
-        return bool(rows[a].priority < rows[b].priority)
-    return bool(rows[a].turn < rows[b].turn)
+    return bool(earlier(rows[a].priority, rows[a].turn, rows[b].priority, rows[b].turn))
 
 
 @kernel
-def sift_up(rows: Records, i: int, k: int) -> None:
-    """Move id i from position k towards the top until its parent leaves before it."""
-    while k > 0:
-        parent = rows[(k - 1) >> 1].heap
-        if not before(rows, i, parent):
-            break
-        rows[k].heap = parent
-        rows[parent].slot = k
-        k = (k - 1) >> 1
-    rows[k].heap = i
+def place(rows: Records, i: int, k: int, rank: float, since: int) -> None:
+    """Id i stands at position k from now on."""
+    rows[k].rank = rank
+    rows[k].since = since
+    rows[k].holder = i
     rows[i].slot = k
 
 
 @kernel
-def sift_down(head: Records, rows: Records, i: int, k: int) -> None:
+def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
+    """Move id i from position k towards the top until its parent leaves before it."""
+    while k > 0:
+        parent = (k - 1) >> 1
+        if not earlier(rank, since, rows[parent].rank, rows[parent].since):
+            break
+        place(rows, rows[parent].holder, k, rows[parent].rank, rows[parent].since)
+        k = parent
+    place(rows, i, k, rank, since)
+
+
+@kernel
+def sift_down(head: Records, rows: Records, i: int, k: int, rank: float, since: int) -> None:
     """Move id i from position k towards the bottom until it leaves before both children."""
     n = head[0].heaped
     while True:
         c = 2 * k + 1
         if c >= n:
             break
-        child = rows[c].heap
-        if c + 1 < n and before(rows, rows[c + 1].heap, child):
-            c += 1
-            child = rows[c].heap
-        if not before(rows, child, i):
+        if c + 1 < n:
+            c += int(earlier(rows[c + 1].rank, rows[c + 1].since, rows[c].rank, rows[c].since))
+        if not earlier(rows[c].rank, rows[c].since, rank, since):
             break
-        rows[k].heap = child
-        rows[child].slot = k
+        place(rows, rows[c].holder, k, rows[c].rank, rows[c].since)
         k = c
-    rows[k].heap = i
-    rows[i].slot = k
+    place(rows, i, k, rank, since)
 
 
 @kernel
@@ -69,28 +98,32 @@ def heap_add(head: Records, rows: Records, i: int) -> None:
     """Put id i in; its priority and turn are set."""
     k = head[0].heaped
     head[0].heaped = k + 1
-    sift_up(rows, i, k)
-
-
-@kernel
-def heap_raise(head: Records, rows: Records, i: int) -> None:
-    """Id i now leaves later than before: restore the order below it."""
-    sift_down(head, rows, i, rows[i].slot)
+    sift_up(rows, i, k, rows[i].priority, rows[i].turn)
 
 
 @kernel
 def heap_remove(head: Records, rows: Records, i: int) -> None:
-    """Take id i out, wherever it stands."""
+    """Take id i out, wherever it stands. The last one takes its place, and may belong above it or below."""
     head[0].heaped -= 1
     n = head[0].heaped
     k = rows[i].slot
     if k == n:
         return
-    last = rows[n].heap
-    if before(rows, last, i):
-        sift_up(rows, last, k)
+    rank, since = rows[n].rank, rows[n].since
+    if earlier(rank, since, rows[k].rank, rows[k].since):
+        sift_up(rows, rows[n].holder, k, rank, since)
     else:
-        sift_down(head, rows, last, k)
+        sift_down(head, rows, rows[n].holder, k, rank, since)
+
+
+@kernel
+def heap_top(head: Records, rows: Records) -> int:
+    """The id that leaves first; there is at least one."""
+    while True:
+        i = rows[0].holder
+        if rows[i].priority == rows[0].rank and rows[i].turn == rows[0].since:
+            return int(i)
+        sift_down(head, rows, i, 0, rows[i].priority, rows[i].turn)
 
 
 @kernel
@@ -98,7 +131,7 @@ def make_room(head: Records, rows: Records, room: int) -> float:
     """Evict from the top until `room` more units fit; returns the greatest priority evicted, −1 when none had to go."""
     highest = -1.0
     while head[0].used + room > head[0].capacity:
-        victim = rows[0].heap
+        victim = heap_top(head, rows)
         highest = rows[victim].priority
         heap_remove(head, rows, victim)
         evict(head, rows, victim)
@@ -127,11 +160,15 @@ class HeapPolicy(Policy):
 def check_heap(head: Records, rows: Records) -> None:
     """The heap holds exactly the residents, in heap order."""
     n = int(head["heaped"][0])
-    ids = rows["heap"][:n].tolist()
+    ids = rows["holder"][:n].tolist()
     if sorted(ids) != rows["resident"].nonzero()[0].tolist():
         raise CorruptState("the heap and the residents differ")
     for k, i in enumerate(ids):
         if rows["slot"][i] != k:
             raise CorruptState(f"id {i} does not know its place in the heap")
-        if k and before(rows, i, ids[(k - 1) >> 1]):
+        rank, since = rows["rank"][k], rows["since"][k]
+        if (rank, since) > (rows["priority"][i], rows["turn"][i]):
+            raise CorruptState(f"id {i} leaves earlier than the heap was told")
+        parent = (k - 1) >> 1
+        if k and (rank, since) < (rows["rank"][parent], rows["since"][parent]):
             raise CorruptState(f"id {i} stands below an id that should leave after it")

@@ -23,14 +23,7 @@ from typing import ClassVar
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    heap_remove,
-    make_room,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top, make_room
 
 
 @kernel
@@ -50,7 +43,6 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not q.resident:
         return False
     q.priority = key(head, rows, i)
-    heap_raise(head, rows, i)
     return True
 
 
@@ -77,7 +69,7 @@ def worth_it(head: Records, rows: Records, i: int, room: int) -> bool:
     taken = 0
     # The column of victims is ours until settle reports: it holds those on trial, who then go back into the heap.
     while free < room and gain >= 0.0:
-        victim = rows[0].heap
+        victim = heap_top(head, rows)
         heap_remove(head, rows, victim)
         rows[taken].victim = victim
         taken += 1

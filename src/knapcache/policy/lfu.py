@@ -6,13 +6,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    make_room,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
 @kernel
@@ -22,7 +16,6 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
         return False
     rows[i].priority += 1.0
     rows[i].turn = head[0].t
-    heap_raise(head, rows, i)
     return True
 
 

@@ -14,13 +14,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import (
-    HeapPolicy,
-    heap_add,
-    heap_raise,
-    heap_release,
-    make_room,
-)
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
 @kernel
@@ -31,7 +25,6 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     rows[i].requests += 1
     rows[i].priority = rows[i].requests + head[0].age  # K = F + L, with the L of now
     rows[i].turn = head[0].t
-    heap_raise(head, rows, i)
     return True
 
 

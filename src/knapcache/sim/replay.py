@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, borrowed, kernel
 from knapcache.policy.contract import Policy
 from knapcache.sim.trace import Floats, Ints, Trace
 
@@ -42,6 +42,7 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
         value: Floats,
     ) -> int:
         """Fill `hits` and, where ids have a `worth`, the `value` of the cache before each request; returns the peak."""
+        head, rows = borrowed(head), borrowed(rows)
         peak = head[0].used
         for k in range(len(keys)):
             for i in range(len(worth)):
