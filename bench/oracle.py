@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _bars import Row, bar
 from _peers import PEERS
 
 from knapcache.cli.output import print_table
@@ -48,7 +49,6 @@ CHANGED = 10
 ARGSORT_BARS = {10**4: (6.0, 15.0), 10**5: (2.0, 6.0), 10**6: (1.0, 3.0)}
 OR_TOOLS_BARS = {10**3: 15.0, 10**4: 300.0}
 BETA_BAR, WARM_BAR, FIRST_CALL_BAR, IMPORT_BAR = 0.5, 10.0, 1.0, 0.5
-Row = dict[str, Any]
 
 
 def best(call: Callable[[], object], runs: int) -> float:
@@ -137,14 +137,6 @@ def start_up() -> list[Row]:
         bar("first call, kernels on disk", first, FIRST_CALL_BAR, "s", most=True),
         bar("import knapcache", package, IMPORT_BAR, "s", most=True),
     ]
-
-
-def bar(what: str, measured: float, wanted: float, unit: str, *, most: bool, worst: float | None = None) -> Row:
-    """A line of the table of bars."""
-    return {
-        "what": what, "measured": measured, "worst": worst, "bar": f"{'≤' if most else '≥'} {wanted:g} {unit}",
-        "holds": measured <= wanted if most else measured >= wanted,
-    }  # fmt: skip
 
 
 def bars(rows: list[Row]) -> list[Row]:

@@ -233,7 +233,17 @@ if COMPILED:
 
     def kernel(function: F) -> F:
         """Compile `function` on its first call; see the top of this file."""
-        compiled: Any = numba.njit(nogil=True, forceinline=True)(function)
+        return _compiled(function)
+
+    def inlined(function: F) -> F:
+        """A kernel that becomes part of each kernel that calls it: for what runs once a request and does little.
+
+        Not for all: of an Oracle inlined at every call there would be many copies to compile, and it is no faster.
+        """
+        return _compiled(function, forceinline=True)
+
+    def _compiled(function: F, **options: bool) -> F:
+        compiled: Any = numba.njit(nogil=True, **options)(function)
         compiled._cache = _DiskCache(function)
         return cast(F, compiled)
 
@@ -246,3 +256,5 @@ else:
     def kernel(function: F) -> F:
         """Compilation is switched off: the kernel is the function."""
         return function
+
+    inlined = kernel

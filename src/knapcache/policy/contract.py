@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.kernel import Records, kernel, records
+from knapcache.kernel import Records, inlined, records
 from knapcache.model import Decision
 
 HEAD = [
@@ -54,7 +54,7 @@ ROW = [
 ]
 
 
-@kernel
+@inlined
 def enter(head: Records, rows: Records, i: int, room: int) -> None:
     """The answer of i moves in. The caller has made sure that it fits."""
     rows[i].resident = True
@@ -62,14 +62,14 @@ def enter(head: Records, rows: Records, i: int, room: int) -> None:
     head[0].used += room
 
 
-@kernel
+@inlined
 def leave(head: Records, rows: Records, i: int) -> None:
     """The answer of i moves out."""
     rows[i].resident = False
     head[0].used -= rows[i].room
 
 
-@kernel
+@inlined
 def evict(head: Records, rows: Records, i: int) -> None:
     """The answer of i moves out to make room for another, and the caller of settle is told."""
     leave(head, rows, i)
@@ -80,7 +80,7 @@ def evict(head: Records, rows: Records, i: int) -> None:
 def settling(admit: Callable[..., Any], release: Callable[..., Any]) -> Callable[..., Any]:
     """The settle kernel of a policy: what is the same for all of them, around the policy's own `admit`."""
 
-    @kernel
+    @inlined
     def settle(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         head[0].gone = 0
         # Two flights of one request may come home one after the other: the younger answer replaces the older one.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import ROW, Policy, enter, evict, leave, settling
 from knapcache.policy.queue import QUEUE_ROW, clear, members, oldest, push, unlink
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
     return bool(rows[i].resident)
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
     while head[0].used + room > head[0].capacity:
         victim = oldest(rows)
@@ -24,7 +24,7 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     push(rows, i)
 
 
-@kernel
+@inlined
 def release(head: Records, rows: Records, i: int) -> None:
     unlink(rows, i)
     leave(head, rows, i)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
 from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
-@kernel
+@inlined
 def renew(head: Records, rows: Records, i: int) -> None:
     """H(q) at this moment."""
     q = rows[i]
@@ -24,7 +24,7 @@ def renew(head: Records, rows: Records, i: int) -> None:
     q.turn = head[0].t
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     if not rows[i].resident:
@@ -33,7 +33,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
 from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
-@kernel
+@inlined
 def worth(head: Records, rows: Records, i: int) -> float:
     """H(q) at this moment."""
     q = rows[i]
@@ -24,7 +24,7 @@ def worth(head: Records, rows: Records, i: int) -> float:
     return head[0].clock + q.requests * cost / q.room  # type: ignore[no-any-return]
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     if rows[i].resident or head[0].history:
@@ -36,7 +36,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1

@@ -1,11 +1,11 @@
-"""A binary min-heap of ids that lives in five columns of `rows`, and is put in order late.
+"""A binary min-heap of ids that lives in six columns of `rows`, and is put in order late.
 
     rows[i].priority   of id i; the least is to leave first
     rows[i].turn       equal priorities leave in this order
     rows[i].slot       the heap position of id i
     rows[k].holder     the id at heap position k            Invariant: rows[rows[i].slot].holder = i
-    rows[k].rank       \ its priority and turn when it was put there
-    rows[k].since      /                                    Invariant: (rank, since) ≤ (priority, turn) of the holder
+    rows[k].rank,      its priority and turn when it was put there
+    rows[k].since                                           Invariant: (rank, since) ≤ (priority, turn) of the holder
     head.heaped        how many ids are in the heap
 
 A policy sets priority and turn. Of an id in the heap it may *raise* them at any time, without a word to the heap: a
@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.errors import CorruptState
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import HEAD, ROW, Policy, evict, leave
 
 HEAP_HEAD = [("heaped", "i8")]
@@ -39,7 +39,7 @@ HEAP_ROW = [
 ]
 
 
-@kernel
+@inlined
 def earlier(rank: float, since: int, other_rank: float, other_since: int) -> bool:
     """Does the first of two ranks leave before the second?
 
@@ -49,13 +49,13 @@ def earlier(rank: float, since: int, other_rank: float, other_since: int) -> boo
     return (rank < other_rank) | ((rank == other_rank) & (since < other_since))
 
 
-@kernel
+@inlined
 def before(rows: Records, a: int, b: int) -> bool:
     """Does id a leave before id b?"""
     return bool(earlier(rows[a].priority, rows[a].turn, rows[b].priority, rows[b].turn))
 
 
-@kernel
+@inlined
 def place(rows: Records, i: int, k: int, rank: float, since: int) -> None:
     """Id i stands at position k from now on."""
     rows[k].rank = rank
@@ -64,7 +64,7 @@ def place(rows: Records, i: int, k: int, rank: float, since: int) -> None:
     rows[i].slot = k
 
 
-@kernel
+@inlined
 def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
     """Move id i from position k towards the top until its parent leaves before it."""
     while k > 0:
@@ -76,7 +76,7 @@ def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
     place(rows, i, k, rank, since)
 
 
-@kernel
+@inlined
 def sift_down(head: Records, rows: Records, i: int, k: int, rank: float, since: int) -> None:
     """Move id i from position k towards the bottom until it leaves before both children."""
     n = head[0].heaped
@@ -93,7 +93,7 @@ def sift_down(head: Records, rows: Records, i: int, k: int, rank: float, since: 
     place(rows, i, k, rank, since)
 
 
-@kernel
+@inlined
 def heap_add(head: Records, rows: Records, i: int) -> None:
     """Put id i in; its priority and turn are set."""
     k = head[0].heaped
@@ -101,7 +101,7 @@ def heap_add(head: Records, rows: Records, i: int) -> None:
     sift_up(rows, i, k, rows[i].priority, rows[i].turn)
 
 
-@kernel
+@inlined
 def heap_remove(head: Records, rows: Records, i: int) -> None:
     """Take id i out, wherever it stands. The last one takes its place, and may belong above it or below."""
     head[0].heaped -= 1
@@ -116,7 +116,7 @@ def heap_remove(head: Records, rows: Records, i: int) -> None:
         sift_down(head, rows, rows[n].holder, k, rank, since)
 
 
-@kernel
+@inlined
 def heap_top(head: Records, rows: Records) -> int:
     """The id that leaves first; there is at least one."""
     while True:
@@ -126,7 +126,7 @@ def heap_top(head: Records, rows: Records) -> int:
         sift_down(head, rows, i, 0, rows[i].priority, rows[i].turn)
 
 
-@kernel
+@inlined
 def make_room(head: Records, rows: Records, room: int) -> float:
     """Evict from the top until `room` more units fit; returns the greatest priority evicted, −1 when none had to go."""
     highest = -1.0
@@ -138,7 +138,7 @@ def make_room(head: Records, rows: Records, room: int) -> float:
     return highest
 
 
-@kernel
+@inlined
 def heap_release(head: Records, rows: Records, i: int) -> None:
     """The resident i goes: what every policy with a heap does then."""
     heap_remove(head, rows, i)

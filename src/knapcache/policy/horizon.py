@@ -21,12 +21,12 @@ import math
 from typing import ClassVar
 
 from knapcache.errors import InvalidInput
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
 from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top, make_room
 
 
-@kernel
+@inlined
 def key(head: Records, rows: Records, i: int) -> float:
     """log2(F·Ĉ/S) + t_last/H; an answer that costs nothing is worth nothing."""
     q = rows[i]
@@ -34,7 +34,7 @@ def key(head: Records, rows: Records, i: int) -> float:
     return math.log2(density) + q.turn / head[0].half_life if density > 0.0 else -math.inf
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     q = rows[i]
@@ -46,7 +46,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     q = rows[i]
     q.paid += cost
@@ -60,7 +60,7 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     heap_add(head, rows, i)
 
 
-@kernel
+@inlined
 def worth_it(head: Records, rows: Records, i: int, room: int) -> bool:
     """Is the value F·Ĉ of i, as of now, at least that of all who would have to go?"""
     now = head[0].t / head[0].half_life

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
 from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     if not rows[i].resident:
@@ -19,7 +19,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
     make_room(head, rows, room)
     rows[i].priority = 1.0

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
 from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     if not rows[i].resident:
@@ -28,7 +28,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
     head[0].age = max(head[0].age, make_room(head, rows, room))  # L
     rows[i].requests = 1

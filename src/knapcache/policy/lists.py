@@ -15,13 +15,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from knapcache.errors import CorruptState
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.queue import QUEUE_ROW, clear, members, push, unlink
 
 LISTS_ROW = [*QUEUE_ROW, ("home", "i8")]  # home: the list that the id is in, 0 for none
 
 
-@kernel
+@inlined
 def put(rows: Records, i: int, k: int) -> None:
     """Make i, which is in no list, the newest of list k. Its room is known."""
     push(rows, i, k)
@@ -29,7 +29,7 @@ def put(rows: Records, i: int, k: int) -> None:
     rows[len(rows) - k].room += rows[i].room
 
 
-@kernel
+@inlined
 def take(rows: Records, i: int) -> None:
     """Take i out of the list it is in."""
     unlink(rows, i)
@@ -37,7 +37,7 @@ def take(rows: Records, i: int) -> None:
     rows[i].home = 0
 
 
-@kernel
+@inlined
 def total(rows: Records, k: int) -> int:
     """Σ room of the members of list k."""
     return int(rows[len(rows) - k].room)

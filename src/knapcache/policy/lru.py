@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.fifo import FIFO
 from knapcache.policy.queue import push, unlink
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
     if not rows[i].resident:
         return False

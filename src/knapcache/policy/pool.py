@@ -12,14 +12,14 @@ Python and machine code agree to the bit, and a sample of victims needs no bette
 from __future__ import annotations
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 
 POOL_HEAD = [("pooled", "i8"), ("random", "i8")]
 POOL_ROW = [("pool", "i8"), ("place", "i8")]
 MODULUS = 2**31 - 1
 
 
-@kernel
+@inlined
 def pool_add(head: Records, rows: Records, i: int) -> None:
     """Put id i in."""
     k = head[0].pooled
@@ -28,7 +28,7 @@ def pool_add(head: Records, rows: Records, i: int) -> None:
     head[0].pooled = k + 1
 
 
-@kernel
+@inlined
 def pool_remove(head: Records, rows: Records, i: int) -> None:
     """Take id i out; the last one moves into its place."""
     head[0].pooled -= 1
@@ -38,7 +38,7 @@ def pool_remove(head: Records, rows: Records, i: int) -> None:
     rows[last].place = k
 
 
-@kernel
+@inlined
 def draw(head: Records, rows: Records) -> int:
     """Any one of them; there is at least one."""
     head[0].random = head[0].random * 48271 % MODULUS

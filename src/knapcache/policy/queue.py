@@ -8,12 +8,12 @@ more sets `spare` to their number. An id is in one list at a time.
 from __future__ import annotations
 
 from knapcache.errors import CorruptState
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 
 QUEUE_ROW = [("older", "u4"), ("newer", "u4")]  # ids are at most 2^31: narrow rows, fewer cache lines
 
 
-@kernel
+@inlined
 def clear(rows: Records, k: int = 1) -> None:
     """Empty list k."""
     end = len(rows) - k
@@ -21,7 +21,7 @@ def clear(rows: Records, k: int = 1) -> None:
     rows[end].newer = end
 
 
-@kernel
+@inlined
 def push(rows: Records, i: int, k: int = 1) -> None:
     """Make i the newest of list k."""
     end = len(rows) - k
@@ -32,14 +32,14 @@ def push(rows: Records, i: int, k: int = 1) -> None:
     rows[end].older = i
 
 
-@kernel
+@inlined
 def unlink(rows: Records, i: int) -> None:
     """Take i out of its list."""
     rows[rows[i].older].newer = rows[i].newer
     rows[rows[i].newer].older = rows[i].older
 
 
-@kernel
+@inlined
 def oldest(rows: Records, k: int = 1) -> int:
     """The oldest member of list k; the fixed point itself when the list is empty."""
     return int(rows[len(rows) - k].newer)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
 from knapcache.policy.queue import QUEUE_ROW, clear, members, push, unlink
 
 
-@kernel
+@inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
     rows[i].visited = rows[i].resident
     return bool(rows[i].resident)
 
 
-@kernel
+@inlined
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
     end = len(rows) - 1
     while head[0].used + room > head[0].capacity:
@@ -36,14 +36,14 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     push(rows, i)
 
 
-@kernel
+@inlined
 def release_hand(head: Records, rows: Records, hand: int) -> None:
     """Take out the answer under the hand, which moves on towards the head."""
     head[0].hand = rows[hand].newer
     unlink(rows, hand)
 
 
-@kernel
+@inlined
 def release(head: Records, rows: Records, i: int) -> None:
     if head[0].hand == i:
         release_hand(head, rows, i)

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.shape import Broken, Requests, Rules
+from knapcache.sim.traces.shape import Requests, Rules
 from knapcache.sim.traces.source import Source
 
 RULES = frozenset({"cost", "cost-each"})
@@ -40,14 +40,11 @@ def add_records(file: IO[bytes], rules: Rules, requests: Requests) -> None:
                 f"after record {done + len(block) // RECORD.itemsize}, and a record has {RECORD.itemsize}"
             )
         records = np.frombuffer(block, RECORD)
-        sizes = records["size"].astype(np.int64)
-        costs = sizes.astype(np.float64) if rules.cost else np.full(len(records), each)
-        times = records["time"].astype(np.float64)
-        keys = records["id"].tolist()
-        if not requests.extend(keys, sizes, costs, times):
-            for k, row in enumerate(zip(keys, sizes.tolist(), costs.tolist(), times.tolist(), strict=True)):
-                try:
-                    requests.add(*row)
-                except Broken as error:
-                    requests.broken(f"record {done + k + 1}", str(error))
+        whole = records["size"] > 0  # all else that a record can hold is a request
+        for k in np.flatnonzero(~whole).tolist():
+            requests.broken(f"record {done + k + 1}", "size must be at least 1 and below 2^62, not 0")
+        good = records if whole.all() else records[whole]
+        sizes = good["size"].astype(np.int64)
+        costs = sizes.astype(np.float64) if rules.cost else np.full(len(good), each)
+        requests.extend(good["id"].astype(np.uint64), sizes, costs, good["time"].astype(np.float64))
         done += len(records)

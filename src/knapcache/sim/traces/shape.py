@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.numbering import Numbering
 from knapcache.sim.trace import Floats, Ints, Trace
 
 LARGEST_SIZE = 2**62 - 1
@@ -99,6 +100,7 @@ class Requests:
         self.path = path
         self.on_broken = on_broken
         self.ids: dict[Hashable, int] = {}
+        self.numbering = Numbering()
         self.keys, self.sizes, self.costs, self.times = array("q"), array("q"), array("d"), array("d")
 
     def broken(self, place: str, reason: str) -> None:
@@ -122,14 +124,21 @@ class Requests:
             self.times.append(time)
 
     def extend(self, keys: Iterable[Hashable], sizes: Ints, costs: Floats, times: Floats | None) -> bool:
-        """Many requests at once; False, and takes nothing, when one is broken: `add` them to learn which."""
+        """Many requests at once; False, and takes nothing, when one is broken: `add` them to learn which.
+
+        A reader all of whose keys are 64-bit numbers may give arrays of them (uint64), which are numbered much faster,
+        and must then never `add`.
+        """
         good = (
             (sizes >= 1).all() and (sizes <= LARGEST_SIZE).all() and np.isfinite(costs).all() and (costs >= 0.0).all()
         )
         if not good or not (times is None or np.isfinite(times).all()):
             return False
-        ids = self.ids
-        self.keys.extend([ids.setdefault(key, len(ids)) for key in keys])
+        if isinstance(keys, np.ndarray):
+            self.keys.frombytes(self.numbering.number(keys).tobytes())
+        else:
+            ids = self.ids
+            self.keys.extend([ids.setdefault(key, len(ids)) for key in keys])
         self.sizes.frombytes(np.ascontiguousarray(sizes, np.int64).tobytes())
         self.costs.frombytes(np.ascontiguousarray(costs, np.float64).tobytes())
         if times is not None:
@@ -142,7 +151,8 @@ class Requests:
             raise InvalidInput(f"{self.path} holds no requests")
         whole = (np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs))
         times = np.frombuffer(self.times) if self.times else None
-        return Trace(*whole, len(self.ids), times, list(self.ids))
+        names = self.numbering.names.tolist() or list(self.ids)
+        return Trace(*whole, len(names), times, names)
 
 
 # Values: texts of a CSV file, or what JSON and Parquet hold --------------------------------------------------------
