@@ -1,4 +1,4 @@
-"""A binary min-heap of ids that lives in six columns of `rows`, and is put in order late.
+"""A min-heap of ids that lives in six columns of `rows`, four positions below each, and is put in order late.
 
     rows[i].priority   of id i; the least is to leave first
     rows[i].turn       equal priorities leave in this order
@@ -68,7 +68,7 @@ def place(rows: Records, i: int, k: int, rank: float, since: int) -> None:
 def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
     """Move id i from position k towards the top until its parent leaves before it."""
     while k > 0:
-        parent = (k - 1) >> 1
+        parent = (k - 1) >> 2
         if not earlier(rank, since, rows[parent].rank, rows[parent].since):
             break
         place(rows, rows[parent].holder, k, rows[parent].rank, rows[parent].since)
@@ -78,14 +78,22 @@ def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
 
 @inlined
 def sift_down(head: Records, rows: Records, i: int, k: int, rank: float, since: int) -> None:
-    """Move id i from position k towards the bottom until it leaves before both children."""
+    """Move id i from position k towards the bottom until it leaves before all of its children."""
     n = head[0].heaped
     while True:
-        c = 2 * k + 1
-        if c >= n:
+        first = 4 * k + 1
+        if first + 3 < n:
+            a = first + int(earlier(rows[first + 1].rank, rows[first + 1].since, rows[first].rank, rows[first].since))
+            b = first + 2
+            b += int(earlier(rows[first + 3].rank, rows[first + 3].since, rows[b].rank, rows[b].since))
+            c = a + (b - a) * int(earlier(rows[b].rank, rows[b].since, rows[a].rank, rows[a].since))
+        elif first < n:
+            c = first
+            for other in range(first + 1, n):
+                if earlier(rows[other].rank, rows[other].since, rows[c].rank, rows[c].since):
+                    c = other
+        else:
             break
-        if c + 1 < n:
-            c += int(earlier(rows[c + 1].rank, rows[c + 1].since, rows[c].rank, rows[c].since))
         if not earlier(rows[c].rank, rows[c].since, rank, since):
             break
         place(rows, rows[c].holder, k, rows[c].rank, rows[c].since)
@@ -169,6 +177,6 @@ def check_heap(head: Records, rows: Records) -> None:
         rank, since = rows["rank"][k], rows["since"][k]
         if (rank, since) > (rows["priority"][i], rows["turn"][i]):
             raise CorruptState(f"id {i} leaves earlier than the heap was told")
-        parent = (k - 1) >> 1
+        parent = (k - 1) >> 2
         if k and (rank, since) < (rows["rank"][parent], rows["since"][parent]):
             raise CorruptState(f"id {i} stands below an id that should leave after it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,9 +48,9 @@ class Trace:
             raise InvalidInput(f"times and keys differ in length: {len(self.times)}, {len(self.keys)}")
         if self.names is not None and len(self.names) != self.ids:
             raise InvalidInput(f"there must be one name for each of the {self.ids} ids, not {len(self.names)}")
-        _all("key", self.keys, (self.keys >= 0) & (self.keys < self.ids), f"in 0 … {self.ids - 1}")
-        _all("size", self.sizes, self.sizes >= 1, "at least 1")
-        _all("cost", self.costs, np.isfinite(self.costs) & (self.costs >= 0.0), "finite and not negative")
+        _within("key", self.keys, 0, self.ids - 1, f"in 0 … {self.ids - 1}")
+        _within("size", self.sizes, 1, 2**63 - 1, "at least 1")
+        _within("cost", self.costs, 0.0, sys.float_info.max, "finite and not negative")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,7 +68,8 @@ class Trace:
         return sum(room.tolist())  # Python's integers do not overflow
 
 
-def _all(what: str, array: npt.NDArray[np.generic], good: npt.NDArray[np.bool_], allowed: str) -> None:
-    if not good.all():
-        k = int(np.argmin(good))
+def _within(what: str, array: Ints | Floats, least: float, most: float, allowed: str) -> None:
+    # Least and most first, which need no array of their own; NaN is neither. Then, to name the culprit, one by one.
+    if len(array) and not (array.min() >= least and array.max() <= most):
+        k = int(np.argmin((array >= least) & (array <= most)))
         raise InvalidInput(f"request {k}: {what} must be {allowed}, not {array[k]}")
