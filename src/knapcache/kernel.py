@@ -144,6 +144,13 @@ def _announce_unkept(reason: str) -> None:
         )
 
 
+borrowed: Callable[[Any], Any]
+"""The same array without a count of its references, for the inside of a long loop.
+
+A compiled function counts a reference to each array it is given, up on entry and down on return, with atomic
+instructions: some 20 ns a call, which is more than an LRU hit takes. Whoever called the loop holds the array anyway.
+"""
+
 if COMPILED:
     import numba
     from numba import extending
@@ -214,14 +221,8 @@ if COMPILED:
                 draft.unlink(missing_ok=True)
             _announce_unkept(str(error))
 
-    @extending.intrinsic  # type: ignore[misc, untyped-decorator]
-    def borrowed(_typing: Any, array: Any) -> Any:
-        """The same array without a count of its references, for the inside of a long loop.
-
-        A compiled function counts a reference to each array it is given, up on entry and down on return, with atomic
-        instructions: some 20 ns a call, which is more than an LRU hit takes. Whoever called the loop holds the array
-        anyway.
-        """
+    @extending.intrinsic
+    def _borrowed(_typing: Any, array: Any) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             view = context.make_array(signature.args[0])(context, builder, values[0])
@@ -231,27 +232,30 @@ if COMPILED:
 
         return array(array), generate
 
+    borrowed = cast(Any, _borrowed)
+
     def kernel(function: F) -> F:
         """Compile `function` on its first call; see the top of this file."""
-        return _compiled(function)
+        return _compiled(function, inline=False)
 
     def inlined(function: F) -> F:
         """A kernel that becomes part of each kernel that calls it: for what runs once a request and does little.
 
         Not for all: of an Oracle inlined at every call there would be many copies to compile, and it is no faster.
         """
-        return _compiled(function, forceinline=True)
+        return _compiled(function, inline=True)
 
-    def _compiled(function: F, **options: bool) -> F:
-        compiled: Any = numba.njit(nogil=True, **options)(function)
+    def _compiled(function: F, *, inline: bool) -> F:
+        compiled: Any = numba.njit(nogil=True, forceinline=inline)(function)
         compiled._cache = _DiskCache(function)
         return cast(F, compiled)
 
 else:
 
-    def borrowed(array: Any) -> Any:
-        """Nothing is compiled, so there is nothing to save."""
+    def _same(array: Any) -> Any:
         return array
+
+    borrowed = _same
 
     def kernel(function: F) -> F:
         """Compilation is switched off: the kernel is the function."""
