@@ -178,6 +178,24 @@ def test_numbers_of_the_oracle() -> None:
     assert f"α = 0.01 it is {100 * skipped:.0f} %" in page
 
 
+def test_numbers_of_the_replays() -> None:
+    page = text("docs/lab.md").split("## How fast")[1].split("## What can be read")[0]
+    bench = json.loads((ROOT / "bench" / "results" / "replay.json").read_text(encoding="utf-8"))
+    assert (ROOT / "bench" / "results" / "replay.png").read_bytes().startswith(b"\x89PNG")
+    beside = [r for r in bench["rows"] if "times_libcachesim" in r]
+    assert len(beside) >= 6
+    for r in beside:
+        rates = f"{r['requests_per_second'] / 1e6:.1f} | {r['libcachesim_per_second'] / 1e6:.1f}"
+        missed = f"{r['miss_ratio']:.4f} / {r['libcachesim_miss_ratio']:.4f}"
+        line = f"| `{r['policy']}` | {r['capacity']} | {rates} | {r['times_libcachesim']:.1f} | {missed} |"
+        assert line in page, f"the table in docs/lab.md is not the committed result: {line}"
+    for b in bench["bars"]:
+        assert f"| {b['what']} | {b['measured']:.3g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for policy in {d["policy"] for d in bench["decisions"]}:
+        line = " | ".join(f"{d['ns']:.0f}" for d in bench["decisions"] if d["policy"] == policy)
+        assert f"| `{policy}` | {line} |" in page
+
+
 def test_numbers_of_the_other_experiments() -> None:
     page = flat("docs/algorithm.md")
     for policy in ("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"):
