@@ -11,5 +11,5 @@ def bar(what: str, measured: float, wanted: float, unit: str, *, most: bool, wor
     """A line of the table of bars."""
     return {
         "what": what, "measured": measured, "worst": worst, "bar": f"{'≤' if most else '≥'} {wanted:g} {unit}",
-        "holds": measured <= wanted if most else measured >= wanted,
+        "holds": bool(measured <= wanted if most else measured >= wanted),
     }  # fmt: skip

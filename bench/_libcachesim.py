@@ -1,7 +1,7 @@
 """libCacheSim behind one call, by its fastest way, for bench/replay.py: its own reader over a mapped file, all in C.
 
-It is given the hash table that suits it best: tables of 2^12 to 2^20 places are tried once (its default, 2^24, is three
-to six times slower here, since every probe misses the processor's cache), and the fastest is the one measured.
+It is given the hash table that suits it best: tables of 2^12 to 2^20 places are tried once (its default, 2^24, is up
+to seven times slower here), and the fastest is the one measured.
 """
 
 from __future__ import annotations

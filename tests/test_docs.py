@@ -194,6 +194,11 @@ def test_numbers_of_the_replays() -> None:
     for policy in {d["policy"] for d in bench["decisions"]}:
         line = " | ".join(f"{d['ns']:.0f}" for d in bench["decisions"] if d["policy"] == policy)
         assert f"| `{policy}` | {line} |" in page
+    ns = {(d["policy"], d["keys"]): d["ns"] for d in bench["decisions"]}
+    lru, gdsf, horizon = (ns[p, 10**6] / ns[p, 10**4] for p in ("lru", "gdsf-cost", "horizon"))
+    assert f"takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in " ".join(
+        page.split()
+    )
 
 
 def test_numbers_of_the_other_experiments() -> None:

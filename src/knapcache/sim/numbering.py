@@ -5,8 +5,8 @@ An open-addressing table of (key, id + 1), at most half full, 0 for empty. A key
     (key ⊕ key ≫ 32) · φ ≫ (64 − bits)        φ = 2^64 divided by the golden ratio, made odd
 
 and from there on to the right, round the end. The high half goes into the low one first, so that keys that differ only
-there do not all meet; the product spreads neighbours. Python's dict does the same at a tenth of the speed, because
-every key has to become an object.
+there do not all meet; the product spreads neighbours. Python's dict does the same at less than a tenth of the speed,
+because every key has to become an object.
 """
 
 from __future__ import annotations

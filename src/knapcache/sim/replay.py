@@ -59,7 +59,7 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
 
 @kernel
 def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> int:
-    """Copy the costs of misses to the front of `missed`; returns how many. `costs[~hits]` in a third of the time."""
+    """Copy the costs of misses to the front of `missed`; returns how many. `costs[~hits]` in a fraction of the time."""
     count = 0
     for k in range(len(costs)):
         missed[count] = costs[k]
