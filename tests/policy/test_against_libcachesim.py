@@ -1,10 +1,10 @@
 """Our policies against libCacheSim, which its field trusts, on the same requests.
 
-Hits are compared one by one. Only S3-FIFO in a cache of a few answers (oasst_zipf has 350) is held to miss ratios, which
-may differ by half a point.
+Hits are compared one by one. Only S3-FIFO in a cache of a few answers (oasst_zipf has 350) is held to miss ratios,
+which may differ by half a point.
 
 Two of ours take an option to decide as theirs where the papers, which count pages, leave room for it: s3fifo.py and
-arc.py say what it does. Without it, ARC misses less in most cells and 1.2 points more in the worst, which is pinned too.
+arc.py say what it does. Without it, ARC misses less in half of the cells and 1.2 points more in the worst.
 """
 
 from __future__ import annotations

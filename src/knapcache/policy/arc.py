@@ -14,9 +14,9 @@ The paper counts pages. Here every count is a sum of sizes, so:
 
 libCacheSim reads the paper otherwise where sizes differ, and `by_bytes` decides as it does, hit for hit: p moves by δ
 bytes, and each eviction for an answer that is no ghost drops one ghost, whatever the sizes of the two. With equal sizes
-both readings are the paper's ARC. Ours misses less, or within 0.7 points as much, in seven of the eight cells that
-tests/policy/test_against_libcachesim.py looks at (4.1 points less in the best, 1.2 more in the eighth), and it bounds its
-ghosts, so it is the default.
+both readings are the paper's ARC. Of the eight cells of tests/policy/test_against_libcachesim.py ours misses less in
+four, by up to 4.1 points, up to 0.5 points more in three and 1.2 in one; and its ghosts have a bound. So it is the
+default.
 """
 
 from __future__ import annotations
