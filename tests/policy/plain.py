@@ -275,6 +275,25 @@ class Estimates:
         return self.arrivals[q] * self.cost(q) / self.size[q]
 
 
+class Anytime(Estimates):
+    """The same with nothing told: T, N and c1 are what was seen so far, and 2σ̂, pooled, stands in for c2 − c1."""
+
+    def __init__(self, gamma_cost: float) -> None:
+        super().__init__(0, 0, 0.0, 0.0, gamma_cost, 0.0)
+
+    def cost(self, q: int) -> float:
+        seen = [costs for costs in self.costs.values() if costs]
+        if (self.t, sum(map(len, seen))) != (self.T, self.N):
+            self.T, self.N = self.t, sum(map(len, seen))  # as a mark of the moment
+            self.c1 = min(map(min, seen))
+            squares = sum(sum((c - sum(costs) / len(costs)) ** 2 for c in costs) for costs in seen)
+            repeats = self.N - len(seen)
+            self.spread = 2 * math.sqrt(squares / repeats) if repeats else 0.0
+        n = len(self.costs[q])
+        radius = self.spread * math.sqrt(math.log(8 * self.t * len(seen) * self.t) / (2 * n))
+        return max(self.c1, sum(self.costs[q]) / n - self.gamma_cost * radius)
+
+
 def berkeley(requests: Sequence[Request], capacity: int, estimates: Estimates, *, several: bool) -> list[bool]:
     cache: set[int] = set()
     hits = []

@@ -114,13 +114,26 @@ def cost_spread(head: Records) -> float:
 
 
 @kernel
-def cost_estimate(head: Records, rows: Records, i: int) -> float:
-    """Ĉ_t(q)."""
-    h, q = head[0], rows[i]
+def radius_log(head: Records) -> float:
+    """L1, the logarithm in the cost radius, at this moment."""
+    h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
-    floor = h.c1 if h.floored and h.c1 < math.inf else 0.0  # no range given and no cost seen: nothing is known
-    return cost_bound(q.paid, q.misses, cost_spread(head), cost_log(T, N), h.gamma_cost, floor)
+    return cost_log(T, N)
+
+
+@kernel
+def cost_floor(head: Records) -> float:
+    """What no cost is estimated below. No range given and no cost seen: nothing is known."""
+    h = head[0]
+    return h.c1 if h.floored and h.c1 < math.inf else 0.0
+
+
+@kernel
+def cost_estimate(head: Records, rows: Records, i: int) -> float:
+    """Ĉ_t(q)."""
+    q = rows[i]
+    return cost_bound(q.paid, q.misses, cost_spread(head), radius_log(head), head[0].gamma_cost, cost_floor(head))
 
 
 @kernel
