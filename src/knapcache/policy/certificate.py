@@ -8,8 +8,10 @@ Two things make this exact, so that the cache decides as if every call had been 
 
 * Values must stand still unless their query is seen. With γ_arrival = 0 the value of a query is T_q·Ĉ/t; the factor
   1/t, common to all, moves no optimum and is left out. Where a radius drifts with t or with the costs of others
-  (`values_stand_still`), all values change all the time, and every call that is due is made. So it is with the
-  approximate Oracle, which promises less than an optimum, and when there are queries of no value to place.
+  (`values_stand_still`), all values change all the time, and every call that is due is made. A radius of nothing, as
+  while every query costs the same each time, does not drift: then the certificate ends when a first cost differs. Every
+  call is made with the approximate Oracle, which promises less than an optimum, and when there are queries of no value
+  to place.
 * Ties. An optimum need not be the only one, and a call might find another. So a call that finds nothing better keeps M̂
   as it is: an answer is never thrown out for one of the same worth. Both tolerances below are far above what rounding
   and the Oracle's own tolerance (1e-13) come to, so that a skipped call is always one that would have kept M̂. Values of
@@ -69,4 +71,4 @@ def watch(head: Records, rows: Records, i: int) -> None:
     h, q = head[0], rows[i]
     if h.certified and q.misses > 0:
         value = relative_value(head, rows, i)
-        h.certified = harmless(q.recommended, q.judged, value, q.room, h.price, h.slack)
+        h.certified = values_stand_still(head) and harmless(q.recommended, q.judged, value, q.room, h.price, h.slack)
