@@ -35,7 +35,7 @@ CERTIFICATE_HEAD = [
     ("slack", "f8"),
 ]
 CERTIFICATE_ROW = [
-    ("judged", "f8"),  # value at the last call; 0 if the query was not seen then
+    ("judged", "f8"),  # value at the last call that certified M̂; 0 if the query was not seen then
 ]
 
 # A call keeps M̂ if nothing is better by more than this, relative; it certifies M̂ if it is sure of half of that.
@@ -45,24 +45,24 @@ NOTHING_BETTER = 1e-12
 @kernel
 def certify(
     head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, value: float,
-    upper_bound: float, price: float, exact: bool, chosen: np.ndarray,
+    upper_bound: float, price: float, exact: bool, old: np.ndarray, chosen: np.ndarray,
 ) -> None:  # fmt: skip
-    """After a call: keep M̂ in `chosen` if nothing better was found, and note what it takes to skip the next call."""
+    """After a call: keep M̂, the `old` one, if nothing better was found, and note what it takes to skip the next."""
     h = head[0]
-    old = np.empty(len(ids), np.bool_)
     size = 0
     for k in range(len(ids)):
-        old[k] = rows[ids[k]].recommended
         size += sizes[k] if old[k] else 0
-        rows[ids[k]].judged = values[k]
     worth = total(values, old, True)[0]
     if exact and size <= h.capacity and worth >= value * (1.0 - NOTHING_BETTER):
         chosen[:] = old
     else:
         worth = value
     h.certified = exact and values_stand_still(head) and worth >= upper_bound * (1.0 - 0.5 * NOTHING_BETTER)
-    h.price = price
-    h.slack = slack(values, sizes, h.capacity, chosen, price)
+    if h.certified:
+        h.price = price
+        h.slack = slack(values, sizes, h.capacity, chosen, price)
+        for k in range(len(ids)):
+            rows[ids[k]].judged = values[k]
 
 
 @kernel

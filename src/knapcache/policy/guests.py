@@ -20,11 +20,12 @@ from knapcache.policy.pool import pool_add, pool_remove
 
 
 @kernel
-def find_guests(head: Records, rows: Records) -> None:
-    """The Oracle has changed its mind: who is a guest now?"""
-    head[0].pooled = 0
-    for i in range(len(rows) - 1):
-        if rows[i].resident and not rows[i].recommended:
+def find_guests(head: Records, rows: Records, changed: np.ndarray) -> None:
+    """The Oracle has changed its mind about some: who of them is a guest now, and who is no more?"""
+    for i in changed:
+        if rows[i].resident and rows[i].recommended:
+            pool_remove(head, rows, i)
+        elif rows[i].resident:
             pool_add(head, rows, i)
 
 
@@ -52,7 +53,7 @@ def dismiss(head: Records, rows: Records, i: int) -> None:
 
 @kernel
 def dismiss_all(head: Records, rows: Records) -> None:
-    """M ∩ M̂, in the order of ids if `find_guests` was just here."""
+    """M ∩ M̂."""
     for k in range(head[0].pooled):
         evict(head, rows, rows[k].pool)
     head[0].pooled = 0

@@ -104,8 +104,8 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         if head[0].skip and head[0].certified:
             head[0].calls_skipped += 1  # line 25 would find M̂ again
         else:
-            recommend(head, rows, True)  # line 25
-            find_guests(head, rows)
+            changed = recommend(head, rows, True)  # line 25
+            find_guests(head, rows, changed)
             if not head[0].lazy:
                 dismiss_all(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
         if q.recommended:
@@ -129,20 +129,20 @@ def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def recommend(head: Records, rows: Records, fill: bool) -> None:
-    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7)."""
+def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
+    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7).
+
+    Returns who is in M̂_t and was not in M̂_{t−1}, or the other way round.
+    """
     h = head[0]
     h.oracle_calls += 1
-    ids = np.empty(h.seen, np.int64)
+    ids, sizes, old = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
     n = 0
     for i in range(len(rows) - 1):
         if rows[i].misses > 0:  # q ∈ Q_t
-            ids[n] = i
+            ids[n], sizes[n], old[n] = i, rows[i].room, rows[i].recommended
             n += 1
     values = values_at_once(head, rows, ids, True)
-    sizes = np.empty(n, np.int64)
-    for k in range(n):
-        sizes[k] = rows[ids[k]].room
     chosen = np.zeros(n, np.bool_)
     value, upper_bound, price, _, work = select(
         values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
@@ -150,12 +150,17 @@ def recommend(head: Records, rows: Records, fill: bool) -> None:
     h.oracle_work += work
     if fill:
         whole = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
-        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, chosen)
+        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, old, chosen)
     h.promised = 0
-    for k in range(n):
-        rows[ids[k]].recommended = chosen[k]
+    changed, n = np.empty(n, np.int64), 0
+    for k in range(len(ids)):
         if chosen[k]:
             h.promised += sizes[k]
+        if chosen[k] != old[k]:
+            rows[ids[k]].recommended = chosen[k]
+            changed[n] = ids[k]
+            n += 1
+    return changed[:n]
 
 
 @kernel
