@@ -15,7 +15,7 @@ from knapcache.oracle.approximate import certificate
 from knapcache.oracle.bounds import best_exchange, cardinality_bound
 from knapcache.oracle.exact import select
 from knapcache.oracle.price import break_items, measure
-from knapcache.oracle.sums import rising, total
+from knapcache.oracle.sums import dealt, merged, rising, total
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
 
@@ -187,3 +187,22 @@ def test_very_many_instances(kind: str) -> None:
         if kind == "similar_sizes":  # sizes of 100·R make the judge's table long
             instance = classic(kind, rng, min(n, 20), min(R, 10))
         solved_exactly(instance)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 511, 512, 3000])
+def test_few_and_many_keys_are_sorted_alike_and_stably(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for keys in (
+        rng.normal(size=n),
+        -rng.exponential(size=n) * 1e-9,
+        rng.integers(0, 40, n).astype(float),
+        np.zeros(n),
+        np.where(rng.random(n) < 0.5, -0.0, 0.0),  # equal, though their bits differ
+        rng.normal(size=n) * 10.0 ** rng.integers(-300, 300, n),
+        rng.choice([np.inf, -np.inf, 5e-324, -5e-324, 0.0], n),
+    ):
+        expected = np.argsort(keys, kind="stable").tolist()
+        assert rising(keys).tolist() == expected
+        assert merged(keys).tolist() == expected
+        if n:
+            assert dealt(keys).tolist() == expected

@@ -72,8 +72,12 @@ def by_rank(
     rank: Callable[[float, int, float, int], float],
     *,
     history: bool = False,
+    enter_first: bool = False,
 ) -> list[bool]:
-    """GreedyDual: rank(clock, requests since it came in or ever, mean cost, size); least goes, ties by recency."""
+    """GreedyDual: rank(clock, requests since it came in or ever, mean cost, size); least goes, ties by recency.
+
+    With `enter_first` the newcomer is one of those who may go.
+    """
     cache: dict[int, tuple[float, int, int]] = {}  # key: rank, last use, size
     paid: dict[int, list[float]] = defaultdict(list)
     count: dict[int, int] = defaultdict(int)
@@ -86,10 +90,14 @@ def by_rank(
             cache[key] = (rank(clock, count[key], sum(paid[key]) / len(paid[key]), old), t, old)
         elif size <= capacity:
             paid[key].append(cost)
-            while sum(entry[2] for entry in cache.values()) + size > capacity:
+            mean = sum(paid[key]) / len(paid[key])
+            if enter_first:
+                cache[key] = (rank(clock, count[key], mean, size), t, size)
+            while sum(entry[2] for entry in cache.values()) + (0 if enter_first else size) > capacity:
                 victim = min(cache, key=lambda k: cache[k][:2])
                 clock = max(clock, cache.pop(victim)[0])
-            cache[key] = (rank(clock, count[key], sum(paid[key]) / len(paid[key]), size), t, size)
+            if not enter_first:
+                cache[key] = (rank(clock, count[key], mean, size), t, size)
     return hits
 
 
@@ -106,15 +114,21 @@ def gds(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 
 def gdsf(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, _cost, size: clock + count / size)
+    return by_rank(requests, capacity, lambda clock, count, _cost, size: clock + count / size, enter_first=True)
 
 
 def gdsf_cost(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size)
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, enter_first=True)
 
 
 def gdsf_cost_history(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, history=True)
+    return by_rank(
+        requests,
+        capacity,
+        lambda clock, count, cost, size: clock + count * cost / size,
+        history=True,
+        enter_first=True,
+    )
 
 
 def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, choosy: bool) -> list[bool]:
@@ -259,6 +273,25 @@ class Estimates:
 
     def density(self, q: int) -> float:
         return self.arrivals[q] * self.cost(q) / self.size[q]
+
+
+class Anytime(Estimates):
+    """The same with nothing told: T, N and c1 are what was seen so far, and 2σ̂, pooled, stands in for c2 − c1."""
+
+    def __init__(self, gamma_cost: float) -> None:
+        super().__init__(0, 0, 0.0, 0.0, gamma_cost, 0.0)
+
+    def cost(self, q: int) -> float:
+        seen = [costs for costs in self.costs.values() if costs]
+        if (self.t, sum(map(len, seen))) != (self.T, self.N):
+            self.T, self.N = self.t, sum(map(len, seen))  # as a mark of the moment
+            self.c1 = min(map(min, seen))
+            squares = sum(sum((c - sum(costs) / len(costs)) ** 2 for c in costs) for costs in seen)
+            repeats = self.N - len(seen)
+            self.spread = 2 * math.sqrt(squares / repeats) if repeats else 0.0
+        n = len(self.costs[q])
+        radius = self.spread * math.sqrt(math.log(8 * self.t * len(seen) * self.t) / (2 * n))
+        return max(self.c1, sum(self.costs[q]) / n - self.gamma_cost * radius)
 
 
 def berkeley(requests: Sequence[Request], capacity: int, estimates: Estimates, *, several: bool) -> list[bool]:

@@ -150,6 +150,18 @@ def test_berkeley(several: bool, seed: int, capacity: int, gamma: float) -> None
     assert hits(policy, trace) == plain.berkeley(trace, capacity, theirs, several=several)
 
 
+@pytest.mark.parametrize("several", [False, True])
+@given(seed=st.integers(0, 10_000), capacity=st.integers(5, 120), gamma=st.sampled_from([0.0, 0.01, 0.1, 1.0]))
+@settings(max_examples=15, deadline=None)
+def test_berkeley_with_a_radius_that_moves(several: bool, seed: int, capacity: int, gamma: float) -> None:
+    """Nothing is told, so every density moves in every round, and the bounds in the heap are passed now and then."""
+    trace = requests(seed, 300)
+    policy = registry.find("berkeley-multi" if several else "berkeley").build(
+        capacity, IDS, confidence=Confidence(gamma=gamma)
+    )
+    assert hits(policy, trace) == plain.berkeley(trace, capacity, plain.Anytime(gamma), several=several)
+
+
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 20))
 @settings(max_examples=25, deadline=None)
 def test_with_equal_sizes_both_berkeley_rules_are_one(seed: int, capacity: int) -> None:

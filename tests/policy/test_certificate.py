@@ -76,7 +76,8 @@ def test_skipping_and_calling_decide_alike() -> None:
     assert traces == 3000
     assert sum(skipped) > calls // 5
     assert min(skipped[:3]) > 0
-    assert max(skipped[3:]) == 0  # values drift, or the Oracle is approximate
+    assert skipped[3] > 0  # where every query costs the same each time there is no radius to drift
+    assert max(skipped[4:]) == 0  # values drift, or the Oracle is approximate
 
 
 @pytest.mark.long

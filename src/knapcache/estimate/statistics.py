@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from knapcache.errors import InvalidInput
 from knapcache.estimate.bounds import arrival_bound, arrival_log, cost_bound, cost_log
 from knapcache.kernel import Records, kernel
@@ -32,6 +34,9 @@ STATISTICS_ROW = [
     ("misses", "i8"),  # T_c(q)
     ("paid", "f8"),  # C̃(q)
 ]
+
+NO_RADIUS = 1e-13
+"""A radius that is less than this of the least cost is none: far below what a certificate leaves open."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,26 @@ def cost_spread(head: Records) -> float:
 
 
 @kernel
-def cost_estimate(head: Records, rows: Records, i: int) -> float:
-    """Ĉ_t(q)."""
-    h, q = head[0], rows[i]
+def radius_log(head: Records) -> float:
+    """L1, the logarithm in the cost radius, at this moment."""
+    h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
-    floor = h.c1 if h.floored and h.c1 < math.inf else 0.0  # no range given and no cost seen: nothing is known
-    return cost_bound(q.paid, q.misses, cost_spread(head), cost_log(T, N), h.gamma_cost, floor)
+    return cost_log(T, N)
+
+
+@kernel
+def cost_floor(head: Records) -> float:
+    """What no cost is estimated below. No range given and no cost seen: nothing is known."""
+    h = head[0]
+    return h.c1 if h.floored and h.c1 < math.inf else 0.0
+
+
+@kernel
+def cost_estimate(head: Records, rows: Records, i: int) -> float:
+    """Ĉ_t(q)."""
+    q = rows[i]
+    return cost_bound(q.paid, q.misses, cost_spread(head), radius_log(head), head[0].gamma_cost, cost_floor(head))
 
 
 @kernel
@@ -150,16 +168,37 @@ def relative_value(head: Records, rows: Records, i: int) -> float:
 
 
 @kernel
+def values_at_once(head: Records, rows: Records, ids: np.ndarray, relative: bool) -> np.ndarray:
+    """`relative_value` of many queries, or their `value_estimate`, to the last bit; what all share is taken once."""
+    h = head[0]
+    T = h.horizon if h.horizon > 0 else max(h.t, 1)
+    N = h.queries if h.queries > 0 else max(h.seen, 1)
+    spread, cost_log_, arrival_log_, floor = cost_spread(head), cost_log(T, N), arrival_log(T, N), cost_floor(head)
+    counted = relative and h.gamma_arrival == 0.0
+    values = np.empty(len(ids), np.float64)
+    for k in range(len(ids)):
+        q = rows[ids[k]]
+        arrivals = q.arrivals if counted else arrival_bound(q.arrivals, h.t, arrival_log_, h.gamma_arrival)
+        values[k] = arrivals * cost_bound(q.paid, q.misses, spread, cost_log_, h.gamma_cost, floor)
+    return values
+
+
+@kernel
 def values_stand_still(head: Records) -> bool:
     """Whether `relative_value` of a query changes only when that query comes or is paid for.
 
     The arrival bound depends on t, the cost radius on t and on the queries seen unless T and N are given, and on all
-    costs unless their range is. Without radii none of that matters. (The least cost seen, at which costs are clipped,
-    is below every mean, but for a last bit.)
+    costs unless their range is. Without radii none of that matters, nor with one that is lost in the rounding of the
+    least cost, as it is while every query has cost the same each time. (The least cost seen, at which costs are
+    clipped, is below every mean, but for a last bit.)
     """
     h = head[0]
+    if h.gamma_arrival > 0.0:
+        return False
     fixed_radius = h.horizon > 0 and h.queries > 0 and h.range_known
-    return bool(h.gamma_arrival == 0.0 and (h.gamma_cost == 0.0 or fixed_radius))
+    if h.gamma_cost == 0.0 or fixed_radius:
+        return True
+    return bool(h.gamma_cost * cost_spread(head) * math.sqrt(0.5 * radius_log(head)) <= NO_RADIUS * cost_floor(head))
 
 
 @kernel

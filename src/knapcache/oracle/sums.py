@@ -12,6 +12,9 @@ from knapcache.oracle.problem import Flags, Floats, Ints
 # The core's values sum to about 2^CORE_BITS: differences, bounds and tolerances stay inside int64.
 CORE_BITS = 61
 LANES = 16
+# `rising` deals out from MANY keys on, DIGIT bits at a time: as many as keep its table in the processor's first cache.
+MANY, DIGIT = 512, 11
+ALL_BUT_SIGN = 2**63 - 1
 
 
 @kernel
@@ -89,10 +92,16 @@ def common_divisor(a: int, b: int) -> int:
 
 @kernel
 def rising(keys: Floats) -> Ints:
-    """The order that sorts the keys; equal ones keep theirs. Merges runs of 1, 2, 4, …
+    """The order that sorts the keys; equal ones keep theirs. Few are merged, many are dealt out by their bits.
 
-    NumPy's own takes seconds to compile for each type of key, and this one is as fast on the few thousand at hand.
+    NumPy's own takes seconds to compile for each type of key, and this one is faster on the thousands at hand.
     """
+    return merged(keys) if keys.shape[0] < MANY else dealt(keys)
+
+
+@kernel
+def merged(keys: Floats) -> Ints:
+    """`rising` by merging runs of 1, 2, 4, …"""
     n = keys.shape[0]
     order, other = np.arange(n), np.empty(n, np.int64)
     run = 1
@@ -109,4 +118,37 @@ def rising(keys: Floats) -> Ints:
                     right += 1
         order, other = other, order
         run *= 2
+    return order
+
+
+@kernel
+def dealt(keys: Floats) -> Ints:
+    """`rising` by radix, DIGIT bits at a time from the lowest; digits in which all keys agree are passed over.
+
+    Floats are ordered like the integers their bits spell, negative ones the other way round.
+    """
+    n = keys.shape[0]
+    bits = (keys + 0.0).view(np.int64)  # −0.0 is 0.0
+    differ = 0
+    for k in range(n):
+        bits[k] ^= (bits[k] >> 63) & ALL_BUT_SIGN
+        differ |= bits[k] ^ bits[0]
+    order, other = np.arange(n), np.empty(n, np.int64)
+    places = np.empty((1 << DIGIT) + 1, np.int64)
+    for shift in range(0, 64, DIGIT):
+        mask = (1 << min(DIGIT, 64 - shift)) - 1
+        if (differ >> shift) & mask == 0:
+            continue
+        flip = (mask + 1) >> 1 if shift + DIGIT >= 64 else 0  # the sign comes last, and less is more
+        places[:] = 0
+        for k in range(n):
+            places[(((bits[k] >> shift) & mask) ^ flip) + 1] += 1
+        for digit in range(mask):
+            places[digit + 1] += places[digit]
+        for k in range(n):
+            i = order[k]
+            digit = ((bits[i] >> shift) & mask) ^ flip
+            other[places[digit]] = i
+            places[digit] += 1
+        order, other = other, order
     return order

@@ -8,8 +8,10 @@ Two things make this exact, so that the cache decides as if every call had been 
 
 * Values must stand still unless their query is seen. With γ_arrival = 0 the value of a query is T_q·Ĉ/t; the factor
   1/t, common to all, moves no optimum and is left out. Where a radius drifts with t or with the costs of others
-  (`values_stand_still`), all values change all the time, and every call that is due is made. So it is with the
-  approximate Oracle, which promises less than an optimum, and when there are queries of no value to place.
+  (`values_stand_still`), all values change all the time, and every call that is due is made. A radius of nothing, as
+  while every query costs the same each time, does not drift: then the certificate ends when a first cost differs. Every
+  call is made with the approximate Oracle, which promises less than an optimum, and when there are queries of no value
+  to place.
 * Ties. An optimum need not be the only one, and a call might find another. So a call that finds nothing better keeps M̂
   as it is: an answer is never thrown out for one of the same worth. Both tolerances below are far above what rounding
   and the Oracle's own tolerance (1e-13) come to, so that a skipped call is always one that would have kept M̂. Values of
@@ -33,7 +35,7 @@ CERTIFICATE_HEAD = [
     ("slack", "f8"),
 ]
 CERTIFICATE_ROW = [
-    ("judged", "f8"),  # value at the last call; 0 if the query was not seen then
+    ("judged", "f8"),  # value at the last call that certified M̂; 0 if the query was not seen then
 ]
 
 # A call keeps M̂ if nothing is better by more than this, relative; it certifies M̂ if it is sure of half of that.
@@ -43,24 +45,24 @@ NOTHING_BETTER = 1e-12
 @kernel
 def certify(
     head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, value: float,
-    upper_bound: float, price: float, exact: bool, chosen: np.ndarray,
+    upper_bound: float, price: float, exact: bool, old: np.ndarray, chosen: np.ndarray,
 ) -> None:  # fmt: skip
-    """After a call: keep M̂ in `chosen` if nothing better was found, and note what it takes to skip the next call."""
+    """After a call: keep M̂, the `old` one, if nothing better was found, and note what it takes to skip the next."""
     h = head[0]
-    old = np.empty(len(ids), np.bool_)
     size = 0
     for k in range(len(ids)):
-        old[k] = rows[ids[k]].recommended
         size += sizes[k] if old[k] else 0
-        rows[ids[k]].judged = values[k]
     worth = total(values, old, True)[0]
     if exact and size <= h.capacity and worth >= value * (1.0 - NOTHING_BETTER):
         chosen[:] = old
     else:
         worth = value
     h.certified = exact and values_stand_still(head) and worth >= upper_bound * (1.0 - 0.5 * NOTHING_BETTER)
-    h.price = price
-    h.slack = slack(values, sizes, h.capacity, chosen, price)
+    if h.certified:
+        h.price = price
+        h.slack = slack(values, sizes, h.capacity, chosen, price)
+        for k in range(len(ids)):
+            rows[ids[k]].judged = values[k]
 
 
 @kernel
@@ -69,4 +71,4 @@ def watch(head: Records, rows: Records, i: int) -> None:
     h, q = head[0], rows[i]
     if h.certified and q.misses > 0:
         value = relative_value(head, rows, i)
-        h.certified = harmless(q.recommended, q.judged, value, q.room, h.price, h.slack)
+        h.certified = values_stand_still(head) and harmless(q.recommended, q.judged, value, q.room, h.price, h.slack)

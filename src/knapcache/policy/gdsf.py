@@ -5,6 +5,11 @@
 F counts requests since the answer came in, or all there ever were (history); C is 1, or the mean cost paid for q; S
 is the size. The answer of least H goes, and L, the clock, rises to its H: what has not been asked for since then
 ages without being touched.
+
+A newcomer enters first, and then the least go until all fit; it may be among them. So an answer worth less than all
+others is not kept, and L rises by it all the same. libCacheSim does so, hit for hit. Rejected: making room first, as
+GreedyDual-Size does (gds.py), which sweeps out small answers for any large one. In caches of a few answers that costs
+up to 8 % more, elsewhere the two are within 1 % of each other, mostly in favour of this one.
 """
 
 from __future__ import annotations
@@ -12,8 +17,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.contract import enter, evict, leave, settling
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top
 
 
 @inlined
@@ -40,13 +45,19 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1
-    # L rises to the H of the last one to go; the heap yields them in rising order.
-    head[0].clock = max(head[0].clock, make_room(head, rows, room))
     rows[i].requests = max(rows[i].requests, 1) if head[0].history else 1
     enter(head, rows, i, room)
     rows[i].priority = worth(head, rows, i)
     rows[i].turn = head[0].t
     heap_add(head, rows, i)
+    while head[0].used > head[0].capacity:
+        victim = heap_top(head, rows)
+        head[0].clock = max(head[0].clock, rows[victim].priority)
+        heap_remove(head, rows, victim)
+        if victim == i:  # nobody has heard of it yet, so nobody is told
+            leave(head, rows, i)
+        else:
+            evict(head, rows, victim)
 
 
 class GDSF(HeapPolicy):

@@ -135,6 +135,19 @@ def heap_top(head: Records, rows: Records) -> int:
 
 
 @inlined
+def heap_rebuild(head: Records, rows: Records) -> None:
+    """Priorities of many or all have changed, up or down: restore the order."""
+    n = head[0].heaped
+    for k in range(n):
+        i = rows[k].holder
+        rows[k].rank = rows[i].priority
+        rows[k].since = rows[i].turn
+    for k in range((n + 2) >> 2, -1, -1):
+        if k < n:
+            sift_down(head, rows, rows[k].holder, k, rows[k].rank, rows[k].since)
+
+
+@inlined
 def make_room(head: Records, rows: Records, room: int) -> float:
     """Evict from the top until `room` more units fit; returns the greatest priority evicted, −1 when none had to go."""
     highest = -1.0

@@ -47,18 +47,21 @@ from knapcache.estimate.statistics import (
     count_miss,
     empirical_value,
     relative_value,
-    value_estimate,
+    values_at_once,
 )
 from knapcache.kernel import Records, kernel
 from knapcache.oracle import solve
 from knapcache.oracle.exact import select
 from knapcache.policy.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, NOTHING_BETTER, certify, watch
-from knapcache.policy.contract import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.contract import HEAD, ROW, Policy, enter, settling
+from knapcache.policy.guests import dismiss_all, find_guests, invite, make_room, release
+from knapcache.policy.pool import POOL_HEAD, POOL_ROW
 
 VSOCB_HEAD = [
     *HEAD,
     *STATISTICS_HEAD,
     *CERTIFICATE_HEAD,
+    *POOL_HEAD,
     ("alpha", "f8"),
     ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
     ("lazy", "?"),
@@ -70,6 +73,7 @@ VSOCB_ROW = [
     *ROW,
     *STATISTICS_ROW,
     *CERTIFICATE_ROW,
+    *POOL_ROW,
     ("called", "i8"),  # T_r(q)
     ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
 ]
@@ -100,16 +104,17 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         if head[0].skip and head[0].certified:
             head[0].calls_skipped += 1  # line 25 would find M̂ again
         else:
-            recommend(head, rows, True)  # line 25
-        if not head[0].lazy:
-            evict_guests(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
+            changed = recommend(head, rows, True)  # line 25
+            find_guests(head, rows, changed)
+            if not head[0].lazy:
+                dismiss_all(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
         if q.recommended:
             bring_in(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
     elif q.recommended or room <= head[0].capacity - head[0].promised:  # line 18
         promise(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
         bring_in(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
     if head[0].lazy and not q.resident and head[0].used + room <= head[0].capacity:
-        enter(head, rows, i, room)  # a guest, in room that nobody uses
+        invite(head, rows, i, room)  # a guest, in room that nobody uses
 
 
 @kernel
@@ -124,21 +129,20 @@ def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def recommend(head: Records, rows: Records, fill: bool) -> None:
-    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7)."""
+def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
+    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7).
+
+    Returns who is in M̂_t and was not in M̂_{t−1}, or the other way round.
+    """
     h = head[0]
     h.oracle_calls += 1
-    ids = np.empty(h.seen, np.int64)
+    ids, sizes, old = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
     n = 0
     for i in range(len(rows) - 1):
         if rows[i].misses > 0:  # q ∈ Q_t
-            ids[n] = i
+            ids[n], sizes[n], old[n] = i, rows[i].room, rows[i].recommended
             n += 1
-    values = np.empty(n, np.float64)
-    sizes = np.empty(n, np.int64)
-    for k in range(n):
-        values[k] = relative_value(head, rows, ids[k])
-        sizes[k] = rows[ids[k]].room
+    values = values_at_once(head, rows, ids, True)
     chosen = np.zeros(n, np.bool_)
     value, upper_bound, price, _, work = select(
         values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
@@ -146,12 +150,17 @@ def recommend(head: Records, rows: Records, fill: bool) -> None:
     h.oracle_work += work
     if fill:
         whole = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
-        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, chosen)
+        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, old, chosen)
     h.promised = 0
-    for k in range(n):
-        rows[ids[k]].recommended = chosen[k]
+    changed, n = np.empty(n, np.int64), 0
+    for k in range(len(ids)):
         if chosen[k]:
             h.promised += sizes[k]
+        if chosen[k] != old[k]:
+            rows[ids[k]].recommended = chosen[k]
+            changed[n] = ids[k]
+            n += 1
+    return changed[:n]
 
 
 @kernel
@@ -215,26 +224,8 @@ def record_size(head: Records, rows: Records, i: int, room: int) -> None:
 @kernel
 def bring_in(head: Records, rows: Records, i: int) -> None:
     """M ∪ {i} for a recommended i. Guests make room, the least dense first; M̂ fits the cache, so they suffice."""
-    h = head[0]
-    while h.used + rows[i].room > h.capacity:
-        worst = -1
-        least = math.inf
-        for j in range(len(rows) - 1):
-            if rows[j].resident and not rows[j].recommended:
-                density = value_estimate(head, rows, j) / rows[j].room
-                if density < least:
-                    least = density
-                    worst = j
-        evict(head, rows, worst)
+    make_room(head, rows, rows[i].room)
     enter(head, rows, i, rows[i].room)
-
-
-@kernel
-def evict_guests(head: Records, rows: Records) -> None:
-    """M ∩ M̂."""
-    for j in range(len(rows) - 1):
-        if rows[j].resident and not rows[j].recommended:
-            evict(head, rows, j)
 
 
 class VSOCB(Policy):
@@ -243,8 +234,8 @@ class VSOCB(Policy):
     head_fields: ClassVar = VSOCB_HEAD
     row_fields: ClassVar = VSOCB_ROW
     arrive_kernel = arrive
-    settle_kernel = settling(admit, leave)
-    release_kernel = leave  # M̂ keeps a forgotten query: its next answer comes back in
+    settle_kernel = settling(admit, release)
+    release_kernel = release  # M̂ keeps a forgotten query: its next answer comes back in
 
     def __init__(
         self,
@@ -292,8 +283,11 @@ class VSOCB(Policy):
         self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
         if self.head["certified"][0]:
             self._same("M̂ optimal", self._is_optimal(), True)
+        guests = self.rows["pool"][: int(self.head["pooled"][0])].tolist()
+        self._same("guests", sorted(guests), sorted(self.residents - self.recommended))
+        self._same("places of guests", self.rows["place"][guests].tolist(), list(range(len(guests))))
         if not self.head["lazy"][0]:
-            self._same("residents outside M̂", self.residents - self.recommended, frozenset())
+            self._same("residents outside M̂", guests, [])
 
     def _is_optimal(self) -> bool:
         seen = np.flatnonzero(self.rows["misses"] > 0)
