@@ -3,9 +3,9 @@
     request = netstrings(version, endpoint, namespace, context) + canonical JSON of the body
     digest  = BLAKE2b-256(request), keyed with the server's secret
 
-Canonical JSON is compact UTF-8 with names sorted by code point, numbers in normal form (`numbers.py`) and text as it is:
-nothing is lowercased, trimmed or Unicode-normalised, for a model may answer differently. Fields that cannot change the
-answer are left out (`rules.py`); null is not the same as absent, and no defaults are filled in, for what a missing
+Canonical JSON is compact UTF-8 with names sorted by code point, numbers in normal form (`numbers.py`) and text as it
+is: nothing is lowercased, trimmed or Unicode-normalised, for a model may answer differently. Fields that cannot change
+the answer are left out (`rules.py`); null is not the same as absent, and no defaults are filled in, for what a missing
 field means is the provider's business and changes.
 
 A netstring is its length, a colon and its bytes, so no field can run into the next. The whole request, not the body
@@ -30,7 +30,7 @@ from knapcache.match.rules import STATEFUL, TOGETHER, Rules
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 1"
-"""Part of every key: a change to anything below this package's docs/keys.md makes it 2, and old entries are not found."""
+"""Part of every key: a change of what is the same makes it 2, and old entries are not found."""
 DIGEST_SIZE = 32
 
 

@@ -64,7 +64,7 @@ def from_decimal(value: Decimal) -> int | float | orjson.Fragment:
     if abs(exponent + len(digits)) > LARGEST_EXPONENT:
         raise Uncacheable(f"a number beyond 10^±{LARGEST_EXPONENT}")
     if 0 <= exponent <= 20:
-        whole = int(digits) * 10**exponent * (-1 if sign else 1)
+        whole = int(digits + "0" * exponent) * (-1 if sign else 1)
         if LEAST <= whole <= MOST:
             return whole
     nearest = float(value)

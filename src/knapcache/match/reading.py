@@ -1,4 +1,4 @@
-"""From a body, as objects or as JSON text, to plain objects that mean exactly what the body says, or a refusal.
+r"""From a body, as objects or as JSON text, to plain objects that mean exactly what the body says, or a refusal.
 
 Objects are walked once and copied (`plain`): dict with str keys, list, tuple, str, int, float, Decimal, bool and None;
 nothing else has one meaning in JSON, and subclasses may say one thing and print another.
@@ -10,7 +10,7 @@ fit neither 64 bits nor a double are rounded. So it is checked by writing what i
 
 for white space never divides two tokens of JSON, hence both texts are the same tokens but for blanks within strings: as
 many fields, and the same spellings of numbers. Clients write compact or spaced JSON with UTF-8 in it, and pass. What
-does not (\\u escapes where none are needed, 1E5, real duplicates) is read again, exactly, by the standard library with
+does not (\u escapes where none are needed, 1E5, real duplicates) is read again, exactly, by the standard library with
 Decimals and a look at every object's names; that takes four times as long (counting quotes instead was tried: it proves
 that no field was lost, but not that numbers were not).
 """
@@ -51,7 +51,7 @@ def top(body: Any) -> dict[str, Any]:
     return body
 
 
-def settle(node: dict[str, Any] | list[Any], depth: int = 0) -> None:
+def settle(node: Any, depth: int = 0) -> None:
     """Normal numbers and bounded depth, in place: for what orjson read, whose types are known."""
     if depth == DEEPEST:
         raise Uncacheable(f"more than {DEEPEST} levels of nesting")

@@ -1,9 +1,9 @@
 """What of a request is part of its key: every field, known to us or not, but for those listed here.
 
-A field is listed when, by the provider's contract, the answer does not depend on it: it says how the answer travels, who
-asks, what it costs or how fast it comes, or it speaks to a cache. Only fields at the top of the body are left out; the
-same name deeper down (a tool may well have an argument `user`) counts. When in doubt a field counts: the worst that can
-happen then is a miss.
+A field is listed when, by the provider's contract, the answer does not depend on it: it says how the answer travels,
+who asks, what it costs or how fast it comes, or it speaks to a cache. Only fields at the top of the body are left out;
+the same name deeper down (a tool may well have an argument `user`) counts. When in doubt a field counts: the worst that
+can happen then is a miss.
 
 Some requests depend on what they do not say, the state of a conversation on the server; these have no key at all.
 """
