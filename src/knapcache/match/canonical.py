@@ -48,7 +48,7 @@ class Keyed(NamedTuple):
 
     endpoint: Endpoint
     body: dict[str, Any]
-    """The whole body, numbers in normal form; not to be changed."""
+    """The whole body, numbers in normal form (one that no double holds is an orjson.Fragment); not to be changed."""
     keys: tuple[Key, ...]
     """One; for embeddings one per item of `input`, in order."""
 
