@@ -151,18 +151,14 @@ def test_a_model_unknown_to_who_bills_is_unknown() -> None:
     assert Meter(provider="groq").bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd is None
 
 
-def test_own_words_of_a_provider_are_understood() -> None:
-    usage = {
-        "prompt_tokens": 1000,
-        "completion_tokens": 0,
-        "prompt_cache_hit_tokens": 900,
-        "prompt_cache_miss_tokens": 100,
-    }
-    found = METER.bill(Endpoint.CHAT, "deepseek-chat", usage, 1, at=DAY)
-    own = genai_prices.extract_usage(
-        {"model": "deepseek-chat", "usage": usage}, provider_id="deepseek", api_flavor="chat"
+def test_a_provider_that_counts_in_its_own_way() -> None:
+    """xAI has reasoning beside the output, OpenAI within it."""
+    usage = CHAT | {"completion_tokens_details": {"reasoning_tokens": 300}}
+    grok = METER.bill(Endpoint.CHAT, "grok-4", usage, 1, at=DAY).usd
+    own = genai_prices.calc_price(
+        genai_prices.Usage(input_tokens=1000, output_tokens=100 + 300), "grok-4", genai_request_timestamp=DAY
     )
-    assert found.usd == float(own.calc_price(genai_request_timestamp=DAY).total_price)
+    assert grok == float(own.total_price)
 
 
 # The user's prices.

@@ -5,16 +5,16 @@ back as it, which is how every JSON writer sends it; so a request has one key wh
 (The other choice, the binary value, would tell the float 1e23 from the text 1e23.) Nothing is rounded: two spellings of
 30 digits that a provider reads as the same double are two numbers here, and the worst of it is a miss.
 
-    whole and within 64 bits               an int, written in full
-    the shortest decimal of a double       that float, as orjson writes it
-    any other                              digits and a power of ten: 123…789e-40
+    whole and within 64 bits                                  an int, written in full
+    the shortest decimal of a double from 10^-4 to 10^16      that float, written in full: 0.7
+    any other                                                 digits and a power of ten: 123…789e-40
 
-Which line holds depends on the value alone, and what is written spells the value: equal ⇔ written alike.
+Which line holds depends on the value alone, and what is written spells the value: equal ⇔ written alike. Floats beyond
+the second line are not left to orjson, for 1e-05, 1e-5 and 0.00001 are matters of its version.
 """
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
 
 import orjson
@@ -27,15 +27,16 @@ LARGEST_EXPONENT = 400
 """Of ten. Doubles lie within 10^±324."""
 LEAST, MOST = -(2**63), 2**64 - 1  # what orjson reads and writes as an int
 EXACT = 2.0**53  # below this a float that is whole is the int it looks like
+SMALL, LARGE = 1e-4, 1e16  # between these every writer of shortest decimals writes the same, without an exponent
 
 
 def from_float(value: float) -> int | float | orjson.Fragment:
     """The normal form of a float."""
-    if not value.is_integer():  # false for NaN and infinities, too
-        if not math.isfinite(value):
-            raise Uncacheable(f"{value} is no number in JSON")
+    if value.is_integer():  # false for NaN and infinities
+        return int(value) if -EXACT < value < EXACT else from_decimal(Decimal(repr(value)))
+    if SMALL <= value < LARGE or -LARGE < value <= -SMALL:
         return value
-    return int(value) if -EXACT < value < EXACT else from_decimal(Decimal(repr(value)))
+    return from_decimal(Decimal(repr(value)))
 
 
 def from_int(value: int) -> int | float | orjson.Fragment:
@@ -67,7 +68,7 @@ def from_decimal(value: Decimal) -> int | float | orjson.Fragment:
         whole = int(digits + "0" * exponent) * (-1 if sign else 1)
         if LEAST <= whole <= MOST:
             return whole
-    nearest = float(value)
-    if math.isfinite(nearest) and Decimal(repr(nearest)) == value:
+    nearest = float(value) if -4 <= exponent + len(digits) <= 16 else 0.0
+    if SMALL <= abs(nearest) < LARGE and Decimal(repr(nearest)) == value:
         return nearest
     return orjson.Fragment(f"{'-' if sign else ''}{digits}e{exponent}")

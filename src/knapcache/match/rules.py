@@ -10,7 +10,7 @@ Some requests depend on what they do not say, the state of a conversation on the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from knapcache.errors import InvalidInput
@@ -50,8 +50,8 @@ class Rules:
     exclude   further names that shall not: Rules(exclude={"trace_id"})
     """
 
-    include: frozenset[str] = frozenset()
-    exclude: frozenset[str] = frozenset()
+    include: Set[str] = frozenset()
+    exclude: Set[str] = frozenset()
     _excluded: dict[Endpoint, frozenset[str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
