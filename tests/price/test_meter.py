@@ -152,7 +152,7 @@ def test_a_model_unknown_to_who_bills_is_unknown() -> None:
 
 
 def test_a_provider_that_counts_in_its_own_way() -> None:
-    """xAI has reasoning beside the output, OpenAI within it."""
+    """Reasoning is beside the output for xAI, within it for OpenAI."""
     usage = CHAT | {"completion_tokens_details": {"reasoning_tokens": 300}}
     grok = METER.bill(Endpoint.CHAT, "grok-4", usage, 1, at=DAY).usd
     own = genai_prices.calc_price(

@@ -220,7 +220,7 @@ def find_model(model: str, provider: Provider) -> tuple[Provider, ModelInfo] | N
 
 
 def count(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provider | None) -> Usage:
-    """Tokens by kind, or ValueError. A provider may count in its own way: xAI has reasoning beside output, not in it."""
+    """Tokens by kind, or ValueError. Providers may count in their own way: xAI has reasoning beside output."""
     owner, flavor, elsewhere = FLAVORS[endpoint]
     if not usage:
         raise ValueError("there is none")
