@@ -16,10 +16,12 @@ def test_names() -> None:
     assert sorted(knapcache.__all__) == [
         "CorruptState",
         "Decision",
+        "Endpoint",
         "InvalidInput",
         "KnapcacheError",
         "MissingExtra",
         "Selection",
+        "Uncacheable",
         "__version__",
         "oracle",
         "testing",

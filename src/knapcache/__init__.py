@@ -10,26 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.errors import CorruptState, InvalidInput, KnapcacheError, MissingExtra
-    from knapcache.model import Decision, Selection
+    from knapcache.errors import CorruptState, InvalidInput, KnapcacheError, MissingExtra, Uncacheable
+    from knapcache.model import Decision, Endpoint, Selection
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CorruptState",
     "Decision",
+    "Endpoint",
     "InvalidInput",
     "KnapcacheError",
     "MissingExtra",
     "Selection",
+    "Uncacheable",
     "__version__",
     "oracle",
     "testing",
 ]
 
 _HOMES = {
-    "errors": ("CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra"),
-    "model": ("Decision", "Selection"),
+    "errors": ("CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra", "Uncacheable"),
+    "model": ("Decision", "Endpoint", "Selection"),
 }
 
 

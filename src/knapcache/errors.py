@@ -3,8 +3,11 @@
 KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
+├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
 └── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 """
+
+from __future__ import annotations
 
 
 class KnapcacheError(Exception):
@@ -17,6 +20,19 @@ class InvalidInput(KnapcacheError, ValueError):  # noqa: N818 - reads as what it
 
 class MissingExtra(KnapcacheError, ImportError):  # noqa: N818
     """An optional package is not installed."""
+
+
+class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
+    """No key can be made for a request: it is not JSON, means two things, or depends on what it does not say."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(f"{reason} at {path}" if path else reason)
+        self.reason = reason
+        self.path = path
+        """Where in the request, as in `messages[0].content`; empty when it is the whole of it."""
+
+    def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
+        return Uncacheable, (self.reason, self.path)
 
 
 class CorruptState(KnapcacheError):  # noqa: N818

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+
+class Endpoint(StrEnum):
+    """What can be asked and kept. The value is the end of the path, after `/v1/`."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
+    """Anthropic's; the others are OpenAI's."""
 
 
 class Decision(NamedTuple):

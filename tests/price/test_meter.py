@@ -1,0 +1,408 @@
+"""Bills: by hand, by genai-prices itself, and in every state of not knowing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import genai_prices
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.errors import InvalidInput
+from knapcache.model import Endpoint
+from knapcache.price import Bill, Meter, Weights, meter
+
+CHAT = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+METER = Meter()
+DAY = datetime(2026, 11, 1, 20, tzinfo=UTC)
+
+
+def usd(endpoint: Endpoint, model: str, usage: Any, **options: Any) -> float:
+    bill = METER.bill(endpoint, model, usage, 1.5, at=DAY, **options)
+    assert bill.usd is not None
+    assert bill == Bill(bill.usd, 1.5, bill.usd, "genai-prices")
+    return bill.usd
+
+
+# By hand: tokens times dollars per million.
+@pytest.mark.parametrize(
+    ("endpoint", "model", "usage", "millionths"),
+    [
+        (Endpoint.CHAT, "gpt-4o", CHAT, 1000 * 2.5 + 100 * 10),
+        (Endpoint.CHAT, "gpt-4o-mini-2024-07-18", CHAT, 1000 * 0.15 + 100 * 0.6),
+        (Endpoint.CHAT, "openai/gpt-4o", CHAT, 1000 * 2.5 + 100 * 10),
+        (
+            Endpoint.CHAT,  # cached input is part of the input, reasoning part of the output
+            "gpt-5",
+            CHAT
+            | {"prompt_tokens_details": {"cached_tokens": 600}, "completion_tokens_details": {"reasoning_tokens": 64}},
+            400 * 1.25 + 600 * 0.125 + 100 * 10,
+        ),
+        (Endpoint.COMPLETIONS, "gpt-3.5-turbo-instruct", CHAT, 1000 * 1.5 + 100 * 2),
+        (
+            Endpoint.RESPONSES,
+            "gpt-4o",
+            {"input_tokens": 1000, "output_tokens": 100, "input_tokens_details": {"cached_tokens": 1000}},
+            1000 * 1.25 + 100 * 10,
+        ),
+        (Endpoint.EMBEDDINGS, "text-embedding-3-small", {"prompt_tokens": 1000, "total_tokens": 1000}, 1000 * 0.02),
+        (
+            Endpoint.MESSAGES,  # cached input is beside the input; an hour in the cache costs more than five minutes
+            "claude-sonnet-4-5-20250929",
+            {
+                "input_tokens": 100,
+                "cache_read_input_tokens": 5000,
+                "cache_creation_input_tokens": 1000,
+                "cache_creation": {"ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600},
+                "output_tokens": 50,
+                "service_tier": "standard",
+            },
+            100 * 3 + 5000 * 0.3 + 400 * 3.75 + 600 * 6 + 50 * 15,
+        ),
+        (
+            Endpoint.MESSAGES,
+            "claude-3-5-haiku-latest",
+            {"input_tokens": 100, "output_tokens": 50, "server_tool_use": {"web_search_requests": 2}},
+            100 * 0.8 + 50 * 4 + 2 * 10_000,
+        ),
+    ],
+)
+def test_bills_by_hand(endpoint: Endpoint, model: str, usage: Any, millionths: float) -> None:
+    assert usd(endpoint, model, usage) == pytest.approx(millionths / 1e6, rel=1e-12)
+
+
+def test_tiers_and_batches() -> None:
+    assert usd(Endpoint.CHAT, "gpt-4o", CHAT, service_tier="default") == usd(Endpoint.CHAT, "gpt-4o", CHAT)
+    priority = usd(Endpoint.CHAT, "gpt-4o", CHAT, service_tier="priority")
+    assert priority == pytest.approx((1000 * 4.25 + 100 * 17) / 1e6)
+    batch = usd(Endpoint.CHAT, "gpt-4o", CHAT, batch=True)
+    assert batch == pytest.approx((1000 * 1.25 + 100 * 5) / 1e6)
+    usage = {"input_tokens": 1000, "output_tokens": 100, "service_tier": "batch"}
+    assert usd(Endpoint.MESSAGES, "claude-sonnet-4-5", usage) == pytest.approx((1000 * 1.5 + 100 * 7.5) / 1e6)
+
+
+def test_audio_tokens_have_their_own_price() -> None:
+    usage = CHAT | {"prompt_tokens_details": {"audio_tokens": 300}, "completion_tokens_details": {"audio_tokens": 40}}
+    found = usd(Endpoint.CHAT, "gpt-audio", usage)
+    assert found == pytest.approx((700 * 2.5 + 300 * 32 + 60 * 10 + 40 * 64) / 1e6)
+
+
+counts = st.integers(0, 10**7)
+
+
+@given(
+    counts, counts, st.floats(0, 1), st.sampled_from(["gpt-4o", "gpt-4.1-nano", "o3", "gpt-5-mini", "deepseek-chat"])
+)
+def test_chat_as_genai_prices_bills_it(asked: int, answered: int, cached: float, model: str) -> None:
+    usage = {
+        "prompt_tokens": asked,
+        "completion_tokens": answered,
+        "prompt_tokens_details": {"cached_tokens": int(cached * asked)},
+    }
+    own = genai_prices.calc_price(
+        genai_prices.Usage(input_tokens=asked, output_tokens=answered, cache_read_tokens=int(cached * asked)),
+        model,
+        genai_request_timestamp=DAY,
+    )
+    assert METER.bill(Endpoint.CHAT, model, usage, 0, at=DAY).usd == float(own.total_price)
+
+
+@given(counts, counts, counts, counts)
+def test_messages_as_genai_prices_bills_them(asked: int, read: int, written: int, answered: int) -> None:
+    answer = {
+        "model": "claude-sonnet-4-5",
+        "usage": {
+            "input_tokens": asked,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": answered,
+        },
+    }
+    own = genai_prices.extract_usage(answer, provider_id="anthropic").calc_price(genai_request_timestamp=DAY)
+    found = METER.bill(Endpoint.MESSAGES, "claude-sonnet-4-5", answer["usage"], 0, at=DAY)  # type: ignore[arg-type]
+    assert found.usd == float(own.total_price)
+
+
+# Who bills.
+
+
+def test_the_address_tells_who_bills() -> None:
+    groq = Meter(base_url="https://api.groq.com/openai/v1").bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1)
+    assert groq.usd == pytest.approx((1000 * 0.59 + 100 * 0.79) / 1e6)
+    assert Meter(provider="groq").bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1) == groq
+    assert Meter().bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1).usd is None
+
+
+def test_an_address_that_tells_nothing_leaves_the_name() -> None:
+    local = Meter(base_url="http://localhost:8000/v1")
+    assert local.bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd == usd(Endpoint.CHAT, "gpt-4o", CHAT)
+
+
+def test_a_model_unknown_to_who_bills_is_unknown() -> None:
+    """Another provider's price is not this one's."""
+    assert Meter(provider="groq").bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd is None
+
+
+def test_a_provider_that_counts_in_its_own_way() -> None:
+    """Reasoning is beside the output for xAI, within it for OpenAI."""
+    usage = CHAT | {"completion_tokens_details": {"reasoning_tokens": 300}}
+    grok = METER.bill(Endpoint.CHAT, "grok-4", usage, 1, at=DAY).usd
+    own = genai_prices.calc_price(
+        genai_prices.Usage(input_tokens=1000, output_tokens=100 + 300), "grok-4", genai_request_timestamp=DAY
+    )
+    assert grok == float(own.total_price)
+
+
+# The user's prices.
+
+
+def test_own_prices_win() -> None:
+    own = Meter(prices={"gpt-4o": {"input": 1, "output": 2, "cache_read": 0.5}, "mine": {"input": 3}})
+    cached = CHAT | {"prompt_tokens_details": {"cached_tokens": 400}}
+    assert own.bill(Endpoint.CHAT, "gpt-4o", cached, 1) == Bill(0.001, 1.0, 0.001, "prices")
+    assert own.bill(Endpoint.EMBEDDINGS, "mine", {"prompt_tokens": 10}, 1).usd == pytest.approx(30e-6)
+    assert own.bill(Endpoint.CHAT, "gpt-4o-mini", CHAT, 1).source == "genai-prices"
+
+
+def test_a_fallback_in_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    own = Meter(fallback={"input": 1, "output": 2})
+    assert own.bill(Endpoint.CHAT, "mine", CHAT, 9) == Bill(0.0012, 9.0, 0.0012, "fallback")
+    assert [record.getMessage() for record in caplog.records] == [
+        "model 'mine' has no known price: billed at the fallback's"
+    ]
+    assert own.bill(Endpoint.CHAT, "mine", None, 10) == Bill(None, 10.0, 10 * meter.USD_PER_SECOND, "seconds")
+
+
+def test_a_model_of_unknown_price_is_named_once_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    own = Meter(fallback=0.01)
+    for _ in range(3):
+        assert own.bill(Endpoint.CHAT, "mine", CHAT, 3) == Bill(None, 3.0, 0.03, "seconds")
+    own.bill(Endpoint.CHAT, "other", CHAT, 3)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, f"model {name!r} has no known price: its cost is taken as 0.01 dollars a second")
+        for name in ("mine", "other")
+    ]
+
+
+def test_the_log_has_an_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "MOST_NAMED", 3)
+    own = Meter()
+    for k in range(10):
+        own.bill(Endpoint.CHAT, f"mine-{k}", CHAT, 1)
+    assert len(caplog.records) == 4
+    assert "further ones are not" in caplog.text
+
+
+def test_models_billed_by_other_things_than_tokens_are_unknown_not_free() -> None:
+    """Whisper has a price by the hour, and an answer with tokens would come out at nothing."""
+    assert METER.bill(Endpoint.CHAT, "whisper-1", CHAT, 1).usd is None
+
+
+def test_what_is_free_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert Meter(prices={"gift": {"input": 0, "output": 0}}).bill(Endpoint.CHAT, "gift", CHAT, 1).cost == 0
+    assert "is billed at 0 dollars" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        "12",
+        [],
+        {"prompt_tokens": 5},
+        {"prompt_tokens": -1, "completion_tokens": 1},
+        {"prompt_tokens": math.nan, "completion_tokens": 1},
+        {"prompt_tokens": math.inf, "completion_tokens": 1},
+        {"prompt_tokens": True, "completion_tokens": 1},
+        {"prompt_tokens": "7", "completion_tokens": 1},
+        {"prompt_tokens": None, "completion_tokens": None},
+        {"prompt_tokens": 10**400, "completion_tokens": 1},
+        {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}},
+        {"input_tokens": 5, "output_tokens": 6},
+    ],
+)
+def test_a_usage_that_cannot_be_billed_costs_its_seconds(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert Meter().bill(Endpoint.CHAT, "gpt-4o", usage, 2) == Bill(None, 2.0, 2 * meter.USD_PER_SECOND, "seconds")
+    assert "model 'gpt-4o' answers with a usage that cannot be billed" in caplog.text
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+fields = st.sampled_from(
+    ["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens", "service_tier"]
+)
+details = st.dictionaries(st.sampled_from(["cached_tokens", "audio_tokens", "reasoning_tokens"]), junk)
+usages = st.builds(
+    lambda plain, more: plain | more,
+    st.dictionaries(fields, counts | junk),
+    st.dictionaries(
+        st.sampled_from(["prompt_tokens_details", "input_tokens_details", "cache_creation"]), details | junk
+    ),
+)
+
+
+@given(
+    st.sampled_from(list(Endpoint)),
+    st.sampled_from(["gpt-4o", "claude-sonnet-4-5", "mine", "", "openai/", "/", "whisper-1"]) | st.text(max_size=5),
+    usages | junk,
+    st.floats(0, 1e12),
+    st.sampled_from(["usd", "usd + 0.01*seconds", "1e12*usd + 1e12*seconds"]),
+)
+def test_bills_are_never_negative_nor_nonsense(
+    endpoint: Endpoint, model: str, usage: Any, seconds: float, cost: str
+) -> None:
+    bill = METERS[cost].bill(endpoint, model, usage, seconds)
+    assert 0 <= bill.cost < math.inf
+    assert bill.usd is None or 0 <= bill.usd < math.inf
+    assert bill.seconds == seconds
+    assert (bill.usd is None) == (bill.source == "seconds")
+    assert bill.usd is not None or bill.cost > 0 or seconds < 1e-300
+
+
+METERS = {cost: Meter(cost) for cost in ("usd", "usd + 0.01*seconds", "1e12*usd + 1e12*seconds")}
+
+
+# What a cost is.
+
+
+@pytest.mark.parametrize(
+    ("cost", "weights"),
+    [
+        ("usd", Weights(1, 0)),
+        ("seconds", Weights(None, 1)),
+        ("usd + 0.01*seconds", Weights(1, 0.01)),
+        (" 1e-2 * seconds+2*usd ", Weights(2, 0.01)),
+        ("1e+3*seconds + usd", Weights(1, 1000)),
+        ({"usd": 1, "seconds": 0.5}, Weights(1, 0.5)),
+        ({"usd": 0, "seconds": 1}, Weights(0, 1)),
+        (Weights(1, 1), Weights(1, 1)),
+    ],
+)
+def test_costs_are_read(cost: Any, weights: Weights) -> None:
+    assert Meter(cost).weights == weights
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        *(
+            "",
+            "euro",
+            "usd +",
+            "usd usd",
+            "usd + usd",
+            "usd - seconds",
+            "-1*usd",
+            "usd*2",
+            "nan*usd",
+            "1e13*usd",
+            "0*usd",
+        ),
+        *({}, {"euro": 1}, {"usd": -1}, {"usd": math.nan}, {"usd": True}, {"usd": "1"}, {"usd": 0, "seconds": 0}),
+        *(None, 3, ["usd"], "1e*usd", "..*usd"),
+    ],
+)
+def test_costs_that_are_none(cost: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"cost|weight"):
+        Meter(cost)
+
+
+def test_a_blend() -> None:
+    bill = Meter("2*usd + 0.1*seconds").bill(Endpoint.CHAT, "gpt-4o", CHAT, 3)
+    assert bill.cost == pytest.approx(2 * 0.0035 + 0.3)
+    unknown = Meter("2*usd + 0.1*seconds", fallback=0.5).bill(Endpoint.CHAT, "mine", CHAT, 3)
+    assert unknown.cost == pytest.approx(2 * 0.5 * 3 + 0.3)
+
+
+def test_dollars_can_be_counted_and_not_weighed() -> None:
+    bill = Meter({"usd": 0, "seconds": 1}).bill(Endpoint.CHAT, "gpt-4o", CHAT, 3)
+    assert (bill.usd, bill.cost) == (0.0035, 3.0)
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "1", None, True, 1e13])
+def test_seconds_are_checked(seconds: Any) -> None:
+    for own in (METER, Meter("seconds")):
+        with pytest.raises(InvalidInput, match="seconds must be a number from 0"):
+            own.bill(Endpoint.CHAT, "gpt-4o", CHAT, seconds)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"prices": {"m": 3}}, r"prices of model m must be dollars per million tokens such as .* not 3"),
+        ({"prices": {"m": {"output": 3}}}, "must be dollars per million tokens"),
+        (
+            {"prices": {"m": {"input": 3, "ouput": 3}}},
+            "prices of model m name 'ouput'; kinds of tokens are input, output",
+        ),
+        ({"prices": {"m": {"input": -3}}}, "the price of model m for input must be a number from 0"),
+        ({"prices": {"m": {"input": math.nan}}}, "must be a number from 0"),
+        ({"prices": {"m": {"input": "3"}}}, "must be a number from 0"),
+        ({"fallback": 0}, "fallback must not be 0"),
+        ({"fallback": -1}, "fallback, in dollars per second, must be a number from 0"),
+        ({"fallback": "seconds"}, "fallback, in dollars per second, must be a number from 0"),
+        ({"fallback": {"output": 1}}, "prices of the fallback must be"),
+        ({"provider": "nobody at all"}, "provider 'nobody at all' is none that genai-prices knows"),
+    ],
+)
+def test_settings_are_checked(options: Any, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        Meter(**options)
+
+
+def test_models_have_names() -> None:
+    with pytest.raises(InvalidInput, match="model must be a name"):
+        METER.bill(Endpoint.CHAT, None, CHAT, 1)  # type: ignore[arg-type]
+
+
+def test_prices_are_not_rounded_on_the_way() -> None:
+    price = Meter(prices={"m": {"input": 0.1}}).prices["m"]
+    assert price.input_mtok == Decimal("0.1")
+
+
+# Packages and the network.
+
+
+def test_without_the_package_dollars_are_refused_and_seconds_are_not() -> None:
+    code = """
+import sys
+sys.modules["genai_prices"] = None
+from knapcache import Endpoint, MissingExtra
+from knapcache.price import Meter
+print(Meter("seconds").bill(Endpoint.CHAT, "gpt-4o", None, 2).cost)
+try:
+    Meter("usd")
+except MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["2.0", "dollars are counted with genai-prices: pip install 'knapcache[price]'"]
+
+
+def test_the_package_is_loaded_when_dollars_are_asked_for_and_never_before() -> None:
+    code = "import sys, knapcache.price; knapcache.price.Meter('seconds'); print('genai_prices' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", never)
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    own = Meter(base_url="https://api.openai.com/v1")
+    assert own.bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd == 0.0035
+    assert own.bill(Endpoint.CHAT, "never seen", CHAT, 1).usd is None
