@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.errors import CorruptState, InvalidInput, KnapcacheError, MissingExtra
+    from knapcache.errors import ClusterFailed, CorruptState, InvalidInput, KnapcacheError, MissingExtra
     from knapcache.model import Decision, Selection
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClusterFailed",
     "CorruptState",
     "Decision",
     "InvalidInput",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra"),
+    "errors": ("ClusterFailed", "CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra"),
     "model": ("Decision", "Selection"),
 }
 
