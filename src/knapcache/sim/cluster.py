@@ -20,6 +20,7 @@ import asyncio
 import functools
 import importlib
 import logging
+import socket
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -102,19 +103,21 @@ def _connect(address: str) -> Client:
     if not host or not 0 < port < 2**16:
         raise InvalidInput(f"{address!r} is not the address of a Dask scheduler, which looks like tcp://host:8786")
     try:
+        socket.create_connection((host, port), PATIENCE).close()  # Dask would try a closed port again and again
         # In a thread of its own: the caller may have a loop, as notebooks do.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, _greet(address)).result()
         return distributed.Client(address, timeout=PATIENCE, set_as_default=False, name="knapcache")  # type: ignore[no-untyped-call]
     except (OSError, ImportError) as error:  # nobody there; or a Dask that does not get along with ours
-        raise ClusterFailed(f"no Dask scheduler answers at {address}: {_reason(error)}") from None
+        reason = getattr(error, "strerror", None) or str(error) or "it says nothing"
+        raise ClusterFailed(f"no Dask scheduler answers at {address}: {reason.splitlines()[0]}") from None
     except (MemoryError, ValueError):  # the first bytes of an answer are taken for its length
         raise ClusterFailed(f"what answers at {address} is not a Dask scheduler") from None
 
 
 async def _greet(address: str) -> None:
     """Ask for a sign of life. A Client would wait forever for somebody who takes the call and says nothing."""
-    from distributed.comm import connect
+    from distributed.comm.core import connect
     from distributed.security import Security
 
     async with asyncio.timeout(PATIENCE):
@@ -124,13 +127,6 @@ async def _greet(address: str) -> None:
             await comm.read()
         finally:
             comm.abort()
-
-
-def _reason(error: BaseException) -> str:
-    """What lies below "timed out", such as "Connection refused"."""
-    while below := error.__cause__ or error.__context__:
-        error = below
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
 
 
 def _close(client: Client) -> None:
