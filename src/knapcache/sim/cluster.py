@@ -147,7 +147,7 @@ def _require_equal_code(client: Client, function: Callable[..., Any]) -> str:
     stamp = code_stamp(packages)
     for worker, found in client.run(code_stamp, packages, on_error="return").items():
         if isinstance(found, Exception):
-            raise ClusterFailed(f"worker {worker} cannot run this knapcache: {type(found).__name__}: {found}")
+            raise ClusterFailed(f"worker {worker} cannot run this knapcache: {found}")
         if found != stamp:
             raise ClusterFailed(f"worker {worker} runs knapcache {found}, but here it is {stamp}: install the same")
     return stamp
