@@ -28,7 +28,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-import knapcache
 from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra
 from knapcache.kernel import source_digest
 from knapcache.sim.executors import Parcel
@@ -161,8 +160,9 @@ def _packages(function: Callable[..., Any]) -> tuple[str, ...]:
 def code_stamp(packages: tuple[str, ...]) -> str:
     """Version of knapcache, and a digest of the sources of these packages, as far as they have any."""
     files = [getattr(importlib.import_module(name), "__file__", None) for name in packages]
+    version = importlib.import_module("knapcache").__version__  # by name: layers point one way
     digests = [source_digest(Path(file).resolve().parent).hex()[:8] for file in files if file]
-    return f"{knapcache.__version__} ({' '.join(digests)})"
+    return f"{version} ({' '.join(digests)})"
 
 
 def _run_sent(k: int, parcel: Parcel[Result], stamp: str) -> Result:
