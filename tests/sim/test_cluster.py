@@ -108,8 +108,8 @@ def note(folder: Path, k: int) -> None:
 
 def test_rows_are_those_of_this_machine(address: str) -> None:
     with Dask(address) as cluster:
-        there = [replay_grid(TRACE, ["lru", "static"], ["10%", 60, "50%"], jobs=cluster) for _ in range(2)]
-    here = replay_grid(TRACE, ["lru", "static"], ["10%", 60, "50%"], jobs=1)
+        there = [replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=cluster) for _ in range(2)]
+    here = replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=1)
     assert timeless(there[0]) == timeless(there[1]) == timeless(here)
 
 
