@@ -14,6 +14,7 @@ from knapcache.policy import registry
 
 def test_names() -> None:
     assert sorted(knapcache.__all__) == [
+        "ClusterFailed",
         "CorruptState",
         "Decision",
         "Endpoint",

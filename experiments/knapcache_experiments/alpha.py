@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache.sim.theory import oracle_call_bound
 from knapcache_experiments.cells import Cell, must_have, row, run_cells
@@ -30,7 +31,7 @@ class AlphaSettings(PaperSettings):
     policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy"), "policies that have an α")
 
 
-def run(settings: AlphaSettings, jobs: int | None) -> Outcome:
+def run(settings: AlphaSettings, jobs: Jobs) -> Outcome:
     """Run every policy with every α."""
     must_have("alpha", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx"))
     figure, (left, right) = new_figure(2, width=5.2)

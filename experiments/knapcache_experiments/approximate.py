@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import Cell, Result, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
@@ -40,7 +41,7 @@ def describe(group: list[Result], beta: float) -> dict[str, float]:
     }
 
 
-def run(settings: ApproximateSettings, jobs: int | None) -> Outcome:
+def run(settings: ApproximateSettings, jobs: Jobs) -> Outcome:
     """Run VSOCB with every β."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()

@@ -21,6 +21,7 @@ from knapcache.policy import registry
 from knapcache.policy.contract import Policy
 from knapcache.policy.vsocb import VSOCB
 from knapcache.sim import theory
+from knapcache.sim.executors import Jobs
 from knapcache.sim.replay import replay
 from knapcache.sim.sweep import sweep
 from knapcache.sim.synthetic import Queries
@@ -156,7 +157,7 @@ def must_have(option: str, policies: Iterable[str], having: Collection[str]) -> 
             raise InvalidInput(f"{policy} has no {option}; those that have are {', '.join(sorted(having))}")
 
 
-def run_cells(cells: list[Cell], jobs: int | None, title: str) -> list[list[Result]]:
+def run_cells(cells: list[Cell], jobs: Jobs, title: str) -> list[list[Result]]:
     """All cells, grouped by row: same policy and labels, one result a repeat."""
     for cell in cells:
         if cell.policy != AS_PRINTED:

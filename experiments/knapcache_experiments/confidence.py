@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import Cell, must_have, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
@@ -22,7 +23,7 @@ class ConfidenceSettings(PaperSettings):
     policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy", "berkeley", "berkeley-multi"), "policies that have a γ")
 
 
-def run(settings: ConfidenceSettings, jobs: int | None) -> Outcome:
+def run(settings: ConfidenceSettings, jobs: Jobs) -> Outcome:
     """Run every policy with every γ."""
     must_have("gamma", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx", "offline", "berkeley", "berkeley-multi"))
     figure, (axes,) = new_figure()

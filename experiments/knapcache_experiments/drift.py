@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import Cell, Result, mean_and_error, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
@@ -35,7 +36,7 @@ def excess(group: list[Result]) -> dict[str, float | None]:
     return mean_and_error("excess", shares)
 
 
-def run(settings: DriftSettings, jobs: int | None) -> Outcome:
+def run(settings: DriftSettings, jobs: Jobs) -> Outcome:
     """Run every policy with every number of changes."""
     figure, (axes,) = new_figure()
     cells = [

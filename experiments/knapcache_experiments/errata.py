@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
@@ -25,7 +26,7 @@ class ErrataSettings(PaperSettings):
     """Errata."""
 
 
-def run(settings: ErrataSettings, jobs: int | None) -> Outcome:
+def run(settings: ErrataSettings, jobs: Jobs) -> Outcome:
     """Run the printed algorithm with ever more repairs, then the repaired one."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache.sim.synthetic import Workload
 from knapcache_experiments.cells import Cell, row, run_cells
@@ -72,7 +73,7 @@ class Figure1Settings(PaperSettings):
             raise InvalidInput(f"gamma must be between 0 and 1, not {self.gamma}")
 
 
-def run(settings: Figure1Settings, jobs: int | None) -> Outcome:
+def run(settings: Figure1Settings, jobs: Jobs) -> Outcome:
     """Run every policy, draw regret over rounds."""
     figure, (axes,) = new_figure()
     workload = settings.workload()

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import as_png
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class Experiment(Generic[S]):
     """One line for the list; the module's docstring is the long text."""
     text: str
     settings: type[S]
-    run: Callable[[S, int | None], Outcome]
-    """Settings and number of processes → outcome."""
+    run: Callable[[S, Jobs], Outcome]
+    """Settings and where to run → outcome."""
     quick: Mapping[str, Any]
     """Settings of a run of seconds, for --quick."""
 

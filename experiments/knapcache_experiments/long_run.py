@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache_experiments.cells import Cell, Result, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
@@ -43,7 +44,7 @@ def slope(group: list[Result], fit_from: int) -> float | None:
     return float(np.polyfit(np.log(rounds[tail]), np.log(mean[tail]), 1)[0])
 
 
-def run(settings: LongRunSettings, jobs: int | None) -> Outcome:
+def run(settings: LongRunSettings, jobs: Jobs) -> Outcome:
     """Run long, fit slopes."""
     figure, (axes,) = new_figure()
     workload = settings.workload()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
 from knapcache_experiments.figure_1 import PaperSettings
@@ -26,7 +27,7 @@ class OneHitSettings(PaperSettings):
     )
 
 
-def run(settings: OneHitSettings, jobs: int | None) -> Outcome:
+def run(settings: OneHitSettings, jobs: Jobs) -> Outcome:
     """Run every policy with every share."""
     figure, (left, right) = new_figure(2, width=5.2)
     cells = [

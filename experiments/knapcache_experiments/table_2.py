@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache.sim.synthetic import Queries, popularity
 from knapcache.sim.trace import Trace
@@ -148,7 +149,7 @@ def name(row: dict[str, Any]) -> str:
     return str(row["policy"]) + (f", γ = {row['gamma']:g}" if row["gamma"] is not None else "")
 
 
-def run(settings: Table2Settings, jobs: int | None) -> Outcome:
+def run(settings: Table2Settings, jobs: Jobs) -> Outcome:
     """Run every policy, compare total cost, draw cumulative cost."""
     figure, (left, right) = new_figure(2, width=5.8)
     prompts = Prompts(traces_directory() / FILE, settings.queries, settings.rounds, settings.arrivals, settings.unit)

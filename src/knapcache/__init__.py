@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.errors import CorruptState, InvalidInput, KnapcacheError, MissingExtra, Uncacheable
+    from knapcache.errors import ClusterFailed, CorruptState, InvalidInput, KnapcacheError, MissingExtra, Uncacheable
     from knapcache.model import Decision, Endpoint, Selection
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClusterFailed",
     "CorruptState",
     "Decision",
     "Endpoint",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra", "Uncacheable"),
+    "errors": ("ClusterFailed", "CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra", "Uncacheable"),
     "model": ("Decision", "Endpoint", "Selection"),
 }
 

@@ -4,6 +4,7 @@ KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
 ├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
+├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
 └── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 """
 
@@ -33,6 +34,10 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
+
+
+class ClusterFailed(KnapcacheError):  # noqa: N818
+    """A cluster cannot do the work."""
 
 
 class CorruptState(KnapcacheError):  # noqa: N818

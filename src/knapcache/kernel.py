@@ -85,7 +85,7 @@ def identity(value: object, above: tuple[object, ...] = ()) -> str:
 
 
 @functools.cache
-def _source_digest(root: Path) -> bytes:
+def source_digest(root: Path) -> bytes:
     """A digest of the source files of a package, or of a plain directory of scripts without what lies below it."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py") if (root / "__init__.py").exists() else root.glob("*.py")):
@@ -169,7 +169,7 @@ if COMPILED:
                 self._stamp = None
             else:
                 versions = f"{numba.__version__} {sys.implementation.cache_tag}"
-                digests = b"".join(_source_digest(root) for root in sorted(roots))
+                digests = b"".join(source_digest(root) for root in sorted(roots))
                 self._stamp = hashlib.sha256(versions.encode() + digests).digest()
 
         @property

@@ -13,7 +13,6 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.policy.lru import LRU
-from knapcache.sim import grid
 from knapcache.sim.grid import replay_grid
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
@@ -82,15 +81,6 @@ def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     one, two = (replay_grid(TRACE, POLICIES, ["10%", "30%"], jobs=jobs) for jobs in (1, 2))
     assert timeless(one) == timeless(two)
     assert list(tmp_path.iterdir()) == []  # what was laid down is gone
-
-
-def test_the_trace_is_picked_up_as_it_was(tmp_path: Path) -> None:
-    grid.lay_down(TRACE, tmp_path)
-    again = grid.pick_up(tmp_path)
-    for name in ("keys", "sizes", "costs"):
-        assert np.array_equal(getattr(again, name), getattr(TRACE, name))
-    assert again.ids == TRACE.ids
-    assert grid.pick_up(tmp_path) is again
 
 
 class Drawing(LRU):

@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from knapcache.cli import running
 from knapcache.cli.output import directory, print_table
-from knapcache.errors import InvalidInput, KnapcacheError
+from knapcache.errors import ClusterFailed, InvalidInput, KnapcacheError
 
 if TYPE_CHECKING:
     from knapcache_experiments.framework import Experiment
@@ -64,7 +65,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="directory for NAME.json and NAME.png; made if missing",
     )
     parser.add_argument("--quick", action="store_true", help="a run of seconds: fewer rounds and repeats")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
+    running.add_options(parser)
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -93,11 +94,16 @@ def _reader(default: Any) -> Callable[[str], Any]:
 
 
 def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) -> None:
-    """One after the other; one that fails, for want of data say, does not keep the others from running."""
+    """One after the other; one that fails, for want of data say, does not keep the others from running.
+
+    A cluster that fails does: they would all wait for it in vain.
+    """
     failed = []
     for experiment in experiments:
         try:
             run_one(experiment, args)
+        except ClusterFailed:
+            raise
         except KnapcacheError as error:
             failed.append(str(error))
     if failed:
@@ -112,7 +118,8 @@ def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
     fields = {field.name for field in dataclasses.fields(experiment.settings)}
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
     out = OutputDirectory(args.out)
-    outcome = experiment.run(settings, args.jobs)
+    with running.jobs(args) as jobs:
+        outcome = experiment.run(settings, jobs)
     paths = out.write(as_files(experiment.name, settings, outcome))  # first: whoever reads the table may have gone
     print_table(outcome.rows, title=f"{experiment.name}: {experiment.summary}")
     print(*paths, sep="\n")

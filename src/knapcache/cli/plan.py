@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import reading
+from knapcache.cli import reading, running
 from knapcache.cli.output import directory, print_table
 
 HELP = "find out how large a cache pays, from a log"
@@ -74,8 +74,9 @@ def execute(args: argparse.Namespace) -> None:
         report.require_drawing()
     folder = OutputDirectory(args.out) if args.out is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    trace = reading.read(args, rules)
-    plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=args.jobs)
+    with running.jobs(args) as jobs:
+        trace = reading.read(args, rules)
+        plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
     paths = folder.write(report.files(plan, args.trace.name)) if folder else []
     text = summary.record(plan, args.trace.name)
     if args.json == "-":

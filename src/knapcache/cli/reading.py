@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from knapcache.cli import running
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add_file(parser: argparse.ArgumentParser, metavar: str) -> None:
     """The file, and how its replays run."""
     option = parser.add_argument
     option("trace", metavar=metavar, type=Path, help="file to read, plain or compressed with gzip or zstd")
-    option("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
+    running.add_options(parser)
     option("--seed", type=int, metavar="N", default=0, help="seed of policies that draw and of samples (default: 0)")
 
 

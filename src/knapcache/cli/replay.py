@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import reading
+from knapcache.cli import reading, running
 from knapcache.cli.output import print_table
 
 HELP = "replay a log against policies and sizes"
@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   knapcache replay trace.csv.gz --policy lru,gdsf-cost,vsocb-lazy --capacity 10%,30%
   knapcache replay calls.jsonl --prices 2.5,10 --policy lru,static --capacity 4GB --json rows.json
   knapcache replay trace.parquet --key prompt_hash --size bytes --cost usd --policy lru --capacity 64MB
+  knapcache replay trace.csv.gz --policy lru,vsocb-lazy --capacity 1%,10%,50% --scheduler tcp://host:8786
 """
 
 
@@ -51,7 +52,8 @@ def execute(args: argparse.Namespace) -> None:
     policies = reading.words(args.policy)
     capacities = choices(policies, reading.words(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    rows = replay_grid(reading.read(args, rules), policies, capacities, seed=args.seed, jobs=args.jobs)
+    with running.jobs(args) as jobs:  # a cluster that is not there is missed before the trace is read
+        rows = replay_grid(reading.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
     if args.json == "-":
         print(text)

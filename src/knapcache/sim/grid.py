@@ -1,18 +1,15 @@
 """A trace against policies and capacities: every pair is replayed, and makes a row.
 
-Cells run in other processes. The trace does not travel with them: it is laid down once as arrays in a temporary
-directory, and every process maps them, so that all share one copy in memory.
+Cells run where an executor runs them: in the processes of this machine, or on a cluster. The trace does not travel with
+them, but once to each place (executors.py).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +17,10 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.sim.capacity import Capacity
+from knapcache.sim.executors import Jobs, executor
 from knapcache.sim.replay import replay
-from knapcache.sim.sweep import processes, sweep
+from knapcache.sim.sweep import sweep
 from knapcache.sim.trace import Trace
-
-ARRAYS = ("keys", "sizes", "costs")
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def replay_grid(
     capacities: Sequence[Capacity | str | int],
     *,
     seed: int = 0,
-    jobs: int | None = None,
+    jobs: Jobs = None,
 ) -> list[dict[str, Any]]:
     """One row for each capacity and policy, in that order.
 
@@ -58,16 +54,11 @@ def replay_grid(
     return replay_cells([trace], [Cell(policy, room, seed) for room in rooms for policy in policies], jobs=jobs)
 
 
-def replay_cells(traces: Sequence[Trace], cells: Sequence[Cell], *, jobs: int | None = None) -> list[dict[str, Any]]:
+def replay_cells(traces: Sequence[Trace], cells: Sequence[Cell], *, jobs: Jobs = None) -> list[dict[str, Any]]:
     """One row for each cell."""
-    if processes(jobs, len(cells)) == 1:
-        return sweep(functools.partial(run_cell, traces), cells, jobs=1, title="replay")
-    with tempfile.TemporaryDirectory(prefix="knapcache-") as root:
-        folders = [Path(root, str(k)) for k in range(len(traces))]
-        for trace, folder in zip(traces, folders, strict=True):
-            folder.mkdir()
-            lay_down(trace, folder)
-        return sweep(functools.partial(run_cell, folders), cells, jobs=jobs, title="replay")
+    # Times and names stay here: no policy sees them, and names are slow to send.
+    bare = [Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for trace in traces]
+    return sweep(run_cell, cells, shared=(bare,), jobs=jobs, title="replay")
 
 
 def require_use(trace: Trace) -> None:
@@ -81,7 +72,7 @@ def require_use(trace: Trace) -> None:
 
 
 def choices(
-    policies: Sequence[str], capacities: Sequence[Capacity | str | int], seed: int, jobs: int | None
+    policies: Sequence[str], capacities: Sequence[Capacity | str | int], seed: int, jobs: Jobs
 ) -> list[Capacity]:
     """Check all that can be checked without a trace, which may take long to read; the capacities."""
     for k, name in enumerate(policies):
@@ -92,14 +83,13 @@ def choices(
         raise InvalidInput("at least one policy and one capacity must be named")
     if seed < 0:
         raise InvalidInput(f"seed must not be negative, not {seed}")
-    processes(jobs, 1)
+    executor(jobs)
     return [c if isinstance(c, Capacity) else Capacity.parse(str(c)) for c in capacities]
 
 
-def run_cell(traces: Sequence[Trace] | Sequence[Path], cell: Cell) -> dict[str, Any]:
+def run_cell(traces: Sequence[Trace], cell: Cell) -> dict[str, Any]:
     """Replay and account."""
-    where = traces[cell.trace]
-    trace = where if isinstance(where, Trace) else pick_up(where)
+    trace = traces[cell.trace]
     spec = registry.find(cell.policy, bounds=True)
     if isinstance(spec, registry.Bound):
         start = time.perf_counter()
@@ -125,18 +115,3 @@ def run_cell(traces: Sequence[Trace] | Sequence[Path], cell: Cell) -> dict[str, 
         "oracle_calls": calls,
         "seconds": seconds,
     }
-
-
-def lay_down(trace: Trace, folder: Path) -> None:
-    """The arrays of a trace as files."""
-    for name in ARRAYS:
-        np.save(folder / f"{name}.npy", getattr(trace, name))
-    (folder / "ids").write_text(str(trace.ids), encoding="ascii")
-
-
-@functools.lru_cache(maxsize=8)  # mapped, not read: keeping a few costs no memory
-def pick_up(folder: Path) -> Trace:
-    """The trace again, once a process."""
-    # Copy on write, not read-only: kernels are compiled for arrays that may be written, and once is enough.
-    keys, sizes, costs = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS)
-    return Trace(keys, sizes, costs, int((folder / "ids").read_text(encoding="ascii")))

@@ -21,6 +21,7 @@ import numpy as np
 
 from knapcache.policy import registry
 from knapcache.sim.capacity import Range
+from knapcache.sim.executors import Jobs
 from knapcache.sim.grid import Cell, choices, replay_cells, require_use
 from knapcache.sim.sampling import AUTO, Sample, take
 from knapcache.sim.trace import Floats, Ints, Trace
@@ -108,7 +109,7 @@ def make_plan(
     *,
     sample: int | None = AUTO,
     seed: int = 0,
-    jobs: int | None = None,
+    jobs: Jobs = None,
 ) -> Plan:
     """Replay a trace, or a sample of it, with every policy at every budget. Equal seeds give equal plans."""
     wanted = Range.parse(capacities) if isinstance(capacities, str) else capacities

@@ -1,68 +1,38 @@
 """Many independent runs, side by side, with a progress bar.
 
-Work goes through a `concurrent.futures` executor: processes on this machine. Results come back in the order of
-the items, and each item carries its own seed, so the number of processes changes nothing but the time it takes.
+Results come back in the order of the items, and each item carries its own seed, so where they ran, and on how many
+processes, changes nothing but the time it takes.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from knapcache.errors import InvalidInput
+from knapcache.sim.executors import Jobs, Parcel, executor
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def sweep(
-    function: Callable[[Item], Result], items: Sequence[Item], *, jobs: int | None = None, title: str = ""
+    function: Callable[..., Result],
+    items: Sequence[Any],
+    *,
+    shared: tuple[Any, ...] = (),
+    jobs: Jobs = None,
+    title: str = "",
 ) -> list[Result]:
-    """`[function(item) for item in items]`, on `jobs` processes (all cores by default)."""
-    jobs = processes(jobs, len(items))
-    with _bar(title, len(items)) as tick:
-        if jobs == 1:
-            return list(tick(map(function, items)))
-        # Fresh interpreters, not forks: the progress bar runs a thread, and a fork may copy a lock in mid-use.
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            try:
-                with _deaf_to_interrupts():
-                    futures = [pool.submit(function, item) for item in items]
-                return list(tick(future.result() for future in futures))
-            except BaseException:
-                # Nothing is cancelled (as pool.map would): the pool trips over cancelled work whose process then ends.
-                for worker in multiprocessing.active_children():
-                    worker.terminate()
-                raise
+    """`[function(*shared, item) for item in items]`, on all cores, on `jobs` processes, or where an executor runs it.
 
-
-def processes(jobs: int | None, items: int) -> int:
-    """How many processes `sweep` runs on."""
-    if jobs is not None and jobs < 1:
-        raise InvalidInput(f"jobs must be at least 1, not {jobs}")
-    return min(jobs if jobs is not None else os.cpu_count() or 1, max(items, 1))
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which the terminal sends to all of them: their parent ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    What is shared may be large: it travels once to each process, not once for each item.
+    """
+    results = executor(jobs).run(Parcel(function, shared, tuple(items)))
+    with _bar(title, len(items)) as tick, closing(results):
+        return list(tick(results))
 
 
 @contextmanager
