@@ -81,6 +81,12 @@ GDSF_PAPER = "Cherkasova 1998: Improving WWW Proxies Performance with Greedy-Dua
 SPECS = {
     spec.name: spec
     for spec in (
+        Spec(
+            "adaptive",
+            "adaptive:Adaptive",
+            "The default: value per size over a horizon learned from shadow caches",
+            "ours; see docs/policies.md",
+        ),
         Spec("vsocb", "vsocb:VSOCB", "The paper's bandit with an exact knapsack Oracle, repaired", VSOCB_PAPER),
         Spec(
             "vsocb-lazy",
