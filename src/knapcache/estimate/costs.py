@@ -38,8 +38,8 @@ LARGEST_DOUBT = 100.0
 
 @kernel
 def typical(head: Records, room: int) -> float:
-    """a + b·S, never below 0."""
-    return max(0.0, head[0].offset + head[0].slope * room)
+    """What an answer of this size costs: a + b·S, never below 0."""
+    return max(0.0, head[0].offset + head[0].slope * room)  # type: ignore[no-any-return]
 
 
 @kernel

@@ -1,37 +1,41 @@
 """Adaptive, the default: keep what is worth most per unit of room, over a horizon that is learned.
 
-The value of an answer is v = F·Ĉ: requests for it, discounted, times the expected cost of a miss; its density v/S is
-what a unit of room saves by holding it. Three things have to be known for that, and none is a knob:
+The value of an answer is v = F·ρ·Ĉ: requests for it, discounted; the promise that there will be more; the expected cost
+of a miss. Its density v/S is what a unit of room saves by holding it. Nothing of that is a knob:
 
-    how fast to forget, and       a tournament of shadow caches, shadows.py, over the members of members.py; the live cache
-    whom to let in                ranks and admits as the leading member does
-    what the next miss costs      the query's own mean, drawn towards what its size costs as far as costs scatter: costs.py
+    F   counted at eight half-lives at once, discount.py
+    ρ   learned from how many queries with answers of that size came back, promise.py
+    Ĉ   the query's own mean, drawn towards what its size costs as far as costs scatter, costs.py
+
+and which half-life to go by, and whom to let in, is found by a tournament of shadow caches, shadows.py, over the rules
+of members.py. The live cache ranks and admits as the leading member does.
 
 A decision. A hit counts, and raises the answer's key in the heap of residents. A newcomer that fits comes in. One that
-does not fit comes in if the leader's temper says so, and then the least dense go until it fits; nobody goes before the
-room is needed. When the leader changes, residents are ranked anew, all at once; that costs a pass over them, so it waits
-until a quarter as many requests have gone by.
+does not fit comes in if the leader's temper says so, and then the least dense go until it fits; nobody goes before
+the room is needed. When the leader changes, residents are ranked anew, all at once; that is a pass over them, so the
+next change waits until a quarter as many requests have gone by.
 
 A cache of few answers is where density misleads: five large ones may fill it, and which five is a knapsack. While a
-choosy member leads and at most FEW residents would have to be weighed, the exact Oracle decides between them and the
-newcomer. It is asked only if the newcomer is worth more than its room at the price of the least dense resident, for
-otherwise no exchange can gain; and the exchange must gain MARGIN of the newcomer's value, since the newcomer's count has
-just risen by its own request and flatters it. In larger caches the Oracle's set and the heap's differ by less than one
-answer; asking it there changed nothing that could be measured.
+choosy member leads and at most FEW residents are there to be weighed, the exact Oracle decides between them and the
+newcomer. It is asked only if the newcomer is worth more than the room it lacks, at the price of the least dense
+resident: otherwise no exchange can gain. And an exchange must gain MARGIN of the newcomer's value, whose count
+has just risen by its own request and flatters it. Rejected: asking it in larger caches. There the Oracle's set and the
+heap's differ by less than an answer, and following it to the last cent means following the noise in the estimates.
 
-What is remembered of a query outlives its answer. `recycle` gives up the least valuable of some that hold no answer, so
-that the table of ids is bounded and a flood of keys that never return displaces itself, not what is popular.
+What is remembered of a query outlives its answer. `recycle` gives up the least valuable of some that hold no answer,
+so that the table of ids is bounded, and a flood of keys that never return displaces itself and not what is popular.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
+from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen
 from knapcache.kernel import Records, inlined, kernel
 from knapcache.oracle.exact import select
 from knapcache.policy.contract import Requests, enter, evict, settling
@@ -79,6 +83,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     h, q = head[0], rows[i]
     h.t += 1
     count_request(rows, i, h.t)
+    count_return(head, rows, i)
     q.clocked = h.clock
     if not q.resident:
         return False
@@ -103,6 +108,7 @@ def rank(head: Records, rows: Records, i: int) -> None:
 @kernel
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     h, q = head[0], rows[i]
+    count_seen(head, rows, i, room)
     count_cost(head, rows, i, room, cost)
     watch(head, rows, i, h.t)
     follow(head, rows)
@@ -205,8 +211,10 @@ def recycle(head: Records, rows: Records) -> int:
     h = head[0]
     h.gone = 0
     n = rows.shape[0] - 1
-    found, least, looked = -1, np.inf, 0
-    for _ in range(n):
+    found, least = -1, np.inf
+    for looked in range(n):
+        if looked >= LOOK_AT and found >= 0:
+            break
         i = h.hand
         h.hand = (h.hand + 1) % n
         if not rows[i].resident:
@@ -214,16 +222,13 @@ def recycle(head: Records, rows: Records) -> int:
             value = rows[i].recent[SLOW] * cost * 2.0 ** ((rows[i].last - h.t) / HALF_LIVES[SLOW])
             if value < least:
                 found, least = i, value
-        looked += 1
-        if looked >= LOOK_AT and found >= 0:
-            break
     if found < 0:
         found = heap_top(head, rows)
         heap_remove(head, rows, found)
         evict(head, rows, found)
     unwatch(head, rows, found)
     q = rows[found]
-    q.room, q.misses, q.paid, q.last, q.clocked = 0, 0, 0.0, 0, 0.0
+    q.room, q.misses, q.paid, q.last, q.clocked, q.requests = 0, 0, 0.0, 0, 0.0, 0
     for k in range(len(HALF_LIVES)):
         q.recent[k] = 0.0
     return int(found)
@@ -235,6 +240,7 @@ class Adaptive(HeapPolicy):
     head_fields: ClassVar = [
         *HeapPolicy.head_fields,
         *COSTS_HEAD,
+        *PROMISE_HEAD,
         *MEMBERS_HEAD,
         *SHADOWS_HEAD,
         ("t", "i8"),
@@ -242,7 +248,7 @@ class Adaptive(HeapPolicy):
         ("next_look", "i8"),
         ("hand", "i8"),  # where `recycle` looks next
     ]
-    row_fields: ClassVar = [*HeapPolicy.row_fields, *COSTS_ROW, *DISCOUNT_ROW, *MEMBERS_ROW, *SHADOWS_ROW]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, *COSTS_ROW, *DISCOUNT_ROW, *PROMISE_ROW, *MEMBERS_ROW, *SHADOWS_ROW]
     arrive_kernel = arrive
     settle_kernel = settling(admit, heap_release)
     recycle_kernel = recycle
@@ -253,11 +259,11 @@ class Adaptive(HeapPolicy):
         self.head["leader"] = FIRST
 
     @classmethod
-    def for_trace(cls, capacity: int, trace: Requests, *, remember: int | None = None) -> Self:
+    def for_trace(cls, capacity: int, trace: Requests, *, remember: int | None = None, **options: Any) -> Self:
         """For `trace`, with a table for all of its keys, or of `remember` ids that are used again and again."""
         if remember is not None and remember < 1:
             raise InvalidInput(f"remember must be at least 1, not {remember}")
-        return cls(capacity, min(trace.ids, remember or trace.ids))
+        return cls(capacity, min(trace.ids, remember or trace.ids), **options)
 
     def check(self) -> None:
         super().check()

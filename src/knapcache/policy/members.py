@@ -1,12 +1,12 @@
 """The rules that `adaptive` chooses from. Each is a key to keep by, and a temper towards newcomers.
 
-    horizon       log2(F·Ĉ/S) + t_last/H     F requests, each counting half as much every H that follow
-    greedy-dual   L + F·Ĉ/S                  L the key of the last to go, F the requests at the longest half-life
+    horizon       log2 d + t_last/H     d = F·ρ·Ĉ/S: F requests, each counting half as much every H that follow,
+    greedy-dual   L + d                 ρ the promise of one seen once; L the key of the last to go
 
-A horizon's density F·Ĉ/S halves every H requests for all alike, so the order of two answers that nobody asks for never
-changes and the key needs no clock. The longest half-life is LFU with cost and size, the shortest nearly LRU. Greedy-dual
-gives an answer time in proportion to its value where a horizon gives a fixed time for each doubling; it is better
-where popularity fades like 1/age.
+A horizon's densities d halve every H requests, all alike, so the order of two answers that nobody asks for never
+changes, and the key needs no clock. The longest half-life is LFU with cost and size, the shortest nearly LRU.
+Greedy-dual gives an answer time in proportion to its density where a horizon gives a fixed time for each doubling;
+it is better where popularity fades like 1/age.
 
     open     every newcomer comes in
     fair     it must be denser than each of those who would have to go for it
@@ -23,6 +23,7 @@ import math
 
 from knapcache.estimate.costs import cost_of
 from knapcache.estimate.discount import HALF_LIVES
+from knapcache.estimate.promise import promise_of
 from knapcache.kernel import Records, inlined
 
 OPEN, FAIR, CHOOSY = 0, 1, 2
@@ -49,7 +50,7 @@ def key_of(head: Records, rows: Records, i: int, member: int) -> float:
     """By what a member keeps i, as of its last request: the least goes first."""
     q = rows[i]
     k = SPEED[member]
-    density = q.recent[k] * cost_of(head, rows, i) / q.room
+    density = q.recent[k] * promise_of(head, rows, i) * cost_of(head, rows, i) / q.room
     if member == GREEDY_DUAL:
         return q.clocked + density  # type: ignore[no-any-return]
     return math.log2(density) + q.last / HALF_LIVES[k] if density > 0.0 else -math.inf
