@@ -1,0 +1,353 @@
+"""The one thread that writes to a SQLite store: many changes in one transaction, in their order.
+
+`submit` shows a change to readers at once, in `pending`, and queues it. The thread takes what has gathered, as much as
+fits into the log, and commits it whole; then the futures are resolved and the changes leave `pending`, so that a
+reader who looks into `pending` first and into the file second never misses one. There is no waiting for company:
+while one transaction is under way, the next one gathers.
+
+A transaction that fails is tried again change by change, unless the file is locked (each would wait in vain) or
+damaged (it is set aside, and the changes go into the new one). A change that fails still owes its evictions: they are
+hidden from readers, and are the first thing in every transaction until one succeeds.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from knapcache.errors import StoreError
+from knapcache.store.contract import Entry, Totals
+from knapcache.store.file import DAMAGE, SNAPSHOT_ROW, Damaged
+from knapcache.store.hot import Hot
+from knapcache.store.layout import Layout, operation_frames
+from knapcache.store.rows import row_id
+
+RETRY_SECONDS = 1.0  # how soon owed evictions are tried again when nothing else happens
+LEAST_QUEUE = 8 << 20
+
+DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
+INSERT = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COUNT = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
+KEEP_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?, ?)"
+
+
+class Job:
+    """One change on its way."""
+
+    __slots__ = ("evict", "frames", "future", "keys", "put", "refusal", "row", "snapshot", "weight")
+
+    def __init__(
+        self,
+        put: Entry | None,
+        row: tuple[Any, ...] | None,
+        keys: Sequence[bytes],
+        snapshot: tuple[bytes, bytes] | None,
+        refusal: str | None,
+    ) -> None:
+        self.put = put  # None: readers see that the keys are gone
+        self.row = row
+        self.keys = keys  # of all that it changes
+        self.evict = [row_id(key) for key in keys]
+        self.snapshot = snapshot  # seal and bytes
+        self.refusal = refusal
+        self.future: Future[None] = Future()
+        content = len(put.request) + len(put.payload) + sum(map(len, row[8:11])) if put and row else 0
+        state = len(snapshot[1]) if snapshot else 0
+        self.weight = content + state
+        self.frames = operation_frames() * len(self.evict)
+        self.frames += (operation_frames(content) if row else 0) + (operation_frames(state) if snapshot else 0)
+
+
+class Writer:
+    """Owns the writing connection and the thread around it."""
+
+    def __init__(
+        self,
+        path: Path,
+        layout: Layout,
+        counters: Counter[str],
+        reopen: Callable[[Path, object], apsw.Connection],
+        connection: apsw.Connection,
+        hot: Hot,
+    ) -> None:
+        self.pending: dict[bytes, Job] = {}
+        self.totals = Totals(0, 0)
+        self.generation = 0
+        """How often the file was replaced: readers of another generation have to open it anew."""
+        self._path = path
+        self._layout = layout
+        self._counters = counters
+        self._reopen = reopen
+        self._hot = hot
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._most_queued = max(LEAST_QUEUE, 2 * layout.log)
+        self._queued = 0  # bytes
+        self._closed = False
+        self._owed: dict[int, tuple[bytes, Job]] = {}
+        self._suspect = False
+        self._connection: apsw.Connection
+        self._frames: int
+        self._adopt(connection)
+        self._thread = threading.Thread(target=self._run, name="knapcache-writer", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        put: Entry | None = None,
+        row: tuple[Any, ...] | None = None,
+        evict: Sequence[bytes] = (),
+        snapshot: tuple[bytes, bytes] | None = None,
+        refusal: str | None = None,
+    ) -> Future[None]:
+        """Queue a change; what is refused still evicts. More evictions than the log can hold go ahead of the rest."""
+        at_once = self._layout.at_once // 2 // operation_frames()
+        with self._lock:
+            while len(evict) > at_once:
+                self._enqueue(Job(None, None, evict[:at_once], None, None))
+                evict = evict[at_once:]
+            if self._queued > self._most_queued and (row or snapshot):
+                refusal = refusal or f"the disk is too slow: {self._queued} bytes are waiting"
+            keys = [*evict, put.key] if put else evict
+            if refusal:
+                put = row = snapshot = None
+            job = Job(put, row, keys, snapshot, refusal)
+            if self._closed:
+                job.future.set_exception(StoreError("the store is closed"))
+                return job.future
+            self._enqueue(job)
+        return job.future
+
+    def _enqueue(self, job: Job) -> None:
+        for key in job.keys:
+            self.pending[key] = job
+        self._hot.discard(job.keys)
+        self._queued += job.weight
+        self._queue.put(job)
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Rows that cannot be read, known by id only, are to go."""
+        with self._lock:
+            if not self._closed:
+                for k in range(0, len(numbers), 100):
+                    job = Job(None, None, (), None, None)
+                    job.evict = list(numbers[k : k + 100])
+                    job.frames = operation_frames() * len(job.evict)
+                    self._queue.put(job)
+
+    def suspect(self) -> None:
+        """A reader found the tree itself broken: the file is to be set aside."""
+        self._suspect = True
+        self.drop([0])
+
+    def close(self) -> None:
+        """Finish what is queued, empty the log into the file, and stop."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            first: Job | None = None
+            while True:
+                try:
+                    first = first or self._queue.get(timeout=RETRY_SECONDS if self._owed else None)
+                except queue.Empty:
+                    self._commit([])
+                    continue
+                if first is None:
+                    break
+                batch, first, last = self._gather(first)
+                self._commit(batch)
+                if last:
+                    break
+            if self._owed:
+                self._commit([])
+            self._shut()
+        finally:  # after a bug, rather than leave callers waiting
+            with self._lock:
+                self._closed = True
+            while not self._queue.empty():
+                if job := self._queue.get():
+                    job.future.set_exception(StoreError("the writer has stopped"))
+
+    def _gather(self, first: Job) -> tuple[list[Job], Job | None, bool]:
+        """What waits and fits into one transaction; the one that did not fit; and whether the end was seen."""
+        batch, frames = [first], first.frames
+        while True:
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, None, False
+            if job is None:
+                return batch, None, True
+            frames += job.frames
+            if frames > self._layout.at_once:
+                return batch, job, False
+            batch.append(job)
+
+    def _commit(self, batch: list[Job]) -> None:
+        try:
+            if self._suspect:
+                raise apsw.CorruptError("a reader could not follow the tree")
+            refusals = self._transaction(batch)
+        except (*DAMAGE, Damaged) as error:
+            self._replace(batch, error)
+        except apsw.Error as error:
+            if len(batch) > 1 and not isinstance(error, (apsw.BusyError, apsw.LockedError)):
+                for job in batch:
+                    self._commit([job])
+            else:
+                for job in batch:
+                    self._fail(job, error)
+        else:
+            for job, refusal in zip(batch, refusals, strict=True):
+                self._settle(job, refusal)
+
+    def _transaction(self, batch: list[Job]) -> list[str | None]:
+        """Owed evictions and the batch, or nothing. Returns why a change was not made, for each."""
+        owed = list(self._owed)
+        for_owed = self._layout.at_once // operation_frames()
+        while len(owed) > for_owed // 2:
+            self._write(owed[:for_owed], [])
+            owed = list(self._owed)
+        return self._write(owed, batch)
+
+    def _write(self, owed: list[int], batch: list[Job]) -> list[str | None]:
+        frames = operation_frames() * len(owed) + sum(job.frames for job in batch)
+        self._make_room(self._layout.fixed + frames)
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            entries, size = self.totals
+            refusals = []
+            for number in owed:
+                for (room,) in connection.execute(DELETE, (number,)):
+                    entries, size = entries - 1, size - room
+            for job in batch:
+                for number in job.evict:
+                    for (room,) in connection.execute(DELETE, (number,)):
+                        entries, size = entries - 1, size - room
+                refusal = job.refusal
+                if job.row and size + job.row[3] > self._layout.capacity:
+                    refusal = f"no room: {job.row[3]} bytes, {self._layout.capacity - size} left"
+                if not refusal and job.row:
+                    connection.execute(INSERT, job.row)
+                    entries, size = entries + 1, size + job.row[3]
+                if not refusal and job.snapshot:
+                    connection.execute(KEEP_STATE, (SNAPSHOT_ROW, *job.snapshot))
+                refusals.append(refusal)
+            connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self.totals = Totals(entries, size)
+        with self._lock:
+            for number in owed:
+                key, job = self._owed.pop(number)
+                if self.pending.get(key) is job:
+                    del self.pending[key]
+        return refusals
+
+    def _make_room(self, frames: int) -> None:
+        """Empty the log when `frames` more might not fit."""
+        if self._frames + frames > self._layout.frames:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self._frames = 0
+            self._counters["checkpoints"] += 1
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except apsw.Error:  # it was rolled back by whatever went wrong
+                self._counters["failed_rollbacks"] += 1
+
+    def _settle(self, job: Job, refusal: str | None) -> None:
+        with self._lock:
+            self._queued -= job.weight
+            for key in job.keys:
+                if self.pending.get(key) is job:
+                    del self.pending[key]
+        if refusal is None:
+            job.future.set_result(None)
+        else:
+            self._counters["refused"] += 1
+            job.future.set_exception(StoreError(refusal))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        job.put = None
+        with self._lock:
+            self._queued -= job.weight
+            for key, number in zip(job.keys, job.evict, strict=False):
+                if self._maybe_there(number):
+                    self._owed[number] = (key, job)
+                elif self.pending.get(key) is job:
+                    del self.pending[key]
+        self._counters["failed_writes"] += 1
+        job.future.set_exception(StoreError(f"not stored: {error}"))
+
+    def _maybe_there(self, number: int) -> bool:
+        """Owing only what is there keeps the debt bounded while a disk is dead and requests go on."""
+        try:
+            return bool(self._connection.execute("SELECT 1 FROM entries WHERE id = ?", (number,)).fetchall())
+        except apsw.Error:
+            return True
+
+    def _replace(self, batch: list[Job], why: Exception) -> None:
+        """Set the damaged file aside and go on with an empty one."""
+        self._suspect = False
+        self._connection.close(True)
+        try:
+            connection = self._reopen(self._path, why)
+        except (StoreError, OSError, apsw.Error) as error:
+            self._connection = apsw.Connection(":memory:")  # every write fails from now on, and says so
+            for job in batch:
+                self._fail(job, error)
+            return
+        self._counters["set_aside"] += 1
+        self._adopt(connection)
+        self.generation += 1
+        self._hot.clear()
+        with self._lock:
+            for key, owing in self._owed.values():
+                if self.pending.get(key) is owing:
+                    del self.pending[key]
+            self._owed.clear()
+        try:
+            refusals = self._transaction(batch)
+        except (apsw.Error, Damaged) as error:
+            for job in batch:
+                self._fail(job, error)
+        else:
+            for job, refusal in zip(batch, refusals, strict=True):
+                self._settle(job, refusal)
+
+    def _adopt(self, connection: apsw.Connection) -> None:
+        """Write through `connection` from now on."""
+        self._connection = connection
+        self._frames = 0  # the log was emptied when the file was opened
+
+        def committed(_connection: apsw.Connection, _name: str, frames: int) -> int:
+            self._frames = frames
+            return apsw.SQLITE_OK
+
+        connection.set_wal_hook(committed)
+        ((entries, size),) = connection.execute(COUNT)
+        self.totals = Totals(entries, size)
+
+    def _shut(self) -> None:
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error:  # the next owner will find it in the log
+            self._counters["failed_checkpoints"] += 1
+        self._connection.close(True)
