@@ -57,9 +57,7 @@ class Uncounted(MemoryStore):
         return self._entries.pop(key, None) is not None
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced")]
-)
+@pytest.mark.parametrize(("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced")])
 def test_the_suite_notices(broken: type[MemoryStore], check: str) -> None:
     with pytest.raises(AssertionError, match=check):
         check_store(lambda clock: broken(2 << 20, clock=clock))

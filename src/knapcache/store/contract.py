@@ -161,9 +161,6 @@ def checked_key(key: Any) -> bytes:
 def checked(entry: Entry, charge: int) -> Entry:
     """The entry with its numbers as floats, or InvalidInput."""
     checked_key(entry.key)
-    for what in ("request", "payload"):
-        if not isinstance(value := getattr(entry, what), bytes):
-            raise InvalidInput(f"{what} must be bytes, not {_shown(value)}")
     if entry.size != charge:
         raise InvalidInput(f"size must be what the store charges, {charge}, not {entry.size!r}")
     return entry._replace(
@@ -180,6 +177,14 @@ def packed(entry: Entry) -> tuple[bytes, bytes, bytes]:
         return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidInput(f"tenant and model must be text and meta must be JSON: {error}") from None
+
+
+def content(entry: Entry) -> int:
+    """Bytes of all the strings in an entry, or InvalidInput."""
+    request, payload = entry.request, entry.payload
+    if not (isinstance(request, bytes) and isinstance(payload, bytes)):
+        raise InvalidInput(f"request and payload must be bytes, not {_shown(request)} and {_shown(payload)}")
+    return len(request) + len(payload) + sum(map(len, packed(entry)))
 
 
 def _number(what: str, value: Any) -> float:

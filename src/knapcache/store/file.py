@@ -20,6 +20,7 @@ from pathlib import Path
 import apsw
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.store.contract import Totals
 from knapcache.store.layout import PAGE, Layout
 from knapcache.store.rows import Sealer
 
@@ -34,12 +35,17 @@ STEPS: list[tuple[str, ...]] = [
         "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
     ),
 ]
+COUNT = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 FORMAT_ROW, SNAPSHOT_ROW = 1, 2
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """What SQLite raises when a file is not what it should be."""
 # While a file is being opened, a damaged header also looks like an unknown format or a file that may not be written.
 DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, ValueError, TypeError)
+
+
+Opened = tuple[apsw.Connection, Totals]
+"""A connection, and what it found."""
 
 
 class Damaged(Exception):  # noqa: N818 - never leaves the package
@@ -69,7 +75,7 @@ def create(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-def open_database(path: Path, layout: Layout, *, synchronous: str, vfs: str | None, busy: float) -> apsw.Connection:
+def open_database(path: Path, layout: Layout, *, synchronous: str, vfs: str | None, busy: float) -> Opened:
     """The writer's connection to a file that is there, migrated and within its budget; Damaged when hopeless."""
     connection = connect(path, vfs, busy)
     try:
@@ -85,13 +91,14 @@ def open_database(path: Path, layout: Layout, *, synchronous: str, vfs: str | No
             raise Oversize
         _take_blocks(path, layout)
         _only_for_us(path)
+        ((entries, size),) = connection.execute(COUNT)
     except DAMAGE_AT_OPENING as error:
         connection.close(True)
         raise Damaged(str(error)) from error
     except BaseException:
         connection.close(True)
         raise
-    return connection
+    return connection, Totals(entries, size)
 
 
 def _prepare(connection: apsw.Connection) -> None:

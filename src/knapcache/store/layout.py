@@ -91,11 +91,11 @@ class Layout:
         """The division of `budget` bytes."""
         if not isinstance(budget, int) or budget < LEAST_BUDGET:
             raise InvalidInput(f"budget must be at least {LEAST_BUDGET} bytes (1 MiB), not {budget!r}")
-        log = min(max(budget // 12, 192 * KB), 64 * MB)
+        log = min(max(budget // 12, min(budget // 5, 512 * KB)), max(budget // 64, 64 * MB))
         frames = (log * 7 // 8 - 32) // FRAME
         index = _SHM_BLOCK * (1 + log // FRAME // _SHM_FRAMES)
         outbox = budget // 64
-        snapshot_room = min(budget // 32, 16 * MB)
+        snapshot_room = min(budget // 48, 16 * MB)
         pages = (budget - log - index - outbox - _LOCK_FILE) // PAGE
         # A parent has 45 children at least (a third of a page, 15 bytes each).
         depth = next(d for d in range(1, 20) if 45**d >= pages)

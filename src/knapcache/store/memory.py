@@ -23,6 +23,7 @@ from knapcache.store.contract import (
     Totals,
     checked,
     checked_key,
+    content,
     expired,
     matcher,
     packed,
@@ -65,7 +66,7 @@ class MemoryStore:
 
     def charge(self, entry: Entry) -> int:
         """Room the entry takes."""
-        return OVERHEAD + len(entry.request) + len(entry.payload) + sum(map(len, packed(entry)))
+        return OVERHEAD + content(entry)
 
     def get(self, key: bytes) -> Entry | None:
         """The entry under `key`, or None."""

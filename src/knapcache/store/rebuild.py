@@ -22,7 +22,7 @@ def rebuild(path: Path, layout: Layout, sealer: Sealer, *, vfs: str | None, busy
     target = Path(f"{path}.rebuilt")
     target.unlink(missing_ok=True)  # of an earlier attempt that did not end
     create(target)
-    new = open_database(target, layout, synchronous="normal", vfs=vfs, busy=busy)
+    new, _ = open_database(target, layout, synchronous="normal", vfs=vfs, busy=busy)
     old = connect(path, vfs, busy)
     try:
         kept = _copy(old, new, layout, sealer)

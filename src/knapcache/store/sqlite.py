@@ -32,14 +32,16 @@ from knapcache.store.contract import (
     Totals,
     checked,
     checked_key,
+    content,
     matcher,
-    packed,
     wall_clock,
 )
 from knapcache.store.file import (
+    COUNT,
     DAMAGE,
     SNAPSHOT_ROW,
     Damaged,
+    Opened,
     Oversize,
     Ownership,
     checked_path,
@@ -52,7 +54,7 @@ from knapcache.store.hot import Hot
 from knapcache.store.outbox import Outbox
 from knapcache.store.rebuild import rebuild
 from knapcache.store.rows import COLUMNS, HEAD_COLUMNS, Sealer, row_id
-from knapcache.store.writer import COUNT, Writer
+from knapcache.store.writer import Writer
 
 READER_BUSY = 0.05  # a reader only ever waits for a log that is being recovered
 WATCH_SECONDS = 1.0  # how soon another process's replacing of the file is noticed
@@ -130,8 +132,7 @@ class SqliteStore:
 
     def charge(self, entry: Entry) -> int:
         """Room the entry takes in the file, its share of everything around it included."""
-        content = len(entry.request) + len(entry.payload) + sum(map(len, packed(entry)))
-        return arithmetic.charge(content, entry.expires is not None)
+        return arithmetic.charge(content(entry), entry.expires is not None)
 
     # Reading.
 
@@ -282,8 +283,10 @@ class SqliteStore:
             self._writer.submit().exception()
 
     def _writing(self) -> Writer:
+        if self._closed:
+            raise StoreError("the store is closed")
         if self._writer is None:
-            raise NotOwner(f"{self.path} is written by another process" if not self._closed else "the store is closed")
+            raise NotOwner(f"{self.path} is written by another process")
         return self._writer
 
     # Looking around.
@@ -343,6 +346,8 @@ class SqliteStore:
 
     def check(self) -> None:
         """Count anew, read every row, ask SQLite about its own structures, weigh the files."""
+        if self._closed:
+            return
         self.flush()
         books = self.totals()
         for what, found in (("totals", self._rows(COUNT, ())), ("integrity", self._rows("PRAGMA integrity_check", ()))):
@@ -375,14 +380,14 @@ class SqliteStore:
     def _become_owner(self) -> None:
         ownership = Ownership(self.path)
         try:
-            connection = self._open()
+            opened = self._open()
         except BaseException:
             ownership.release()
             raise
         self._ownership = ownership
-        self._writer = Writer(self.path, self.layout, self._counters, self._open_anew, connection, self._hot)
+        self._writer = Writer(self.path, self.layout, self._counters, self._open_anew, opened, self._hot)
 
-    def _open(self) -> apsw.Connection:
+    def _open(self) -> Opened:
         try:
             if not self.path.exists():
                 create(self.path)
@@ -397,10 +402,10 @@ class SqliteStore:
         except (apsw.Error, OSError) as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
 
-    def _open_file(self) -> apsw.Connection:
+    def _open_file(self) -> Opened:
         return open_database(self.path, self.layout, synchronous=self._synchronous, vfs=self._vfs, busy=self._busy)
 
-    def _open_anew(self, path: Path, why: object) -> apsw.Connection:
+    def _open_anew(self, path: Path, why: object) -> Opened:
         set_aside(path, self._keep_damaged, why)
         create(path)
         return self._open_file()

@@ -24,7 +24,7 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.contract import Entry, Totals
-from knapcache.store.file import DAMAGE, SNAPSHOT_ROW, Damaged
+from knapcache.store.file import DAMAGE, SNAPSHOT_ROW, Damaged, Opened
 from knapcache.store.hot import Hot
 from knapcache.store.layout import Layout, operation_frames
 from knapcache.store.rows import row_id
@@ -34,7 +34,6 @@ LEAST_QUEUE = 8 << 20
 
 DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
 INSERT = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-COUNT = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 KEEP_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?, ?)"
 
 
@@ -73,12 +72,12 @@ class Writer:
         path: Path,
         layout: Layout,
         counters: Counter[str],
-        reopen: Callable[[Path, object], apsw.Connection],
-        connection: apsw.Connection,
+        reopen: Callable[[Path, object], Opened],
+        opened: Opened,
         hot: Hot,
     ) -> None:
         self.pending: dict[bytes, Job] = {}
-        self.totals = Totals(0, 0)
+        self.totals: Totals
         self.generation = 0
         """How often the file was replaced: readers of another generation have to open it anew."""
         self._path = path
@@ -95,7 +94,7 @@ class Writer:
         self._suspect = False
         self._connection: apsw.Connection
         self._frames: int
-        self._adopt(connection)
+        self._adopt(opened)
         self._thread = threading.Thread(target=self._run, name="knapcache-writer", daemon=True)
         self._thread.start()
 
@@ -308,14 +307,14 @@ class Writer:
         self._suspect = False
         self._connection.close(True)
         try:
-            connection = self._reopen(self._path, why)
-        except (StoreError, OSError, apsw.Error) as error:
+            opened = self._reopen(self._path, why)
+        except (StoreError, OSError, apsw.Error, Damaged) as error:
             self._connection = apsw.Connection(":memory:")  # every write fails from now on, and says so
             for job in batch:
                 self._fail(job, error)
             return
         self._counters["set_aside"] += 1
-        self._adopt(connection)
+        self._adopt(opened)
         self.generation += 1
         self._hot.clear()
         with self._lock:
@@ -332,18 +331,16 @@ class Writer:
             for job, refusal in zip(batch, refusals, strict=True):
                 self._settle(job, refusal)
 
-    def _adopt(self, connection: apsw.Connection) -> None:
-        """Write through `connection` from now on."""
-        self._connection = connection
+    def _adopt(self, opened: Opened) -> None:
+        """Write through this connection from now on."""
+        self._connection, self.totals = opened
         self._frames = 0  # the log was emptied when the file was opened
 
         def committed(_connection: apsw.Connection, _name: str, frames: int) -> int:
             self._frames = frames
             return apsw.SQLITE_OK
 
-        connection.set_wal_hook(committed)
-        ((entries, size),) = connection.execute(COUNT)
-        self.totals = Totals(entries, size)
+        self._connection.set_wal_hook(committed)
 
     def _shut(self) -> None:
         try:
