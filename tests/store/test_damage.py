@@ -87,14 +87,14 @@ def harmed(content: bytes, rng: random.Random) -> bytes:
     return b"".join(pages)
 
 
-def flip(crashed: Path, tmp_path: Path, rounds: int, seed: int) -> list[int]:
+def flip(crashed: Path, quick_path: Path, rounds: int, seed: int) -> list[int]:
     rng = random.Random(seed)
     written = {suffix: Path(f"{crashed}{suffix}").read_bytes() for suffix in ("", "-wal")}
     end = len(written["-wal"].rstrip(b"\0"))  # what lies behind was only reserved
     written["-wal"] = written["-wal"][:end]
     found = []
     for k in range(rounds):
-        folder = tmp_path / f"round{k}"
+        folder = quick_path / f"round{k}"
         folder.mkdir()
         path = folder / "answers.db"
         which = rng.choice(["", "-wal"])
@@ -110,8 +110,8 @@ def flip(crashed: Path, tmp_path: Path, rounds: int, seed: int) -> list[int]:
     return found
 
 
-def test_flipped_bits(crashed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = flip(crashed, tmp_path, 150, 0)
+def test_flipped_bits(crashed: Path, quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = flip(crashed, quick_path, 300, 0)
     assert max(found) == NAMES, "harmless damage cost an answer in every round"
     assert min(found) < NAMES, "no damage was done"
     assert "set aside" in caplog.text
@@ -119,8 +119,8 @@ def test_flipped_bits(crashed: Path, tmp_path: Path, caplog: pytest.LogCaptureFi
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_flipped_bits_for_long(crashed: Path, tmp_path: Path, seed: int) -> None:
-    flip(crashed, tmp_path, 1000, seed)
+def test_flipped_bits_for_long(crashed: Path, quick_path: Path, seed: int) -> None:
+    flip(crashed, quick_path, 1000, seed)
 
 
 def test_damage_under_a_running_store(tmp_path: Path) -> None:

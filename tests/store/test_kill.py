@@ -97,11 +97,11 @@ def changes(ledger: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
     return begun, acknowledged
 
 
-def storm(tmp_path: Path, kills: int, seed: int) -> int:
+def storm(folder: Path, kills: int, seed: int) -> int:
     rng = random.Random(seed)
-    path, state, written = tmp_path / "answers.db", {}, 0
+    path, state, written = folder / "answers.db", {}, 0
     for k in range(kills):
-        ledger = tmp_path / f"ledger-{k}"
+        ledger = folder / f"ledger-{k}"
         killed(path, ledger, k, rng)
         assert files_bytes(path) <= BUDGET
         store = SqliteStore(path, BUDGET)
@@ -124,11 +124,11 @@ def storm(tmp_path: Path, kills: int, seed: int) -> int:
     return written
 
 
-def test_killed_while_writing(tmp_path: Path) -> None:
-    assert storm(tmp_path, 20, 1) > 100
+def test_killed_while_writing(quick_path: Path) -> None:
+    assert storm(quick_path, 20, 1) > 100
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_while_writing_for_long(tmp_path: Path, seed: int) -> None:
-    assert storm(tmp_path, 250, seed) > 1000
+def test_killed_while_writing_for_long(quick_path: Path, seed: int) -> None:
+    assert storm(quick_path, 250, seed) > 1000

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import apsw
 
@@ -418,6 +418,12 @@ class SqliteStore:
         """What others handed over, taken out. The owner's cache settles it like an answer of its own."""
         self._writing()
         return self._outbox.drain()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Commit what is queued, and let go of the files."""
