@@ -103,9 +103,6 @@ def open_database(path: Path, layout: Layout, *, synchronous: str, vfs: str | No
 
 def _prepare(connection: apsw.Connection) -> None:
     """Recognise the file, bring it to the newest format, and make sure that it is what we would have made."""
-    connection.pragma("page_size", PAGE)  # has an effect on an empty file only
-    if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreError("the file system cannot share memory between processes, which a write-ahead log needs")
     known = connection.pragma("application_id")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     if tables and known != APPLICATION and not {"entries", "state"} <= tables:
@@ -113,6 +110,9 @@ def _prepare(connection: apsw.Connection) -> None:
     version = _format(connection, empty=not tables)
     if version > len(STEPS):
         raise StoreError(f"written by a newer version (format {version}, this one knows {len(STEPS)}): untouched")
+    connection.pragma("page_size", PAGE)  # has an effect on an empty file only
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise StoreError("the file system cannot share memory between processes, which a write-ahead log needs")
     if version < len(STEPS):
         _migrate(connection, version)
     if _schema(connection) != _expected_schema() or connection.pragma("page_size") != PAGE:

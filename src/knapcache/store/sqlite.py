@@ -378,7 +378,10 @@ class SqliteStore:
         return self.owner
 
     def _become_owner(self) -> None:
-        ownership = Ownership(self.path)
+        try:
+            ownership = Ownership(self.path)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be opened: {error}") from error
         try:
             opened = self._open()
         except BaseException:

@@ -155,8 +155,9 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        batch: list[Job] = []
+        first: Job | None = None
         try:
-            first: Job | None = None
             while True:
                 try:
                     first = first or self._queue.get(timeout=RETRY_SECONDS if self._owed else None)
@@ -172,12 +173,20 @@ class Writer:
             if self._owed:
                 self._commit([])
             self._shut()
-        finally:  # after a bug, rather than leave callers waiting
-            with self._lock:
-                self._closed = True
-            while not self._queue.empty():
-                if job := self._queue.get():
-                    job.future.set_exception(StoreError("the writer has stopped"))
+        finally:
+            self._abandon([*batch, first] if first else batch)
+
+    def _abandon(self, jobs: list[Job]) -> None:
+        """Nothing is written any more. After a bug, that is better than callers who wait for ever."""
+        with self._lock:
+            self._closed = True
+        while not self._queue.empty():
+            if job := self._queue.get():
+                jobs.append(job)
+        for job in jobs:
+            if not job.future.done():
+                job.put = None
+                job.future.set_exception(StoreError("the writer has stopped"))
 
     def _gather(self, first: Job) -> tuple[list[Job], Job | None, bool]:
         """What waits and fits into one transaction; the one that did not fit; and whether the end was seen."""
@@ -292,7 +301,8 @@ class Writer:
                     self._owed[number] = (key, job)
                 elif self.pending.get(key) is job:
                     del self.pending[key]
-        self._counters["failed_writes"] += 1
+        if job.evict or job.snapshot:  # `flush` writes nothing of its own
+            self._counters["failed_writes"] += 1
         job.future.set_exception(StoreError(f"not stored: {error}"))
 
     def _maybe_there(self, number: int) -> bool:
