@@ -18,7 +18,7 @@ def key_of(name: object) -> bytes:
 
 
 def content(name: object, n: int) -> bytes:
-    """n bytes that follow from the name, so that a reader can tell the right answer from a wrong one."""
+    """As many bytes that follow from the name, so that a reader can tell the right answer from a wrong one."""
     return hashlib.shake_128(repr(name).encode()).digest(n)
 
 

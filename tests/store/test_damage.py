@@ -9,10 +9,10 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.store.helpers import entry_of, key_of, right, spawn
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite import SqliteStore
-from tests.store.helpers import entry_of, key_of, right, spawn
 
 BUDGET = 1 << 20
 NAMES = 24
@@ -42,7 +42,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def used(path: Path, store: SqliteStore, rng: random.Random) -> int:
+def used(store: SqliteStore, rng: random.Random) -> int:
     """Use the store as a cache would; returns how many answers it still had."""
     found = 0
     for name in range(NAMES):
@@ -101,10 +101,10 @@ def flip(crashed: Path, quick_path: Path, rounds: int, seed: int) -> list[int]:
         for suffix, content in written.items():
             Path(f"{path}{suffix}").write_bytes(harmed(content, rng) if suffix == which else content)
         store = SqliteStore(path, BUDGET, memory=rng.choice([0, None]))
-        found.append(used(path, store, rng))
+        found.append(used(store, rng))
         store.close()
         again = SqliteStore(path, BUDGET)
-        used(path, again, rng)
+        used(again, rng)
         again.close()
         shutil.rmtree(folder)
     return found
@@ -142,7 +142,7 @@ def test_damage_under_a_running_store(tmp_path: Path) -> None:
                     file.seek(place); byte = file.read(1); file.seek(place); file.write(bytes([byte[0] ^ 16]))
         """
         assert spawn(harm).communicate()[1] == ""
-        used(path, store, rng)
+        used(store, rng)
         store.close()
 
 

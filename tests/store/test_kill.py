@@ -1,5 +1,8 @@
-"""kill -9 at any moment: what is on disk is what a first part of the changes made, in their order, and that part holds
-every change that was acknowledged. So no answer is wrong, none that was promised is lost, and the books agree."""
+"""Killed with -9 at any moment.
+
+What is on disk is what a first part of the changes made, in their order, and that part holds every change that was
+acknowledged. So no answer is wrong, none that was promised is lost, and the books agree.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.store.helpers import files_bytes, right, spawn
 
 from knapcache.store.sqlite import SqliteStore
-from tests.store.helpers import files_bytes, right, spawn
 
 BUDGET = 2 << 20
 
-# Keeps to the capacity by letting the oldest go. Says what it is about to do before it does it, and then when it is done.
-CHILD = (
-    """
+# Keeps to the capacity by letting the oldest go. Says what it is about to do before it does it, and when it is done.
+CHILD = """
 import os, random, sys
 from knapcache.store.sqlite import SqliteStore
 from tests.store.helpers import entry_of, key_of
 path, ledger, seed, synchronous = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-store = SqliteStore(path, %d, synchronous=synchronous)
+store = SqliteStore(path, int(sys.argv[5]), synchronous=synchronous)
 names = {key_of(name): name for name in range(400)}
 held = {names[head.key]: head.size for head in store.heads()}
 rng = random.Random(seed)
@@ -46,7 +48,7 @@ while True:
         del held[other]
     held[name] = entry.size
     os.write(out, f"{number} {name} {version} {' '.join(map(str, evict))}\\n".encode())
-    done = store.apply(entry, [key_of(other) for other in evict], b"%%d" %% version)
+    done = store.apply(entry, [key_of(other) for other in evict], b"%d" % version)
     def acknowledge(done, number=number):
         done.result()
         os.write(out, f"ack {number}\\n".encode())
@@ -55,12 +57,10 @@ while True:
         done.result()
     number += 1
 """
-    % BUDGET
-)
 
 
 def killed(path: Path, ledger: Path, seed: int, rng: random.Random) -> None:
-    child = spawn(CHILD, path, ledger, seed, rng.choice(["normal", "normal", "full"]))
+    child = spawn(CHILD, path, ledger, seed, rng.choice(["normal", "normal", "full"]), BUDGET)
     assert child.stdout
     assert child.stdin
     assert child.stderr
@@ -99,7 +99,8 @@ def changes(ledger: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
 
 def storm(folder: Path, kills: int, seed: int) -> int:
     rng = random.Random(seed)
-    path, state, written = folder / "answers.db", {}, 0
+    path, written = folder / "answers.db", 0
+    state: dict[int, int] = {}
     for k in range(kills):
         ledger = folder / f"ledger-{k}"
         killed(path, ledger, k, rng)

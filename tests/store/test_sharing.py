@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.store.helpers import entry_of, files_bytes, key_of, spawn
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.sqlite import SqliteStore
-from tests.store.helpers import entry_of, files_bytes, key_of, spawn
 
 BUDGET = 2 << 20
 
@@ -74,7 +74,7 @@ def test_others_read_what_the_owner_writes(tmp_path: Path) -> None:
         other.tell("put", "b")
         assert [head.key for head in reader.heads()] == [key_of("b")]
         assert reader.totals() == (1, entry_of(reader, "b").size)
-        calls = [
+        calls: list[Callable[[], object]] = [
             lambda: reader.apply(entry_of(reader, "c")),
             reader.purge,
             reader.expire,
@@ -177,11 +177,11 @@ def test_hand_over(tmp_path: Path) -> None:
             other.hand_over(entry)
         assert sorted(store.collect()) == sorted(entries)
         assert list(store.collect()) == []
-        handed = 0
+        handed = store.layout.outbox // 8192  # each takes two blocks
+        for name in range(handed):
+            other.hand_over(entry_of(other, name, 5000))
         with pytest.raises(StoreError, match="the outbox is full"):
-            while True:
-                other.hand_over(entry_of(other, handed, 5000))
-                handed += 1
+            other.hand_over(entry_of(other, "more", 5000))
         assert handed >= 2
         assert files_bytes(path) <= BUDGET
         store.check()

@@ -28,6 +28,8 @@ from knapcache.store.contract import Entry, Head, packed
 
 COLUMNS = "seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload"
 HEAD_COLUMNS = "id, seal, key, size, cost, seconds, created, expires, tenant, model, meta"
+INSERT = f"INSERT INTO entries (id, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+KEEP_STATE = "INSERT OR REPLACE INTO state (id, seal, value) VALUES (?, ?, ?)"
 FIXED_BYTES = 32 + 32 + 5 * 8 + 48
 """An upper bound on what a row takes besides its five byte strings: seal, key, numbers, SQLite's record header."""
 

@@ -12,16 +12,11 @@ the child it is closed.
 from __future__ import annotations
 
 import os
-import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Self
-
-import apsw
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store import layout as arithmetic
@@ -36,28 +31,14 @@ from knapcache.store.contract import (
     matcher,
     wall_clock,
 )
-from knapcache.store.file import (
-    COUNT,
-    DAMAGE,
-    SNAPSHOT_ROW,
-    Damaged,
-    Opened,
-    Oversize,
-    Ownership,
-    checked_path,
-    connect,
-    create,
-    open_database,
-    set_aside,
-)
+from knapcache.store.file import COUNT, SNAPSHOT_ROW, Ownership, checked_path
 from knapcache.store.hot import Hot
+from knapcache.store.opening import Opener
 from knapcache.store.outbox import Outbox
-from knapcache.store.rebuild import rebuild
+from knapcache.store.readers import Readers
 from knapcache.store.rows import COLUMNS, HEAD_COLUMNS, Sealer, row_id
 from knapcache.store.writer import Writer
 
-READER_BUSY = 0.05  # a reader only ever waits for a log that is being recovered
-WATCH_SECONDS = 1.0  # how soon another process's replacing of the file is noticed
 AT_A_TIME = 512  # rows: a reader that stays long keeps the log from being emptied
 
 _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
@@ -92,18 +73,18 @@ class SqliteStore:
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
         self.path = checked_path(path)
         self.layout = arithmetic.Layout.of(budget)
-        self._synchronous, self._busy, self._keep_damaged, self._vfs = synchronous, busy, keep_damaged, vfs
         self._clock = clock
+        self._counters: Counter[str] = Counter()
         self._sealer = Sealer(secret)
+        self._opener = Opener(
+            self.path, self.layout, self._sealer, self._counters, synchronous, busy, keep_damaged, vfs
+        )
+        self._readers = Readers(self.path, vfs, self._counters, self._damaged)
         self._hot = Hot(min(budget // 16, 64 << 20) if memory is None else memory)
         self._outbox = Outbox(self.path, self.layout.outbox, self._sealer)
-        self._counters: Counter[str] = Counter()
-        self._local = threading.local()
-        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._writer: Writer | None = None
         self._ownership: Ownership | None = None
         self._closed = False
-        self._inode, self._watched, self._generation = self._now_at_path(), time.monotonic(), 0
         if own:
             self._become_owner()
         _STORES.add(self)
@@ -152,84 +133,25 @@ class SqliteStore:
 
     def _read(self, key: bytes) -> Entry | None:
         number, stamp = row_id(key), self._hot.stamp
-        rows = self._rows(_GET, (number,), number)
+        rows = self._readers.rows(_GET, (number,), number)
         if not rows:
             return None
         entry = self._sealer.entry(rows[0])
         if entry is None:
             self._counters["damaged"] += 1
-            self._drop([number])
+            self._damaged(number)
         elif entry.key != key:
             return None
         elif self._writer is not None:  # who does not write cannot know what has changed
             self._hot.add(entry, stamp)
         return entry
 
-    def _rows(self, statement: str, values: tuple[Any, ...], number: int | None = None) -> list[Any] | None:
-        """What the statement finds; None, and a count, when the file cannot be read. Nothing is read half."""
-        try:
-            return self._cursor().execute(statement, values).fetchall()
-        except DAMAGE:
-            self._counters["damaged"] += 1
-            self._forget_connection()
-            if number is not None:
-                self._drop([number])
-            elif self._writer is not None:
-                self._writer.suspect()
-        except UnicodeDecodeError:  # text, where only damage can have put text
-            self._counters["damaged"] += 1
-            self._forget_connection()
-            if number is not None:
-                self._drop([number])
-        except apsw.Error:
-            self._counters["failed_reads"] += 1
-            self._forget_connection()
-        return None
-
-    def _cursor(self) -> apsw.Cursor:
-        if self._writer is None:
-            self._watch()
-        generation = self._generation if self._writer is None else self._writer.generation
-        local = self._local
-        if getattr(local, "generation", None) != (self.owner, generation):
-            if self._closed:
-                raise apsw.MisuseError("the store is closed")
-            self._forget_connection()
-            connection = connect(self.path, self._vfs, READER_BUSY)
-            connection.pragma("query_only", True)
-            connection.pragma("cache_size", -1024)
-            self._connections.add(connection)
-            local.connection, local.cursor = connection, connection.cursor()
-            local.generation = (self.owner, generation)
-        cursor: apsw.Cursor = local.cursor
-        return cursor
-
-    def _forget_connection(self) -> None:
-        """The next read of this thread opens the file anew."""
-        self._local.generation = None
-        connection = self._local.__dict__.pop("connection", None)
-        if connection is not None:
-            connection.close(True)
-
-    def _watch(self) -> None:
-        """The owner, another process, may have put a new file in place of the old one."""
-        now = time.monotonic()
-        if now - self._watched > WATCH_SECONDS:
-            self._watched = now
-            inode = self._now_at_path()
-            if inode != self._inode:
-                self._inode = inode
-                self._generation += 1
-
-    def _now_at_path(self) -> int:
-        try:
-            return os.stat(self.path).st_ino
-        except OSError:
-            return 0
-
-    def _drop(self, numbers: list[int]) -> None:
-        if self._writer is not None:
-            self._writer.drop(numbers)
+    def _damaged(self, number: int | None) -> None:
+        """A row that cannot be read goes; a tree that cannot be followed takes the file with it."""
+        if self._writer is not None and number is not None:
+            self._writer.drop([number])
+        elif self._writer is not None:
+            self._writer.suspect()
 
     # Writing.
 
@@ -267,11 +189,11 @@ class SqliteStore:
         writer = self._writing()
         self.flush()
         found: dict[int, bytes] = {}
-        while rows := self._rows(_EXPIRED, (self._clock(),)):
+        while rows := self._readers.rows(_EXPIRED, (self._clock(),)):
             heads = {row[0]: self._sealer.head(row) for row in rows if row[0] not in found}
             if not heads:  # an index that lists what is not there
                 break
-            self._drop([number for number, head in heads.items() if head is None])
+            writer.drop([number for number, head in heads.items() if head is None])
             keys = [head.key for head in heads.values() if head is not None]
             found |= {number: head.key if head else b"" for number, head in heads.items()}
             writer.submit(evict=keys).result()
@@ -296,18 +218,18 @@ class SqliteStore:
         self.flush()
         last = _BELOW_ALL
         while True:
-            rows = self._rows(_HEADS, (last,))
+            rows = self._readers.rows(_HEADS, (last,))
             if rows is None:
                 raise StoreError(f"{self.path} cannot be read")
             for row in rows:
                 if not last < row[0]:  # a tree in the wrong order would be walked for ever
-                    self._writer.suspect() if self._writer else None
+                    self._damaged(None)
                     raise StoreError(f"{self.path} is damaged")
                 last = row[0]
                 head = self._sealer.head(row)
                 if head is None:
                     self._counters["damaged"] += 1
-                    self._drop([row[0]])
+                    self._damaged(row[0])
                 else:
                     yield head
             if len(rows) < AT_A_TIME:
@@ -316,7 +238,7 @@ class SqliteStore:
     def load_snapshot(self) -> bytes | None:
         """The last snapshot, or None."""
         self.flush()
-        rows = self._rows("SELECT seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,), 0)
+        rows = self._readers.rows("SELECT seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,), 0)
         for seal, value in rows or ():
             if isinstance(value, bytes) and self._sealer.seal(b"snapshot", value) == seal:
                 return value
@@ -327,7 +249,7 @@ class SqliteStore:
         """The books: what the writer has counted; what lies in the file, for those who only read."""
         if self._writer is not None:
             return self._writer.totals
-        rows = self._rows(COUNT, ())
+        rows = self._readers.rows(COUNT, ())
         return Totals(*rows[0]) if rows else Totals(0, 0)
 
     def counters(self) -> Mapping[str, int]:
@@ -350,7 +272,10 @@ class SqliteStore:
             return
         self.flush()
         books = self.totals()
-        for what, found in (("totals", self._rows(COUNT, ())), ("integrity", self._rows("PRAGMA integrity_check", ()))):
+        for what, found in (
+            ("totals", self._readers.rows(COUNT, ())),
+            ("integrity", self._readers.rows("PRAGMA integrity_check", ())),
+        ):
             expected = tuple(books) if what == "totals" else ("ok",)
             if found != [expected]:
                 raise CorruptState(f"{what}: {expected} in the books, {found} in the file")
@@ -364,7 +289,7 @@ class SqliteStore:
 
     def _every_row(self) -> Iterator[Any]:
         for head in self.heads():
-            yield from self._rows(_GET, (row_id(head.key),)) or ()
+            yield from self._readers.rows(_GET, (row_id(head.key),)) or ()
 
     # Owning.
 
@@ -383,35 +308,13 @@ class SqliteStore:
         except OSError as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
         try:
-            opened = self._open()
+            opened = self._opener.open()
         except BaseException:
             ownership.release()
             raise
-        self._ownership = ownership
-        self._writer = Writer(self.path, self.layout, self._counters, self._open_anew, opened, self._hot)
-
-    def _open(self) -> Opened:
-        try:
-            if not self.path.exists():
-                create(self.path)
-            try:
-                return self._open_file()
-            except Oversize:
-                rebuild(self.path, self.layout, self._sealer, vfs=self._vfs, busy=self._busy)
-                return self._open_file()
-        except Damaged as error:
-            self._counters["set_aside"] += 1
-            return self._open_anew(self.path, error)
-        except (apsw.Error, OSError) as error:
-            raise StoreError(f"{self.path} cannot be opened: {error}") from error
-
-    def _open_file(self) -> Opened:
-        return open_database(self.path, self.layout, synchronous=self._synchronous, vfs=self._vfs, busy=self._busy)
-
-    def _open_anew(self, path: Path, why: object) -> Opened:
-        set_aside(path, self._keep_damaged, why)
-        create(path)
-        return self._open_file()
+        writer = Writer(self.layout, self._counters, self._hot, opened, self._opener.anew)
+        self._readers.generation = lambda: writer.generation
+        self._ownership, self._writer = ownership, writer
 
     def hand_over(self, entry: Entry) -> None:
         """Leave an answer for the owner to decide about; StoreError when there is no room for it."""
@@ -436,9 +339,7 @@ class SqliteStore:
         if self._writer is not None:
             self._writer.close()
         self._hot.clear()
-        self._local = threading.local()
-        for connection in list(self._connections):
-            connection.close(True)
+        self._readers.close()
         if self._ownership is not None:
             self._ownership.release()
         self._writer = None
@@ -447,9 +348,8 @@ class SqliteStore:
         """In a child: locks and connections belong to the parent, and must not even be closed."""
         if not self._closed:
             self._closed = True
-            _PARENTS.append((self._local, list(self._connections), self._writer, self._ownership))
-            self._local, self._writer, self._ownership = threading.local(), None, None
-            self._hot = Hot(0)
+            _PARENTS.append((self._readers.forked(), self._writer, self._ownership))
+            self._writer, self._ownership, self._hot = None, None, Hot(0)
 
 
 _STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

@@ -17,7 +17,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -27,14 +26,12 @@ from knapcache.store.contract import Entry, Totals
 from knapcache.store.file import DAMAGE, SNAPSHOT_ROW, Damaged, Opened
 from knapcache.store.hot import Hot
 from knapcache.store.layout import Layout, operation_frames
-from knapcache.store.rows import row_id
+from knapcache.store.rows import INSERT, KEEP_STATE, row_id
 
 RETRY_SECONDS = 1.0  # how soon owed evictions are tried again when nothing else happens
 LEAST_QUEUE = 8 << 20
 
 DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
-INSERT = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-KEEP_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?, ?)"
 
 
 class Job:
@@ -69,21 +66,21 @@ class Writer:
 
     def __init__(
         self,
-        path: Path,
         layout: Layout,
         counters: Counter[str],
-        reopen: Callable[[Path, object], Opened],
-        opened: Opened,
         hot: Hot,
+        opened: Opened,
+        replace: Callable[[object], Opened],
     ) -> None:
+        """`opened` is where to write; `replace(why)` puts an empty file in the place of a damaged one."""
         self.pending: dict[bytes, Job] = {}
+        """What is on its way, by key."""
         self.totals: Totals
         self.generation = 0
         """How often the file was replaced: readers of another generation have to open it anew."""
-        self._path = path
         self._layout = layout
         self._counters = counters
-        self._reopen = reopen
+        self._open_anew = replace
         self._hot = hot
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -317,13 +314,12 @@ class Writer:
         self._suspect = False
         self._connection.close(True)
         try:
-            opened = self._reopen(self._path, why)
-        except (StoreError, OSError, apsw.Error, Damaged) as error:
+            opened = self._open_anew(why)
+        except StoreError as error:
             self._connection = apsw.Connection(":memory:")  # every write fails from now on, and says so
             for job in batch:
                 self._fail(job, error)
             return
-        self._counters["set_aside"] += 1
         self._adopt(opened)
         self.generation += 1
         self._hot.clear()
