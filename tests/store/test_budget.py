@@ -10,12 +10,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.store.helpers import entry_of, files_bytes, key_of, spawn
 
 from knapcache.errors import StoreError
 from knapcache.store import layout
 from knapcache.store.contract import Entry
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import entry_of, files_bytes, key_of, spawn
 
 MB = 1 << 20
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.store.helpers import entry_of, key_of, right, spawn
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import entry_of, key_of, right, spawn
 
 BUDGET = 1 << 20
 NAMES = 24

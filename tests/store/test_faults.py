@@ -14,10 +14,11 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.store.helpers import content, entry_of, key_of, right, spawn
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import content, entry_of, key_of, right, spawn
 
 BUDGET = 2 << 20
 _numbers = itertools.count()

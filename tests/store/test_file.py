@@ -6,12 +6,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.store.helpers import entry_of, key_of
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store import file
 from knapcache.store.rows import Sealer
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import entry_of, key_of
 
 BUDGET = 1 << 20
 

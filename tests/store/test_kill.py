@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.store.helpers import files_bytes, right, spawn
 
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import files_bytes, right, spawn
 
 BUDGET = 2 << 20
 

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.store.helpers import entry_of, files_bytes, key_of, spawn
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.sqlite import SqliteStore
+
+from .helpers import entry_of, files_bytes, key_of, spawn
 
 BUDGET = 2 << 20
 

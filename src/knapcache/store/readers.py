@@ -1,7 +1,7 @@
 """A connection for each thread that reads, opened anew when the file was replaced, and never an exception.
 
-`rows` returns what a statement finds, read to its end: a statement left half way would hold the log back. When it cannot,
-it returns None and counts why. Damage is reported to `on_damage`, with the row's id where it is known.
+`rows` returns what a statement finds, read to its end: a statement left half way would hold the log back. When it
+cannot, it returns None and counts why. Damage is reported to `on_damage`, with the row's id where it is known.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A row carries a seal of two halves, 16 bytes each, truncated SHA-256 over everything with its length before it:
 
-    h = H(prefix, key, size, cost, seconds, created, expires, tenant, model, meta)   `heads` needs no more
-    b = H(prefix, h, request, payload)                                               and `get` this, too
+    head = key, size, cost, seconds, created, expires, tenant, model, meta
+    seal = H(prefix, head), H(prefix, head, request, payload)      `heads` looks at the first half, `get` at the second
 
 so that neither a flipped bit nor a page that belongs to another row can pass for an answer: SQLite's own format has
 no checksums and hands out such bytes without a word. `prefix` comes from a secret of the deployment, where there is
@@ -58,21 +58,20 @@ class Sealer:
         """The id, and COLUMNS."""
         tenant, model, meta = packed(entry)
         numbers = (entry.size, entry.cost, entry.seconds, entry.created, entry.expires)
-        half = self._head_seal(entry.key, *numbers, tenant, model, meta)
-        seal = half + self._body_seal(half, entry.request, entry.payload)
+        head = self._head(entry.key, *numbers, tenant, model, meta)
+        seal = hashlib.sha256(head).digest()[:16] + _body_seal(head, entry.request, entry.payload)
         return (row_id(entry.key), seal, entry.key, *numbers, tenant, model, meta, entry.request, entry.payload)
 
     def entry(self, row: tuple[Any, ...]) -> Entry | None:
         """COLUMNS → the entry; None when anything in it is not as it was sealed."""
         seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload = row
         try:
-            half = self._head_seal(key, size, cost, seconds, created, expires, tenant, model, meta)
-            if half + self._body_seal(half, request, payload) != seal:
+            head = self._head(key, size, cost, seconds, created, expires, tenant, model, meta)
+            if _body_seal(head, request, payload) != seal[16:]:
                 return None
             return Entry(
                 key, tenant.decode(), model.decode(), size, cost, seconds, created, expires,
-                MappingProxyType(orjson.loads(meta)),
-                request, payload,
+                MappingProxyType(orjson.loads(meta)), request, payload,
             )  # fmt: skip
         except _WRONG_TYPE:
             return None
@@ -81,8 +80,8 @@ class Sealer:
         """HEAD_COLUMNS → the head; None when anything in it is not as it was sealed."""
         number, seal, key, size, cost, seconds, created, expires, tenant, model, meta = row
         try:
-            half = self._head_seal(key, size, cost, seconds, created, expires, tenant, model, meta)
-            if half != seal[:16] or row_id(key) != number:
+            head = self._head(key, size, cost, seconds, created, expires, tenant, model, meta)
+            if hashlib.sha256(head).digest()[:16] != seal[:16] or row_id(key) != number:
                 return None
             about = MappingProxyType(orjson.loads(meta))
             return Head(key, tenant.decode(), model.decode(), size, cost, seconds, created, expires, about)
@@ -91,9 +90,9 @@ class Sealer:
 
     def seal(self, name: bytes, value: bytes) -> bytes:
         """The seal of what is not an entry."""
-        return self._body_seal(b"", name, value)
+        return _body_seal(self._prefix, name, value)
 
-    def _head_seal(
+    def _head(
         self,
         key: bytes,
         size: int,
@@ -107,9 +106,10 @@ class Sealer:
     ) -> bytes:
         until = _NEVER if expires is None else expires
         numbers = _NUMBERS.pack(key, size, cost, seconds, created, until, len(tenant), len(model), len(meta))
-        return hashlib.sha256(b"".join((self._prefix, numbers, tenant, model, meta))).digest()[:16]
+        return b"".join((self._prefix, numbers, tenant, model, meta))
 
-    def _body_seal(self, half: bytes, request: bytes, payload: bytes) -> bytes:
-        digest = hashlib.sha256(b"".join((self._prefix, half, _LENGTH.pack(len(request)), request)))
-        digest.update(payload)
-        return digest.digest()[:16]
+
+def _body_seal(head: bytes, request: bytes, payload: bytes) -> bytes:
+    digest = hashlib.sha256(b"".join((head, _LENGTH.pack(len(request)), request)))
+    digest.update(payload)
+    return digest.digest()[:16]

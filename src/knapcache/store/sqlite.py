@@ -44,6 +44,7 @@ AT_A_TIME = 512  # rows: a reader that stays long keeps the log from being empti
 _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
 _HEADS = f"SELECT {HEAD_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {AT_A_TIME}"
 _EXPIRED = f"SELECT {HEAD_COLUMNS} FROM entries WHERE expires <= ? LIMIT {AT_A_TIME}"
+_INTEGRITY = "PRAGMA integrity_check"
 _BELOW_ALL = -(2**63)
 
 
@@ -67,7 +68,7 @@ class SqliteStore:
         """`synchronous`: "normal", or "full" to lose nothing in a power cut. `busy`: seconds to wait for locks.
 
         `secret` goes into the seals: rows written under another one are not believed. `memory`: bytes of entries that
-        the owner keeps at hand in memory besides, 1/16 of the budget and at most 64 MiB unless given.
+        the owner keeps at hand in memory besides, 1/8 of the budget and at most 64 MiB unless given.
         """
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
@@ -80,7 +81,7 @@ class SqliteStore:
             self.path, self.layout, self._sealer, self._counters, synchronous, busy, keep_damaged, vfs
         )
         self._readers = Readers(self.path, vfs, self._counters, self._damaged)
-        self._hot = Hot(min(budget // 16, 64 << 20) if memory is None else memory)
+        self._hot = Hot(min(budget // 8, 64 << 20) if memory is None else memory)
         self._outbox = Outbox(self.path, self.layout.outbox, self._sealer)
         self._writer: Writer | None = None
         self._ownership: Ownership | None = None
@@ -272,11 +273,8 @@ class SqliteStore:
             return
         self.flush()
         books = self.totals()
-        for what, found in (
-            ("totals", self._readers.rows(COUNT, ())),
-            ("integrity", self._readers.rows("PRAGMA integrity_check", ())),
-        ):
-            expected = tuple(books) if what == "totals" else ("ok",)
+        for what, statement, expected in (("totals", COUNT, tuple(books)), ("integrity", _INTEGRITY, ("ok",))):
+            found = self._readers.rows(statement, ())
             if found != [expected]:
                 raise CorruptState(f"{what}: {expected} in the books, {found} in the file")
         damaged = sum(self._sealer.entry(row) is None for row in self._every_row())
