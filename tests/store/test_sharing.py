@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
+from knapcache.store.file import SNAPSHOT_ROW
 from knapcache.store.sqlite import SqliteStore
 
 from .helpers import entry_of, files_bytes, key_of, spawn
@@ -118,6 +121,38 @@ def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert reader.get(key_of("b")) == entry_of(reader, "b")
         assert reader.get(key_of("a")) is None
+        # The reader let go of the old file, as its last user, and left alone the log that has the old one's name.
+        other.tell("put", "c")
+        other.process.send_signal(signal.SIGKILL)
+        other.process.wait()
+        assert reader.own()
+        assert {head.key for head in reader.heads()} == {key_of("b"), key_of("c")}
+
+
+def test_one_goes_as_the_other_comes(quick_path: Path) -> None:
+    """Seen from outside, evictions and the put are one step: there is always one entry, and its own snapshot."""
+    path = quick_path / "answers.db"
+    seen = []
+    with SqliteStore(path, BUDGET) as store:
+        store.apply(entry_of(store, 0), snapshot=b"0").result()
+        names: dict[object, bytes] = {key_of(name): b"%d" % name for name in range(400)}
+        done = threading.Event()
+
+        def look() -> None:
+            plain = apsw.Connection(str(path))
+            both = f"SELECT key, (SELECT value FROM state WHERE id = {SNAPSHOT_ROW}) FROM entries"
+            while not done.is_set():
+                seen.append([(names[key], snapshot) for key, snapshot in plain.execute(both).fetchall()])
+            plain.close()
+
+        observer = threading.Thread(target=look)
+        observer.start()
+        for name in range(1, 400):
+            store.apply(entry_of(store, name), [key_of(name - 1)], b"%d" % name).result()
+        done.set()
+        observer.join()
+    assert len({str(rows) for rows in seen}) > 20
+    assert all(len(rows) == 1 and rows[0][0] == rows[0][1] for rows in seen)
 
 
 def test_one_owner_within_a_process(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Oversize(Exception):  # noqa: N818 - likewise
 def connect(path: Path, vfs: str | None, busy: float) -> apsw.Connection:
     """A connection that never checkpoints or deletes behind our back."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-    # Closing the last connection to a file that was set aside would delete the log of the file now in its place.
+    # The owner alone writes to the database: the last one to close would otherwise empty the log into it.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
