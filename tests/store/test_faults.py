@@ -178,6 +178,24 @@ def test_a_slow_disk_fills_the_queue_and_no_more(tmp_path: Path, disk: Disk) -> 
         store.check()
 
 
+def test_a_damaged_file_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
+    """No new file can be made in its place; when the disk works again, one is."""
+    with SqliteStore(tmp_path / "answers.db", BUDGET, vfs=disk.name, memory=0) as store:
+        store.apply(entry_of(store, "before")).result()
+        disk.weather.full = True
+        assert store._writer
+        store._writer.suspect()
+        assert not outcome(store.apply(entry_of(store, 0)))
+        assert not outcome(store.apply(entry_of(store, 1)))
+        assert store.get(key_of(0)) is None
+        disk.weather.full = False
+        entry = entry_of(store, 2)
+        store.apply(entry).result()
+        assert store.get(entry.key) == entry
+        assert store.totals() == (1, entry.size)
+        store.check()
+
+
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     """A real limit of the operating system, in a process of its own: writes fail with EFBIG."""
     child = spawn(

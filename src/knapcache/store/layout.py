@@ -68,6 +68,11 @@ def operation_frames(content: int = 0) -> int:
     return _OPERATION_FRAMES + (pages_and_cell(FIXED_BYTES + content)[0] if content else 0)
 
 
+def snapshot_frames(content: int) -> int:
+    """Pages that a snapshot of `content` bytes changes: its own, in a table of two rows."""
+    return content // _PER_OVERFLOW + 4
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The parts of a budget, in bytes, pages and frames (pages in the log)."""
@@ -100,8 +105,11 @@ class Layout:
         # A parent has 45 children at least (a third of a page, 15 bytes each).
         depth = next(d for d in range(1, 20) if 45**d >= pages)
         fixed = 2 + pages // (PAGE // 4 - 8) + 10 * depth
-        snapshot_pages = snapshot_room // _PER_OVERFLOW + 4
-        largest_pages = frames - fixed - snapshot_pages - 2 * _OPERATION_FRAMES
+        snapshot_pages = snapshot_frames(snapshot_room)
+        # The largest entry, in the place of its older self, a whole snapshot, and an eighth of evictions, one at least,
+        # fit into one transaction together.
+        at_once = frames - fixed
+        largest_pages = min(at_once * 7 // 8, at_once - _OPERATION_FRAMES) - snapshot_pages - 2 * _OPERATION_FRAMES
         capacity = (pages - _SCHEMA_PAGES - snapshot_pages) * PAGE * 97 // 100
         return cls(
             budget, log, frames, pages, outbox, snapshot_room, fixed, min(largest_pages * PAGE, capacity), capacity

@@ -25,7 +25,7 @@ from knapcache.errors import StoreError
 from knapcache.store.contract import Entry, Totals
 from knapcache.store.file import DAMAGE, SNAPSHOT_ROW, Damaged, Opened
 from knapcache.store.hot import Hot
-from knapcache.store.layout import Layout, operation_frames
+from knapcache.store.layout import Layout, operation_frames, snapshot_frames
 from knapcache.store.rows import INSERT, KEEP_STATE, row_id
 
 RETRY_SECONDS = 1.0  # how soon owed evictions are tried again when nothing else happens
@@ -58,7 +58,7 @@ class Job:
         state = len(snapshot[1]) if snapshot else 0
         self.weight = content + state
         self.frames = operation_frames() * len(self.evict)
-        self.frames += (operation_frames(content) if row else 0) + (operation_frames(state) if snapshot else 0)
+        self.frames += (operation_frames(content) if row else 0) + (snapshot_frames(state) if snapshot else 0)
 
 
 class Writer:
@@ -104,17 +104,21 @@ class Writer:
         refusal: str | None = None,
     ) -> Future[None]:
         """Queue a change; what is refused still evicts. More evictions than the log can hold go ahead of the rest."""
-        at_once = self._layout.at_once // 2 // operation_frames()
         with self._lock:
-            while len(evict) > at_once:
-                self._enqueue(Job(None, None, evict[:at_once], None, None))
-                evict = evict[at_once:]
             if self._queued > self._most_queued and (row or snapshot):
                 refusal = refusal or f"the disk is too slow: {self._queued} bytes are waiting"
             keys = [*evict, put.key] if put else evict
             if refusal:
                 put = row = snapshot = None
             job = Job(put, row, keys, snapshot, refusal)
+            while job.frames > self._layout.at_once:
+                # As many as fit with the rest stay with it.
+                many = -(-(job.frames - self._layout.at_once) // operation_frames())
+                ahead = keys[: min(many, self._layout.at_once // operation_frames())]
+                if not self._closed:
+                    self._enqueue(Job(None, None, ahead, None, None))
+                keys = keys[len(ahead) :]
+                job = Job(put, row, keys, snapshot, refusal)
             if self._closed:
                 job.future.set_exception(StoreError("the store is closed"))
                 return job.future
@@ -220,12 +224,10 @@ class Writer:
 
     def _transaction(self, batch: list[Job]) -> list[str | None]:
         """Owed evictions and the batch, or nothing. Returns why a change was not made, for each."""
-        owed = list(self._owed)
-        for_owed = self._layout.at_once // operation_frames()
-        while len(owed) > for_owed // 2:
-            self._write(owed[:for_owed], [])
-            owed = list(self._owed)
-        return self._write(owed, batch)
+        room = self._layout.at_once - sum(job.frames for job in batch)
+        while self._owed and operation_frames() * len(self._owed) > room:
+            self._write(list(self._owed)[: self._layout.at_once // operation_frames()], [])
+        return self._write(list(self._owed), batch)
 
     def _write(self, owed: list[int], batch: list[Job]) -> list[str | None]:
         frames = operation_frames() * len(owed) + sum(job.frames for job in batch)
@@ -291,10 +293,11 @@ class Writer:
 
     def _fail(self, job: Job, error: Exception) -> None:
         job.put = None
+        there = [self._maybe_there(number) for number in job.evict]
         with self._lock:
             self._queued -= job.weight
-            for key, number in zip(job.keys, job.evict, strict=False):
-                if self._maybe_there(number):
+            for key, number, owed in zip(job.keys, job.evict, there, strict=False):
+                if owed:
                     self._owed[number] = (key, job)
                 elif self.pending.get(key) is job:
                     del self.pending[key]
@@ -316,7 +319,8 @@ class Writer:
         try:
             opened = self._open_anew(why)
         except StoreError as error:
-            self._connection = apsw.Connection(":memory:")  # every write fails from now on, and says so
+            # Every write fails and says so, and every next one tries again.
+            self._connection, self.totals, self._suspect = apsw.Connection(":memory:"), Totals(0, 0), True
             for job in batch:
                 self._fail(job, error)
             return
