@@ -4,6 +4,7 @@ KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
 ├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
+├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
 ├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 └── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
@@ -36,6 +37,10 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
+
+
+class NotCached(KnapcacheError, LookupError):  # noqa: N818
+    """Only a kept answer was asked for, and there is none."""
 
 
 class ClusterFailed(KnapcacheError):  # noqa: N818
