@@ -6,12 +6,10 @@ import hashlib
 import os
 
 from knapcache.errors import InvalidInput, NotOwner
-from knapcache.store.contract import Clock, Store
+from knapcache.store.contract import KEY_BYTES, Clock, Store
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite import SqliteStore
 from knapcache.units import FORMS, parse
-
-LEAST_TTL = 0.0
 
 
 def room(capacity: int | str) -> int:
@@ -31,6 +29,17 @@ def checked_ttl(ttl: float | None) -> float | None:
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= 1e12):
         raise InvalidInput(f"ttl must be seconds, more than 0, or None, not {ttl!r}")
     return ttl
+
+
+def checked_digest(key: str | bytes | None) -> bytes | None:
+    """The digest of a key, from its hex."""
+    try:
+        digest = bytes.fromhex(key) if isinstance(key, str) else key
+    except ValueError:
+        digest = b""
+    if digest is not None and (not isinstance(digest, bytes) or len(digest) != KEY_BYTES):
+        raise InvalidInput(f"a key is {2 * KEY_BYTES} hex digits, as in Answer.key, not {str(key)[:80]!r}")
+    return digest
 
 
 def open_store(
