@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from knapcache.cache.books import Books
 from knapcache.cache.core import Core, Wish, timed, timed_async
 from knapcache.cache.functions import Functions, name_of, typed
 from knapcache.cache.keeper import Keeper
@@ -70,10 +71,16 @@ class Cache:
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
-        self._ledger = Ledger()
+        self._ledger = ledger = Ledger()
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
-        self._keeper = Keeper(store, policy, tuple(shadows), self._ledger, ids, clock)
+
+        def open_books() -> Books:
+            books = Books(store, policy, tuple(shadows), ledger, ids)
+            books.open(clock())
+            return books
+
+        self._keeper = Keeper(store, open_books, self._ledger, clock)
         self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
         self._functions = Functions(self._core, self._keyer)
 
