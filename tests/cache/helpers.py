@@ -49,7 +49,7 @@ class Upstream:
 
 def small(**options: Any) -> Cache:
     """A cache that needs no prices, and compiles only the policies of the test."""
-    return Cache(**{"capacity": "1MB", "cost": "seconds", "policy": "lru", "shadows": (), **options})
+    return Cache(**{"capacity": "1MiB", "cost": "seconds", "policy": "lru", "shadows": (), **options})
 
 
 def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:

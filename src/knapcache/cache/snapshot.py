@@ -55,14 +55,13 @@ def pack(name: str, policy: Policy, state: State, room: int) -> bytes | None:
     order = most_useful(state.rows, len(state.rows))
     keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
     many = len(order)
-    while len(packed) > room:
-        if not many:
-            return None
-        # By what an id takes now, with an eighth to spare; and fewer every time.
-        many = min(many * 7 // 8, many * room * 7 // (8 * len(packed)))
+    while True:
         head, rows = trimmed(state.head, state.rows, order[:many])
         packed = _packed(name, policy, State(head, rows, state.spare, keys[order[:many]].tobytes()))
-    return packed
+        if len(packed) <= room or not many:
+            return packed if len(packed) <= room else None
+        # By what an id takes now, with an eighth to spare; and fewer every time.
+        many = min(many * 7 // 8, many * room * 7 // (8 * len(packed)))
 
 
 def _packed(name: str, policy: Policy, state: State) -> bytes:
