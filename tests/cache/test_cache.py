@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache, InvalidInput, NotCached, Reply
+from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
 from knapcache.cache.ledger import MOST_LABELS
 from knapcache.errors import CorruptState
 from knapcache.match import Key
@@ -123,7 +123,10 @@ async def test_the_same_for_coroutines() -> None:
 
 def test_embeddings_are_kept_whole_and_the_order_counts() -> None:
     with small() as cache:
-        ask = lambda given: cache.fetch("embeddings", {"model": "e", "input": given}, Upstream()(str(given)))  # noqa: E731
+
+        def ask(given: Any) -> Answer:
+            return cache.fetch("embeddings", {"model": "e", "input": given}, Upstream()(str(given)))
+
         assert [ask(given).how for given in (["a", "b"], ["b", "a"], ["a", "b"], "a", ["a"])] == [
             "miss", "miss", "hit", "miss", "hit",
         ]  # fmt: skip
@@ -140,7 +143,9 @@ def test_wishes() -> None:
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), max_age=10).age == 10
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True).how == "hit"
         assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=2), max_age=9).payload == payload_of(1, version=2)
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3), refresh=True).payload == payload_of(1, 1000, 3)
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3), refresh=True).payload == payload_of(
+            1, 1000, 3
+        )
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=3)
         assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).how == "miss"
         assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"

@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-
-from knapcache import Cache
-from knapcache.cache import opening
-from knapcache.store.sqlite import SqliteStore
 from tests.store.helpers import files_bytes
 from tests.store.test_budget import Watch
 from tests.store.test_faults import Disk, Weather
+
+from knapcache import Cache
+from knapcache.cache import opening
+from knapcache.errors import StoreError
+from knapcache.store.contract import Entry
+from knapcache.store.sqlite import SqliteStore
 
 from .helpers import CHAT, Upstream, payload_of, request_of, right, small
 
@@ -133,13 +136,12 @@ def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:
     with small() as cache:
         store, books = cache._keeper.store, cache._keeper.books
         assert books
-        apply, held = store.apply, []
+        apply = store.apply
+        held: list[Future[None]] = []
 
-        from concurrent.futures import Future
-
-        from knapcache.errors import StoreError
-
-        def late(put=None, evict=(), snapshot=None):  # type: ignore[no-untyped-def]
+        def late(
+            put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
+        ) -> Future[None]:
             if put is not None and put.payload.startswith(b"1000 1 "):
                 held.append(Future())
                 return held[-1]

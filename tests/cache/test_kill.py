@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.store.helpers import files_bytes
 
 from knapcache.store.sqlite import SqliteStore
-from tests.store.helpers import files_bytes
 
 from .helpers import CHAT, Upstream, ended, request_of, right, small, spawn, told
 

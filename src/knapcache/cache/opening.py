@@ -42,14 +42,18 @@ def checked_digest(key: str | bytes | None) -> bytes | None:
     return digest
 
 
+def seal_secret(secret: bytes | None) -> bytes:
+    """The secret of the seals. Seals and keys do not share one: what is learned of one tells nothing of the other."""
+    return hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
+
+
 def open_store(
     path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock
 ) -> Store | SqliteStore:
     """Memory, or a file: as its owner, or as a reader while another process owns it."""
     if path is None:
         return MemoryStore(budget, clock=clock)
-    # Seals and keys do not share a secret: what is learned from one tells nothing of the other.
-    seals = hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
+    seals = seal_secret(secret)
     try:
         return SqliteStore(path, budget, secret=seals, clock=clock)
     except NotOwner:

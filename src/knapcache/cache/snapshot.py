@@ -22,6 +22,7 @@ import orjson
 
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
+from knapcache.policy import registry
 from knapcache.policy.adaptive import Adaptive
 from knapcache.policy.contract import Policy
 from knapcache.policy.trim import most_useful, trimmed
@@ -81,6 +82,26 @@ def _form(name: str, policy: Policy) -> dict[str, object]:
         "head": str(policy.head.dtype.descr),
         "row": str(policy.rows.dtype.descr),
     }
+
+
+class Known(NamedTuple):
+    """A snapshot, read without a cache around it."""
+
+    name: str
+    policy: Policy
+    keys: list[bytes]
+
+
+def read(snapshot: bytes) -> Known | None:
+    """The policy in a snapshot, whatever it is; None where there is none."""
+    try:
+        form = orjson.loads(snapshot.split(b"\n", 3)[2])
+        name = str(form["policy"])
+        policy = registry.find(name).build(form["capacity"], form["ids"])
+    except (ValueError, TypeError, KeyError, IndexError):
+        return None
+    keys = unpack(name, policy, snapshot)
+    return None if keys is None else Known(name, policy, keys)
 
 
 def unpack(name: str, policy: Policy, snapshot: bytes) -> list[bytes] | None:
