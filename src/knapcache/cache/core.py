@@ -83,13 +83,13 @@ class Core:
         books = self.keeper.books
         entry, i = None, -1
         if books is None:  # another process decides; what it keeps is there to be read
-            entry = self.keeper.store.get(digest)
+            entry = None if wish.refresh else self.keeper.store.get(digest)
         else:
             i, serial = books.arrive(digest)
-            if serial >= 0:
+            if serial >= 0 and not wish.refresh:
                 entry = books.get(digest, i, serial)
         hit = None
-        if entry is not None and not wish.refresh and self._right(entry, question, wish):
+        if entry is not None and self._right(entry, question, wish):
             if books is not None:
                 books.seen(digest, i, entry.size, entry.cost)
             hit = self._answer(_landed(entry), question, "hit")

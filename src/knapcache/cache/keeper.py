@@ -5,8 +5,8 @@ A store in memory is ours alone. A file may be shared by many processes, of whic
     owner    has the books: it decides, writes, and settles what others hand over
     reader   reads what the owner keeps, and hands over what it has paid for; once a second it tries to become the owner
 
-What the owner evicts is gone for all. A child of a process is a reader. Requests that readers answer from the file do not reach the owner's policy, which
-sees of them what they hand over.
+What the owner evicts is gone for all. A child of a process is a reader. Requests that readers answer from the file do
+not reach the owner's policy, which sees of them what they hand over.
 
 For a file a thread keeps house, every TICK seconds: a reader tries to own; the owner collects what was handed over,
 and every minute lets go of what has expired and writes the policy's state, which is copied under the lock and packed
