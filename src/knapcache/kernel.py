@@ -53,8 +53,14 @@ def records(fields: list[tuple[str, str]], length: int) -> Records:
     """
     if hidden := [name for name, _ in fields if hasattr(np.record, name)]:
         raise InvalidInput(f"{', '.join(hidden)}: a NumPy scalar has attributes of that name; choose others")
-    array = np.zeros(length, np.dtype(fields, align=True))
+    array = np.zeros(length, _layout(tuple(fields)))
     return array if COMPILED else array.view(np.recarray)
+
+
+@functools.cache
+def _layout(fields: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
+    """One object for one layout: Numba knows it again by its address, and looks 4 µs at any other, at every call."""
+    return np.dtype(list(fields), align=True)
 
 
 def _closed_over(function: Callable[..., Any]) -> Iterator[Any]:
@@ -242,12 +248,13 @@ if COMPILED:
     def inlined(function: F) -> F:
         """A kernel that becomes part of each kernel that calls it: for what runs once a request and does little.
 
+        Called from Python it keeps the GIL: whoever lets go of it for a microsecond may wait milliseconds to get it back.
         Not for all: with the Oracle's kernels inlined too, `vsocb-lazy` took a third longer to compile.
         """
         return _compiled(function, inline=True)
 
     def _compiled(function: F, *, inline: bool) -> F:
-        compiled: Any = numba.njit(nogil=True, forceinline=inline)(function)
+        compiled: Any = numba.njit(nogil=not inline, forceinline=inline)(function)
         compiled._cache = _DiskCache(function)
         return cast(F, compiled)
 
