@@ -167,7 +167,7 @@ class Keeper:
                     "policy": books.name,
                     "ids": len(books.ids),
                     "oracle_calls": books.policy.oracle_calls,
-                    "shadows": dict(books.shadows.spent),
+                    "shadows": books.shadows.spent(),
                 }
         return found
 

@@ -5,13 +5,58 @@ the answer is given: a hit of ours brings the size and cost the answer was kept 
 If the shadow would have missed, it pays that cost. A request that waited for another's call counts as one that
 came after it, to the advantage of the shadow. "none" pays for every request.
 
+Nobody waits for what shadows think. So requests are written down, and after BATCH of them, or when somebody asks, one
+compiled loop a shadow goes through them: by one call a request the two of the default took a sixth of a hit.
+
 Requests without a key, calls that failed and answers that may not be kept cost everyone the same, and are left out.
 When a number is taken from a key, shadows forget its answer; counts that they keep by number stay with the number.
 """
 
 from __future__ import annotations
 
+import functools
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache.kernel import Records, kernel
 from knapcache.policy import registry
+
+BATCH = 512
+FORGET = 0
+"""The size that stands for: forget this id. No answer has it."""
+
+
+@functools.cache
+def shadow_loop(
+    arrive: Callable[..., Any], settle: Callable[..., Any], release: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The loop around a policy's kernels."""
+
+    @kernel
+    def loop(
+        head: Records,
+        rows: Records,
+        ids: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        costs: npt.NDArray[np.float64],
+    ) -> float:
+        """What the policy pays for these requests."""
+        spent = 0.0
+        for k in range(len(ids)):
+            i = ids[k]
+            if sizes[k] == FORGET:
+                if rows[i].resident:
+                    release(head, rows, i)
+            elif not arrive(head, rows, i):
+                spent += costs[k]
+                settle(head, rows, i, sizes[k], costs[k])
+        return spent
+
+    return loop
 
 
 class Shadows:
@@ -19,23 +64,38 @@ class Shadows:
 
     def __init__(self, names: tuple[str, ...], capacity: int, ids: int) -> None:
         self._policies = {name: registry.find(name).build(capacity, ids) for name in names}
-        self.spent = dict.fromkeys(("none", *names), 0.0)
-        """What each would have paid, in the policy's unit of cost."""
+        self._spent = dict.fromkeys(("none", *names), 0.0)
+        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
+        self._catch_up()  # compiles, or loads
 
     def see(self, i: int, size: int, cost: float) -> None:
         """A request for id i, whose answer takes `size` and costs `cost`."""
-        self.spent["none"] += cost
-        for name, policy in self._policies.items():
-            if not policy.arrive(i):
-                self.spent[name] += cost
-                policy.settle(i, size, cost)
+        self._ids.append(i)
+        self._sizes.append(size)
+        self._costs.append(cost)
+        if len(self._ids) >= BATCH:
+            self._catch_up()
 
     def forget(self, i: int) -> None:
         """The number means another key from now on, or the answer was purged."""
-        for policy in self._policies.values():
-            policy.forget(i)
+        self.see(i, FORGET, 0.0)
+
+    def spent(self) -> dict[str, float]:
+        """What each would have paid, in the policy's unit of cost."""
+        self._catch_up()
+        return dict(self._spent)
 
     def check(self) -> None:
         """Each of them."""
+        self._catch_up()
         for policy in self._policies.values():
             policy.check()
+
+    def _catch_up(self) -> None:
+        seen = np.array(self._ids), np.array(self._sizes), np.array(self._costs)
+        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
+        self._spent["none"] += float(seen[2].sum())
+        for name, policy in self._policies.items():
+            kind = type(policy)
+            loop = shadow_loop(kind.arrive_kernel, kind.settle_kernel, kind.release_kernel)
+            self._spent[name] += float(loop(policy.head, policy.rows, *seen))
