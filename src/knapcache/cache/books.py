@@ -84,6 +84,9 @@ class Books:
         size = ids or table_size(store.capacity)
         self.policy = registry.find(policy).build(store.capacity, size)
         self.ids = Ids(self.policy)
+        # As policy.arrive, without its checks of the argument: ids come from our own table.
+        kernel = type(self.policy).arrive_kernel
+        self._arrive = functools.partial(kernel, self.policy.head, self.policy.rows)
         self.shadows = Shadows(shadows, store.capacity, size)
         self.ledger = ledger
         self.arrived = self.settled = 0
@@ -128,9 +131,11 @@ class Books:
     def arrive(self, key: bytes) -> tuple[int, int]:
         """Count a request: its id, and the serial of the answer that should be there, or −1."""
         with self.deciding:
-            i = self._intern(key)
+            i = self.ids.find(key)
+            if i < 0:
+                i = self._intern(key)
             self.arrived += 1
-            serial = self.ids.serial[i] if self.policy.arrive(i) else -1
+            serial = self.ids.serial[i] if self._arrive(i) else -1
         if self._queue:
             self.apply()
         return i, serial

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
-from knapcache.cache.core import Core, Wish, timed, timed_async
+from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
 from knapcache.cache.functions import Functions, name_of, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
@@ -104,7 +104,8 @@ class Cache:
         refresh: call in any case, and keep the new answer. store=False: keep nothing. only_cached: NotCached instead of
         a call. max_age: nothing older, in seconds.
         """
-        wish = Wish(refresh, store, only_cached, max_age)
+        usual = store and not refresh and not only_cached and max_age is None
+        wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
         question = self._question(endpoint, request, namespace, context)
         if isinstance(question, Question):
             return self._core.fetch(question, call, wish)
@@ -129,7 +130,8 @@ class Cache:
         max_age: float | None = None,
     ) -> Answer:
         """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept."""
-        wish = Wish(refresh, store, only_cached, max_age)
+        usual = store and not refresh and not only_cached and max_age is None
+        wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
         question = self._question(endpoint, request, namespace, context)
         if isinstance(question, Question):
             return await self._core.fetch_async(question, call, wish)
@@ -154,11 +156,11 @@ class Cache:
         if not isinstance(question, Question):
             self._ledger.passed("bypasses", "", self._tenant(namespace))
             return Lookup("", bypass=str(question))
-        found = self._core.find(question, Wish(max_age=max_age))
+        found = self._core.find(question, USUAL if max_age is None else Wish(max_age=max_age))
         if found.hit is None:
             self._ledger.passed("misses", question.model, question.tenant)
         else:
-            self._core.count_hit(found)
+            self._core.count_hit(found.hit, question)
         return found
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
@@ -282,13 +284,14 @@ class Cache:
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
-        tenant = self._tenant(namespace)
+        tenant = self._namespace if namespace is None else namespace
         try:
-            read = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
         except Uncacheable as reason:
             return reason
-        model = read.body.get("model")
-        return Question(read.endpoint, self._keyer.together(read.keys), tenant, model if type(model) is str else "")
+        model = body.get("model")
+        key = keys[0] if len(keys) == 1 else self._keyer.together(keys)
+        return Question(at, key, tenant, model if type(model) is str else "")
 
     def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: Wish) -> Question:
         """A request without a key: it can be sent, and is not kept."""

@@ -57,6 +57,9 @@ class Wish(NamedTuple):
     """Seconds; nothing older."""
 
 
+USUAL = Wish()
+
+
 class Core:
     """What all faces of the cache share."""
 
@@ -79,6 +82,10 @@ class Core:
     def find(self, question: Question, wish: Wish) -> Lookup:
         """Count the request, and look for its answer. The ledger is not told."""
         started, ended = time.perf_counter(), self.flights.ended
+        hit, i = self._look(question, wish)
+        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+
+    def _look(self, question: Question, wish: Wish) -> tuple[Answer | None, int]:
         digest = question.key.digest
         books = self.keeper.books
         entry, i = None, -1
@@ -88,12 +95,11 @@ class Core:
             i, serial = books.arrive(digest)
             if serial >= 0 and not wish.refresh:
                 entry = books.get(digest, i, serial)
-        hit = None
-        if entry is not None and self._right(entry, question, wish):
-            if books is not None:
-                books.seen(digest, i, entry.size, entry.cost)
-            hit = self._answer(_landed(entry), question, "hit")
-        return Lookup(digest.hex(), hit, None, question, i, started, ended)
+        if entry is None or not self._right(entry, question, wish):
+            return None, i
+        if books is not None:
+            books.seen(digest, i, entry.size, entry.cost)
+        return self._hit(entry), i
 
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
         if entry.request != question.key.request or entry.tenant != question.tenant:
@@ -148,13 +154,15 @@ class Core:
         return self._finish(found, landed, shared)
 
     def _begin(self, question: Question, wish: Wish) -> Answer | Lookup:
-        found = self.find(question, wish)
-        if found.hit is not None:
-            return self.count_hit(found)
+        started, ended = time.perf_counter(), self.flights.ended
+        hit, i = self._look(question, wish)
+        if hit is not None:
+            self.count_hit(hit, question)
+            return hit
         if wish.only_cached:
             self.ledger.passed("misses", question.model, question.tenant)
             raise NotCached("only a kept answer was asked for, and there is none")
-        return found
+        return Lookup(question.key.digest.hex(), None, None, question, i, started, ended)
 
     def _meanwhile(self, found: Lookup, wish: Wish) -> Landed | None:
         """Somebody may have brought the answer between our look and our turn to lead."""
@@ -177,12 +185,9 @@ class Core:
             books.seen(question.key.digest, found.id, landed.size, landed.bill.cost)
         return self._answer(landed, question, "coalesced")
 
-    def count_hit(self, found: Lookup) -> Answer:
+    def count_hit(self, hit: Answer, question: Question) -> None:
         """Tell the ledger of a hit."""
-        assert found.hit
-        assert found.question
-        self.ledger.served("hit", found.hit.model, found.question.tenant, found.hit.bill, len(found.hit.payload))
-        return found.hit
+        self.ledger.served("hit", hit.model, question.tenant, hit.bill, len(hit.payload))
 
     # Answers that were paid for.
 
@@ -236,10 +241,18 @@ class Core:
 
     def _answer(self, landed: Landed, question: Question, how: Any) -> Answer:
         age = max(0.0, self._clock() - landed.created) if how != "miss" else 0.0
-        # Copies: what one caller does to its answer is nothing to the next.
-        meta = orjson.loads(orjson.dumps(dict(landed.meta))) if landed.meta else NOTHING
         saved = None if how == "miss" else landed.bill.usd
-        return Answer(landed.payload, meta, how, question.key.digest.hex(), age, saved, landed.model, landed.bill)
+        return Answer(
+            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill
+        )
+
+    def _hit(self, entry: Entry) -> Answer:
+        """The same for what lies in the store: what is served most goes the shortest way."""
+        key, _, model, _, cost, seconds, created, _, kept, _, payload = entry
+        usd = kept.get("usd")
+        age = max(0.0, self._clock() - created)
+        meta = copied(kept.get("meta", NOTHING))
+        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"))
 
 
 _CORES: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -251,6 +264,11 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def copied(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy: what one caller does to its answer is nothing to the next."""
+    return orjson.loads(orjson.dumps(dict(meta))) if meta else NOTHING  # type: ignore[no-any-return]
 
 
 def _landed(entry: Entry) -> Landed:

@@ -61,16 +61,19 @@ class Ledger:
 
     def served(self, how: str, model: str, tenant: str, bill: Bill, size: int) -> None:
         """An answer was given without a call of its own: a hit, or coalesced."""
+        hit = how == "hit"
+        usd, seconds, cost, _ = bill
         with self._lock:
             for row in self._rows(model, tenant):
                 row.requests += 1
-                if how == "hit":
+                if hit:
                     row.hits += 1
                 else:
                     row.coalesced += 1
-                row.usd_saved += bill.usd or 0.0
-                row.seconds_saved += bill.seconds
-                row.cost_saved += bill.cost
+                if usd is not None:
+                    row.usd_saved += usd
+                row.seconds_saved += seconds
+                row.cost_saved += cost
                 row.bytes_saved += size
 
     def passed(self, what: str, model: str, tenant: str) -> None:

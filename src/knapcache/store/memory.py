@@ -70,8 +70,10 @@ class MemoryStore:
 
     def get(self, key: bytes) -> Entry | None:
         """The entry under `key`, or None."""
-        entry = self._entries.get(checked_key(key))  # one look into a dict is atomic
-        if entry is None or expired(entry.expires, self._clock()):
+        entry = self._entries.get(key)  # one look into a dict is atomic
+        if entry is None:
+            checked_key(key)
+        elif entry.expires is not None and entry.expires <= self._clock():
             return None
         return entry
 
