@@ -30,10 +30,10 @@ def watched(put=None, evict=(), snapshot=None):
     for key in evict:
         os.write(out, b"gone %s\\n" % key.hex().encode())
     if put is not None:
-        os.write(out, b"gone %s\\n" % put.key.hex().encode())
+        version = put.payload.split(b" ", 2)[1]
+        os.write(out, b"put %s %s\\n" % (put.key.hex().encode(), version))
     done = apply(put, evict, snapshot)
     if put is not None:
-        version = put.payload.split(b" ", 2)[1]
         def acknowledged(done):
             if done.exception() is None:
                 os.write(out, b"kept %s %s\\n" % (put.key.hex().encode(), version))
@@ -63,12 +63,16 @@ print("dead", flush=True)
 def promised(ledger: Path) -> dict[str, int]:
     """Version by key of what was acknowledged, and not replaced or evicted since."""
     kept: dict[str, int] = {}
+    coming: dict[str, int] = {}
     for line in ledger.read_text().splitlines():
-        words = line.split()
-        if words[0] == "kept":
-            kept[words[1]] = int(words[2])
+        what, key, *version = line.split()
+        if what == "kept":
+            # The word of an older one may come after the younger one, or the eviction, was written down.
+            if coming.get(key) == int(version[0]):
+                kept[key] = coming[key]
         else:
-            kept.pop(words[1], None)
+            kept.pop(key, None)
+            coming[key] = int(version[0]) if version else -1
     return kept
 
 
