@@ -85,7 +85,8 @@ class PlainMember:
         if not victims or temper == OPEN:
             return True
         if temper == CHOOSY:
-            return sum(s * 2.0 ** (k - now) for s, k in (self.held[j] for j in victims)) <= size * 2.0 ** (key - now)
+            lost = sum(s * 2.0 ** (k - now) for s, k in (self.held[j] for j in victims))
+            return bool(lost <= size * 2.0 ** (key - now))
         if any(self.held[j][1] > key for j in victims):
             if self.member == GREEDY_DUAL:
                 self.clock = max(self.clock, key)
