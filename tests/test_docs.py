@@ -144,6 +144,7 @@ def test_numbers_of_table_2() -> None:
     assert f"| `vsocb` | {saved['vsocb', 0.0]} |" in page
     assert f"| `vsocb-lazy` | {saved['vsocb-lazy', 0.3]} |" in page
     assert f"| {saved['berkeley-multi', 1.0]} / {saved['berkeley-multi', 0.0]} |" in page
+    assert f"| `adaptive`, the default | {saved['adaptive', None]} |" in page
     assert f"| {saved['gdsf-cost', None]} / {saved['lru', None]} |" in page
     assert f"| {saved['static', None]} |" in page
     assert f"**{saved['vsocb', 0.0]} cheaper**" in text("README.md")
@@ -210,6 +211,10 @@ def test_numbers_of_the_other_experiments() -> None:
     excess = {(r["policy"], r["changes"]): 100 * r["excess_mean"] for r in rows("drift")}
     assert f"`vsocb-lazy` costs {excess['vsocb-lazy', 10]:.0f} % more than a clairvoyant" in page
     assert f"BM {excess['berkeley-multi', 10]:.0f} %, GDSF {excess['gdsf-cost', 10]:.0f} %" in page
+    for policy in ("adaptive", "gdsf-cost"):
+        assert all((policy, changes) in excess for changes in (0, 1, 3, 10, 30))
+    assert f"`adaptive`, which learns how fast to forget, costs {excess['adaptive', 10]:.0f} % more" in page
+    assert f"and {excess['adaptive', 0]:.1f} % without any" in page
     calls = {r["policy"]: r["oracle_calls"] for r in rows("one-hits") if r["share"] == 0.6}
     assert f"{calls['vsocb-as-printed']:,.0f} times there instead of {calls['vsocb-lazy']:,.0f}" in page
 
@@ -224,3 +229,8 @@ def test_the_claims_hold_in_the_committed_results() -> None:
     assert row("table-2", policy="vsocb")["saved_percent"] >= 11
     assert all(r["within_bound"] for r in rows("alpha"))
     assert row("long-run", policy="vsocb-lazy")["slope"] <= 0.55
+    excess = {(r["policy"], r["changes"]): r["excess_mean"] for r in rows("drift")}
+    for changes in (0, 1, 3, 10, 30):
+        assert excess["adaptive", changes] <= 0.5 * excess["gdsf-cost", changes]
+    best = min(r["cost_mean"] for r in rows("drift") if r["changes"] == 0 and r["policy"] != "static")
+    assert row("drift", policy="adaptive", changes=0)["cost_mean"] <= 1.03 * best
