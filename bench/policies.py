@@ -7,7 +7,7 @@ The cost ratio is what misses cost over what everything would have cost without 
 capacity, as a share of the working set. Yardsticks that see the future: the best fixed set (`static`), Belady's rule
 (`belady`), and the PFOO-L bound (`pfoo`), which no cache can beat. The share of the gap that a policy closes is
 
-    (lru − policy) / (lru − pfoo)
+    (lru − policy) / (lru − pfoo)        of several cells: sums above and below, since in some there is hardly a gap
 
 Open traces are looked for in KNAPCACHE_TRACES, by default ../shared/data, and left out with a word where they are not.
 Drawn traffic (sim/traffic.py) guards against a policy made for four files. One policy, the --subject, is held to bars.
@@ -115,9 +115,9 @@ def bars(lines: list[Row]) -> list[Row]:
 
 
 def gap_closed(lines: list[Row]) -> float | None:
-    """The mean share of the gap between LRU and the bound that the subject closes."""
-    shares = [c["gap_closed"] for c in lines if "gap_closed" in c]
-    return float(np.mean(shares)) if shares else None
+    """The share of the gap between LRU and the bound that the subject closes, of all cells together."""
+    gaps = [(c["lru"] - c["subject"], c["lru"] - c["pfoo"]) for c in lines if "gap_closed" in c]
+    return sum(closed for closed, _ in gaps) / sum(gap for _, gap in gaps) if gaps else None
 
 
 def table_of(by_capacity: dict[str, dict[str, float]]) -> list[Row]:
@@ -157,8 +157,11 @@ def draw(ratios: Ratios, subject: str, path: Path) -> None:
     """Cost ratio against capacity, a panel a trace. The best of the rest is another policy in each cell: the ticks say
     which.
     """
-    figure, panels = new_figure(len(ratios), width=4.3, height=4.6)
-    for axes, (trace, by_capacity) in zip(panels, ratios.items(), strict=True):
+    columns = min(2, len(ratios))
+    figure, panels = new_figure(columns, rows=-(-len(ratios) // columns), width=5.4, height=4.2)
+    for axes in panels[len(ratios) :]:
+        axes.remove()
+    for axes, (trace, by_capacity) in zip(panels, ratios.items(), strict=False):
         x = [float(capacity.rstrip("%")) for capacity in by_capacity]
         paid = list(by_capacity.values())
         rest = [[p for p in cell if p in ONLINE and p not in (subject, "gdsf-cost", "lru")] for cell in paid]
@@ -182,9 +185,9 @@ def draw(ratios: Ratios, subject: str, path: Path) -> None:
         ticks = [f"{capacity}\n{p or ''}" for capacity, p in zip(by_capacity, best, strict=True)]
         axes.set_xticks(x, ticks, rotation=35, ha="right", rotation_mode="anchor", fontsize=8.5)
         axes.set_xlabel("capacity, of the working set; best of the rest there")
+        axes.set_ylabel("cost ratio")
         axes.set_title(trace)
-    panels[0].set_ylabel("cost ratio: cost of misses / cost of all requests")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(6, 2 * len(ratios)))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=140)
 
 
@@ -203,9 +206,7 @@ def show(open_ratios: Ratios, record: Row) -> None:
         print_table([b | {"holds": "holds" if b["holds"] else "no"} for b in record["bars"]], title="bars")
     for what, share in (("open traces", record["gap_closed"]), ("traffic", record["traffic_gap_closed"])):
         if share is not None:
-            print(
-                f"{what}: {record['subject']} closes {100 * share:.1f} % of the gap between lru and PFOO-L, on average"
-            )
+            print(f"{what}: {record['subject']} closes {100 * share:.1f} % of the gap between lru and PFOO-L")
 
 
 def chosen(text: str | None, allowed: Sequence[str], default: Sequence[str]) -> list[str]:

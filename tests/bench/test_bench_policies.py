@@ -53,6 +53,9 @@ def test_from_a_trace_to_the_docs(tmp_path: Path) -> None:
     assert (cell["best_other_name"], cell["best_other"]) == (best, paid[best])
     assert cell["to_best_other"] == pytest.approx(paid["gdsf-cost"] / paid[best])
     assert cell["gap_closed"] == pytest.approx((paid["lru"] - paid["gdsf-cost"]) / (paid["lru"] - paid["pfoo"]))
+    rest = list(record["ratios"]["oasst_zipf_0.6"].values())
+    lru, mine, bound = (sum(cell[p] for cell in rest) for p in ("lru", "gdsf-cost", "pfoo"))
+    assert record["gap_closed"] == pytest.approx((lru - mine) / (lru - bound))
     measured = {b["what"]: (b["measured"], b["holds"]) for b in record["bars"]}
     assert measured["mean of 2 cells, to gdsf-cost"] == (1.0, False)
     assert measured["oasst_zipf_0.6 at 10%, to gdsf-cost"] == (1.0, False)
