@@ -5,7 +5,9 @@ KnapcacheError
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
 ├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
-└── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
+├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
+└── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
+    └── NotOwner                      another process writes to this store: read, or hand over
 """
 
 from __future__ import annotations
@@ -42,3 +44,11 @@ class ClusterFailed(KnapcacheError):  # noqa: N818
 
 class CorruptState(KnapcacheError):  # noqa: N818
     """Totals and reality differ."""
+
+
+class StoreError(KnapcacheError):
+    """A store could not do what was asked. Nothing is half done, and the store goes on."""
+
+
+class NotOwner(StoreError):  # noqa: N818
+    """Another process owns the store and does the writing."""

@@ -68,7 +68,19 @@ def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi", "sieve", "s3-fifo", "arc", "w-tinylfu", "lhd", "hyperbolic"],
+    [
+        "adaptive",
+        "lru",
+        "gdsf-cost",
+        "vsocb-lazy",
+        "berkeley-multi",
+        "sieve",
+        "s3-fifo",
+        "arc",
+        "w-tinylfu",
+        "lhd",
+        "hyperbolic",
+    ],
 )
 def test_contract_in_plain_python(name: str) -> None:
     code = (

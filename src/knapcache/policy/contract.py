@@ -8,6 +8,7 @@ twice, or never.
     settle(id, size, cost) -> Decision    the answer has been paid for: keep it? which others go?
     forget(id) -> bool                    the answer is gone for reasons of its own (expiry, purge, a failed write)
     check()                               derive every total anew and compare
+    recycle() -> (int, bool)              forget the least useful id, to be given to another key (some policies)
 
 A policy decides and remembers; it holds no answers. It is pure: no clock, no I/O, no lock, no randomness but a
 seed given to it. Its whole state is one array of records (`rows`, a row an id) and one header record (`head`),
@@ -125,6 +126,8 @@ class Policy:
     arrive_kernel: ClassVar[Callable[..., Any]]
     settle_kernel: ClassVar[Callable[..., Any]]
     release_kernel: ClassVar[Callable[..., Any]]
+    recycle_kernel: ClassVar[Callable[..., Any] | None] = None
+    """recycle(head, rows) -> id, where the policy can do with fewer ids than there are keys."""
     spare: int = 1
     """Rows behind those of the ids, for the ends of linked lists: a row a list, and never fewer than one."""
 
@@ -168,6 +171,16 @@ class Policy:
             return False
         type(self).release_kernel(self.head, self.rows, i)
         return True
+
+    def recycle(self) -> tuple[int, bool]:
+        """Give up an id, so that it can mean another key: its number, and whether its answer has to go for it.
+
+        It must not be one of a request that is under way: who maps keys to ids sees to that, and asks again.
+        """
+        kernel = type(self).recycle_kernel
+        if kernel is None:
+            raise InvalidInput(f"{type(self).__name__} remembers every id: it needs as many as there are keys")
+        return int(kernel(self.head, self.rows)), bool(self.head["gone"][0])
 
     def check(self) -> None:
         """Derive the totals anew; raise CorruptState when they differ. Subclasses add their own structures."""

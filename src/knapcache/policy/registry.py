@@ -81,6 +81,12 @@ GDSF_PAPER = "Cherkasova 1998: Improving WWW Proxies Performance with Greedy-Dua
 SPECS = {
     spec.name: spec
     for spec in (
+        Spec(
+            "adaptive",
+            "adaptive:Adaptive",
+            "The default: value per size over a horizon learned from shadow caches",
+            "ours; see docs/policies.md",
+        ),
         Spec("vsocb", "vsocb:VSOCB", "The paper's bandit with an exact knapsack Oracle, repaired", VSOCB_PAPER),
         Spec(
             "vsocb-lazy",
@@ -117,12 +123,26 @@ SPECS = {
         Spec("lru", "lru:LRU", "Evict what was not asked for the longest", "classic"),
         Spec("lfu", "lfu:LFU", "Evict what was asked for least often since it came in", "classic"),
         Spec("gdsf", "gdsf:GDSF", "Frequency per size with an aging clock", GDSF_PAPER),
-        Spec("gdsf-cost", "gdsf:GDSFCost", "Frequency times cost per size with an aging clock", GDSF_PAPER),
+        Spec(
+            "gdsf-cost",
+            "gdsf:GDSF",
+            "Frequency times cost per size with an aging clock",
+            GDSF_PAPER,
+            options={"by_cost": True, "trial": False},
+        ),
         Spec(
             "gdsf-cost-history",
-            "gdsf:GDSFCostHistory",
+            "gdsf:GDSF",
             "The same, counting requests from before the answer came in as well",
             GDSF_PAPER,
+            options={"by_cost": True, "history": True, "trial": False},
+        ),
+        Spec(
+            "gdsf-cost-trial",
+            "gdsf:GDSF",
+            "The same as gdsf-cost, and the newcomer may be the one to go",
+            GDSF_PAPER,
+            options={"by_cost": True},
         ),
         Spec(
             "gds",

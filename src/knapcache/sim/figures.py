@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Colour-blind safe (Okabe and Ito); a policy has the same colour in every figure, and a dash where lines lie close.
 STYLES: dict[str, tuple[str, str]] = {
+    "adaptive": ("#C1121F", "-"),
     "vsocb": ("#0072B2", "-"),
     "vsocb-lazy": ("#009E73", "-"),
     "vsocb-apx": ("#56B4E9", "-."),

@@ -1,0 +1,86 @@
+"""What the next miss of a query will cost, when few misses were seen.
+
+Costs scatter: of two calls with the same prompt one may take twice as long. A mean over one or two misses is mostly
+that scatter, and ranking by it keeps the lucky and evicts the unlucky. So a query's mean is drawn towards what an
+answer of its size costs on average, as far as experience says that this is the better guess (empirical Bayes):
+
+    Ĉ(q) = (paid + κ · typical(S)) / (misses + κ)          typical(S) = a + b·S, least squares over all misses
+    κ    = scatter within queries / scatter of queries about typical(S)            both relative to the cost
+
+Where every miss of a query costs the same, κ is 0 and the mean stands; where queries differ by nothing but size, κ is
+large and their sizes say it all.
+"""
+
+from __future__ import annotations
+
+from knapcache.kernel import Records, kernel
+
+COSTS_HEAD = [
+    ("weight", "f8"),  # sums for the least squares, over all misses
+    ("sum_s", "f8"),
+    ("sum_c", "f8"),
+    ("sum_ss", "f8"),
+    ("sum_sc", "f8"),
+    ("slope", "f8"),  # b
+    ("offset", "f8"),  # a
+    ("within", "f8"),  # squared relative deviations from the mean of the query
+    ("repeats", "f8"),  # their degrees of freedom: misses beyond the first of a query
+    ("about", "f8"),  # squared relative deviations of first misses from typical(S)
+    ("firsts", "f8"),
+    ("doubt", "f8"),  # κ
+]
+COSTS_ROW = [
+    ("misses", "i8"),
+    ("paid", "f8"),
+]
+LARGEST_DOUBT = 100.0
+
+
+@kernel
+def typical(head: Records, room: int) -> float:
+    """What an answer of this size costs: a + b·S, never below 0."""
+    return max(0.0, head[0].offset + head[0].slope * room)  # type: ignore[no-any-return]
+
+
+@kernel
+def cost_of(head: Records, rows: Records, i: int) -> float:
+    """Ĉ(q)."""
+    q = rows[i]
+    doubt = head[0].doubt
+    if doubt == 0.0:
+        return q.paid / q.misses  # type: ignore[no-any-return]
+    return (q.paid + doubt * typical(head, q.room)) / (q.misses + doubt)  # type: ignore[no-any-return]
+
+
+@kernel
+def count_cost(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    """A miss of i cost `cost`, and its answer takes `room`."""
+    h, q = head[0], rows[i]
+    if q.misses > 0:
+        mean = q.paid / q.misses
+        if mean > 0.0:
+            after = (q.paid + cost) / (q.misses + 1)
+            h.within += (cost - mean) * (cost - after) / (mean * mean)
+            h.repeats += 1.0
+    else:
+        guess = typical(head, room)
+        if guess > 0.0:
+            h.about += ((cost - guess) / guess) ** 2
+            h.firsts += 1.0
+    q.paid += cost
+    q.misses += 1
+    q.room = room
+    h.weight += 1.0
+    h.sum_s += room
+    h.sum_c += cost
+    h.sum_ss += float(room) * room
+    h.sum_sc += room * cost
+    spread = h.sum_ss - h.sum_s * h.sum_s / h.weight
+    h.slope = max(0.0, (h.sum_sc - h.sum_s * h.sum_c / h.weight) / spread) if spread > 1e-9 * h.sum_ss else 0.0
+    h.offset = (h.sum_c - h.slope * h.sum_s) / h.weight
+    if h.repeats >= 2.0 and h.firsts >= 2.0:
+        scatter = h.within / h.repeats
+        between = h.about / h.firsts - scatter
+        h.doubt = min(LARGEST_DOUBT, scatter / between) if between > scatter / LARGEST_DOUBT else LARGEST_DOUBT
+        if scatter < 1e-12:
+            h.doubt = 0.0

@@ -1,0 +1,33 @@
+"""Requests counted at eight speeds of forgetting.
+
+A request counts half as much every H requests that follow it:
+
+    F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
+
+Each half-life is a quarter of the one before, so one power serves all: 2^(−Δt/(H/4)) is the fourth power of 2^(−Δt/H).
+"""
+
+from __future__ import annotations
+
+from knapcache.kernel import Records, kernel
+
+LONGEST = 2.0**20
+SPEEDS = 8
+HALF_LIVES = tuple(LONGEST / 4**k for k in range(SPEEDS))
+"""In requests: 1,048,576 … 64."""
+
+DISCOUNT_ROW = [
+    ("last", "i8"),  # t of the last request
+    ("recent", f"({SPEEDS},)f4"),  # F as of then, by half-life
+]
+
+
+@kernel
+def count_request(rows: Records, i: int, now: int) -> None:
+    """Count a request for i at t = now at every speed."""
+    faded = 2.0 ** ((rows[i].last - now) / LONGEST)
+    for k in range(SPEEDS):
+        rows[i].recent[k] = rows[i].recent[k] * faded + 1.0
+        faded *= faded
+        faded *= faded
+    rows[i].last = now

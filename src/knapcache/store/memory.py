@@ -1,0 +1,175 @@
+"""A store in memory: a dict and a lock. What it keeps, it keeps as long as the process lives.
+
+    charge = bytes of request, payload, tenant, model and meta + OVERHEAD
+
+The objects around an entry take room as well: a tuple of eleven, its floats, the header of each bytes object, a
+slot of the dict, the dicts of `meta`. OVERHEAD is more than they take with a `meta` of a few fields (a test measures).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from types import MappingProxyType
+
+import orjson
+
+from knapcache.errors import CorruptState, InvalidInput, StoreError
+from knapcache.store.contract import (
+    Clock,
+    Entry,
+    Head,
+    Totals,
+    checked,
+    checked_key,
+    content,
+    expired,
+    matcher,
+    packed,
+    wall_clock,
+)
+
+OVERHEAD = 1536
+SNAPSHOT_SHARE = 32  # one part in so many is set aside for the policy's state
+
+
+class MemoryStore:
+    """Answers in a dict. `budget` in bytes, part of which is set aside for the snapshot."""
+
+    def __init__(self, budget: int, *, clock: Clock = wall_clock) -> None:
+        if budget < 64 << 10:
+            raise InvalidInput(f"budget must be at least 64 KiB, not {budget} bytes")
+        self.budget = budget
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: dict[bytes, Entry] = {}
+        self._size = 0  # Invariant: Σ size of the entries ≤ capacity
+        self._snapshot: bytes | None = None
+        self._closed = False
+        self._refused = 0
+
+    @property
+    def capacity(self) -> int:
+        """Room for entries."""
+        return self.budget - self.snapshot_room
+
+    @property
+    def largest(self) -> int:
+        """No entry charged more than this can be put."""
+        return self.capacity
+
+    @property
+    def snapshot_room(self) -> int:
+        """Bytes a snapshot may have."""
+        return self.budget // SNAPSHOT_SHARE
+
+    def charge(self, entry: Entry) -> int:
+        """Room the entry takes."""
+        return OVERHEAD + content(entry)
+
+    def get(self, key: bytes) -> Entry | None:
+        """The entry under `key`, or None."""
+        entry = self._entries.get(checked_key(key))  # one look into a dict is atomic
+        if entry is None or expired(entry.expires, self._clock()):
+            return None
+        return entry
+
+    def apply(
+        self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
+    ) -> Future[None]:
+        """`evict` leaves, then `put` comes and `snapshot` replaces the older one."""
+        evict = [checked_key(key) for key in evict]
+        if put is not None:
+            put = checked(put, self.charge(put))
+            put = put._replace(meta=MappingProxyType(orjson.loads(packed(put)[2])))  # nobody else can change it
+        done: Future[None] = Future()
+        with self._lock:
+            refusal = self._apply(put, evict, snapshot)
+        if refusal is None:
+            done.set_result(None)
+        else:
+            done.set_exception(StoreError(refusal))
+        return done
+
+    def _apply(self, put: Entry | None, evict: list[bytes], snapshot: bytes | None) -> str | None:
+        if self._closed:
+            return "the store is closed"
+        for key in evict:
+            self._drop(key)
+        refusal = None
+        if put is not None:
+            self._drop(put.key)
+            if self._size + put.size > self.capacity:
+                refusal = f"no room: {put.size} bytes, {self.capacity - self._size} left"
+        if refusal is None and snapshot is not None and len(snapshot) > self.snapshot_room:
+            refusal = f"a snapshot of {len(snapshot)} bytes, of {self.snapshot_room} allowed"
+        if refusal is not None:
+            self._refused += 1
+            return refusal
+        if put is not None:
+            self._entries[put.key] = put
+            self._size += put.size
+        if snapshot is not None:
+            self._snapshot = bytes(snapshot)
+        return None
+
+    def _drop(self, key: bytes) -> bool:
+        entry = self._entries.pop(key, None)
+        self._size -= entry.size if entry else 0
+        return entry is not None
+
+    def purge(
+        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
+    ) -> tuple[bytes, ...]:
+        """Remove what meets every condition given."""
+        meets = matcher(tenant, model, before)
+        with self._lock:
+            return tuple(key for key, entry in list(self._entries.items()) if meets(entry.head) and self._drop(key))
+
+    def expire(self) -> tuple[bytes, ...]:
+        """Remove what has expired."""
+        now = self._clock()
+        with self._lock:
+            return tuple(
+                key for key, entry in list(self._entries.items()) if expired(entry.expires, now) and self._drop(key)
+            )
+
+    def heads(self) -> Iterator[Head]:
+        """Every entry but its bytes."""
+        with self._lock:
+            entries = list(self._entries.values())
+        return (entry.head for entry in entries)
+
+    def load_snapshot(self) -> bytes | None:
+        """The last snapshot, or None."""
+        return self._snapshot
+
+    def flush(self) -> None:
+        """Nothing is ever late here."""
+
+    def totals(self) -> Totals:
+        """The books."""
+        with self._lock:
+            return Totals(len(self._entries), self._size)
+
+    def counters(self) -> Mapping[str, int]:
+        """What went wrong so far."""
+        return {"refused": self._refused}
+
+    def check(self) -> None:
+        """Derive the totals anew."""
+        with self._lock:
+            derived = sum(entry.size for entry in self._entries.values())
+            if derived != self._size:
+                raise CorruptState(f"size: the books say {self._size}, counting anew gives {derived}")
+            if derived > self.capacity:
+                raise CorruptState(f"size {derived} is above capacity {self.capacity}")
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._closed = True
+            self._entries.clear()
+            self._size = 0
+            self._snapshot = None

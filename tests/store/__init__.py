@@ -1,0 +1,1 @@
+"""Stores: one contract, many ways for a disk to fail."""
