@@ -75,7 +75,7 @@ def test_from_a_trace_to_the_docs(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--traces", "nowhere"), "'nowhere' is not one of oasst_zipf_0.6, "),
-        (("--policies", "offline"), "'offline' is not one of vsocb, "),
+        (("--policies", "offline"), "'offline' is not one of "),
         (("--policies", "lru,lru"), "'lru' is named twice"),
         (("--capacities", "4MB"), "capacities must be shares of the working set, such as 10%, not 4MB"),
         (("--capacities", "many"), "capacity 'many' cannot be read"),
