@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from knapcache.policy import registry
+from knapcache.sim.traffic import KINDS
 from knapcache_experiments.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
@@ -200,6 +201,35 @@ def test_numbers_of_the_replays() -> None:
     assert f"takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in " ".join(
         page.split()
     )
+
+
+def test_numbers_of_the_policies() -> None:
+    """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
+    page = text("docs/policies.md").split("## How they compare")[1].split("## Writing one")[0]
+    bench = json.loads((ROOT / "bench" / "results" / "policies.json").read_text(encoding="utf-8"))
+    assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
+    online = {name for name, spec in registry.SPECS.items() if spec.online}
+    assert bench["subject"] == ("adaptive" if "adaptive" in online else "horizon")
+    assert len(bench["cells"]) == 16
+    assert f"| trace | cache | `{bench['subject']}` | best other | `gdsf-cost` | `lru` | `pfoo` |" in page
+    for c in bench["cells"]:
+        paid = bench["ratios"][c["trace"]][c["capacity"]]
+        assert set(paid) == online | {"static", "belady", "pfoo"}, "the committed run is not of all policies"
+        best = min(paid[p] for p in online - {bench["subject"]})
+        others = f"{best:.3f} (`{c['best_other_name']}`) | " + " | ".join(
+            f"{paid[p]:.3f}" for p in ("gdsf-cost", "lru", "pfoo")
+        )
+        line = f"| {c['trace']} | {c['capacity']} | {paid[bench['subject']]:.3f} | {others} |"
+        assert line in page, f"the table in docs/policies.md is not the committed result: {line}"
+        assert paid[c["best_other_name"]] == best
+        assert all(paid["pfoo"] <= ratio + 1e-9 for ratio in paid.values()), "a bound that is none"
+    for b in bench["bars"]:
+        assert f"| {b['what']} | {b['measured']:.3f} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for kind in KINDS:
+        to_best = [f"{c['to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
+        assert f"| {kind} | {' | '.join(to_best)} |" in page
+    closed = f"closes {100 * bench['gap_closed']:.0f} % of the gap between LRU and the bound"
+    assert closed in " ".join(page.split())
 
 
 def test_numbers_of_the_other_experiments() -> None:

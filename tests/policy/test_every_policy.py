@@ -35,7 +35,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("berkeley-multi", {"confidence": Confidence(gamma=0.0, clip=False)}),
     ("horizon", {"half_life": 3.0, "choosy": True}),
     ("s3-fifo", {"small": 0.5, "main_first": True}),
-    ("arc", {"by_bytes": True}),
     ("w-tinylfu", {"window": 0.5, "protected": 0.3}),
     ("lhd", {"samples": 3, "period": 50, "decay": 0.5, "seed": 7}),
     ("hyperbolic", {"samples": 2, "seed": 7}),
