@@ -198,9 +198,9 @@ def test_numbers_of_the_replays() -> None:
         assert f"| `{policy}` | {line} |" in page
     ns = {(d["policy"], d["keys"]): d["ns"] for d in bench["decisions"]}
     lru, gdsf, horizon = (ns[p, 10**6] / ns[p, 10**4] for p in ("lru", "gdsf-cost", "horizon"))
-    assert f"takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in " ".join(
-        page.split()
-    )
+    flat_page = " ".join(page.split())
+    assert f"it takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in flat_page
+    assert f"`adaptive` costs {ns['adaptive', 10**6] / ns['adaptive', 10**4]:.1f} times as much" in flat_page
 
 
 def test_numbers_of_the_policies() -> None:
