@@ -37,7 +37,7 @@ from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
 from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
 from knapcache.kernel import Records, inlined, kernel
-from knapcache.oracle.exact import select
+from knapcache.oracle.tiny import select_tiny
 from knapcache.policy.contract import Requests, enter, evict, settling
 from knapcache.policy.heap import (
     HeapPolicy,
@@ -71,7 +71,7 @@ from knapcache.policy.shadows import (
 
 PATIENCE = 64
 """Requests between two looks at the tournament."""
-FEW, MARGIN, WORK = 8, 0.2, 10_000
+FEW, MARGIN = 8, 0.2
 LOOK_AT = 32
 """Ids that `recycle` chooses from."""
 SLOW = 1
@@ -166,7 +166,7 @@ def exchange(head: Records, rows: Records, i: int, room: int) -> bool:
         values[k] = value_at(rows[holders[k]].priority, sizes[k], h.t, h.leader)
     values[n], sizes[n] = value, room
     h.oracle_calls += 1
-    best, _, _, _, _ = select(values, sizes, h.capacity, 0.0, 0.0, WORK, chosen)
+    best = select_tiny(values, sizes, h.capacity, chosen)
     if not chosen[n] or best - values[:n].sum() < MARGIN * value:
         return False
     while h.used + room > h.capacity:
