@@ -112,9 +112,9 @@ class Core:
     def fetch(self, question: Question, call: Callable[[], Reply], wish: Wish) -> Answer:
         """The whole of it."""
         found = self._begin(question, wish)
-        if isinstance(found, Answer):
-            return found
+        return found if isinstance(found, Answer) else self._send(found, question, call, wish)
 
+    def _send(self, found: Lookup, question: Question, call: Callable[[], Reply], wish: Wish) -> Answer:
         def lead() -> Landed:
             return self._meanwhile(found, wish) or self.land(found, *timed(call))
 
