@@ -396,7 +396,7 @@ def test_identity_of_functions_comes_to_an_end() -> None:
 
 
 def test_arrays_of_one_layout_share_its_description() -> None:
-    """By its address a call from Python finds the compiled code again. Another object of the same value takes longer."""
+    """By its address a call from Python finds the compiled code again; an equal one at another address takes longer."""
     fields = [("misses", "i8"), ("cost", "f8")]
     first, second = (knapcache.kernel.records(list(fields), n) for n in (3, 5))
     assert np.asarray(first).dtype is np.asarray(second).dtype or not knapcache.kernel.COMPILED

@@ -1,7 +1,7 @@
 """The one place that knows Numba.
 
 A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, keeps the
-machine code on disk for every later process, and releases the GIL while it runs, so that a live cache can solve a
+machine code on disk for every later process, and releases the GIL while it runs (`@inlined` does not), so that a live cache can solve a
 knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function itself:
 slow, but a debugger steps through it, and the tests run part of the suite that way to show that both are the same
 program.
@@ -248,7 +248,7 @@ if COMPILED:
     def inlined(function: F) -> F:
         """A kernel that becomes part of each kernel that calls it: for what runs once a request and does little.
 
-        Called from Python it keeps the GIL: whoever lets go of it for a microsecond may wait milliseconds to get it back.
+        Called from Python it keeps the GIL: who lets go of it for a microsecond may wait milliseconds to get it back.
         Not for all: with the Oracle's kernels inlined too, `vsocb-lazy` took a third longer to compile.
         """
         return _compiled(function, inline=True)
