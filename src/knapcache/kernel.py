@@ -1,10 +1,10 @@
 """The one place that knows Numba.
 
 A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, keeps the
-machine code on disk for every later process, and releases the GIL while it runs (`@inlined` does not), so that a live cache can solve a
-knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function itself:
-slow, but a debugger steps through it, and the tests run part of the suite that way to show that both are the same
-program.
+machine code on disk for every later process, and releases the GIL while it runs (`@inlined` does not), so that a live
+cache can solve a knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python
+function itself: slow, but a debugger steps through it, and the tests run part of the suite that way to show that both
+are the same program.
 
 Four things here are ours because Numba's own disk cache cannot do them:
 
