@@ -276,6 +276,28 @@ def test_numbers_of_the_policies() -> None:
     assert closed in " ".join(page.split())
 
 
+def test_numbers_of_the_library() -> None:
+    page = text("docs/library.md").split("## How fast")[1].split("\n## ")[0]
+    bench = json.loads((ROOT / "bench" / "results" / "library.json").read_text(encoding="utf-8"))
+    assert (ROOT / "bench" / "results" / "library.png").read_bytes().startswith(b"\x89PNG")
+    for r in bench["rows"]:
+        line = f"| {r['cache']} | {r['version']} | {r['where']} | {r['hit_us']:.1f} | {r['miss_and_keep_us']:.0f} |"
+        assert line in page, f"the table in docs/library.md is not the committed result: {line}"
+    for r in bench["sizes"]:
+        assert f"| {r['request_bytes']:,} | {r['key_us']:.1f} | {r['hit_us']:.1f} |" in page
+    for r in bench["disk"]:
+        assert f"| {r['hit']} | {r['us']:.1f} |" in page
+    for r in bench["settle"]:
+        assert f"| settle, {r['settle']}, median | {r['median_us']:.0f} |" in page
+    for b in bench["bars"]:
+        assert f"| {b['what']} | {b['measured']:.2g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    plain = " ".join(page.split())
+    assert f"hashing takes {bench['key_us']:.1f} µs" in plain
+    assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
+    memory = bench["memory"]["stats"]
+    assert f"{memory['requests']:,} requests, {memory['recycled']:,} numbers" in plain
+
+
 def test_numbers_of_the_other_experiments() -> None:
     page = flat("docs/algorithm.md")
     for policy in ("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"):
