@@ -268,7 +268,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def copied(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     """A copy: what one caller does to its answer is nothing to the next."""
-    return orjson.loads(orjson.dumps(dict(meta))) if meta else NOTHING  # type: ignore[no-any-return]
+    return orjson.loads(orjson.dumps(dict(meta))) if meta else NOTHING
 
 
 def _landed(entry: Entry) -> Landed:
