@@ -14,6 +14,8 @@ from knapcache.policy import registry
 
 def test_names() -> None:
     assert sorted(knapcache.__all__) == [
+        "Answer",
+        "Cache",
         "ClusterFailed",
         "CorruptState",
         "Decision",
@@ -21,7 +23,11 @@ def test_names() -> None:
         "InvalidInput",
         "KnapcacheError",
         "MissingExtra",
+        "NotCached",
+        "NotOwner",
+        "Reply",
         "Selection",
+        "StoreError",
         "Uncacheable",
         "__version__",
         "oracle",

@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.errors import ClusterFailed, CorruptState, InvalidInput, KnapcacheError, MissingExtra, Uncacheable
+    from knapcache.cache import Answer, Cache, Reply
+    from knapcache.errors import (
+        ClusterFailed,
+        CorruptState,
+        InvalidInput,
+        KnapcacheError,
+        MissingExtra,
+        NotCached,
+        NotOwner,
+        StoreError,
+        Uncacheable,
+    )
     from knapcache.model import Decision, Endpoint, Selection
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Cache",
     "ClusterFailed",
     "CorruptState",
     "Decision",
@@ -23,7 +36,11 @@ __all__ = [
     "InvalidInput",
     "KnapcacheError",
     "MissingExtra",
+    "NotCached",
+    "NotOwner",
+    "Reply",
     "Selection",
+    "StoreError",
     "Uncacheable",
     "__version__",
     "oracle",
@@ -31,7 +48,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("ClusterFailed", "CorruptState", "InvalidInput", "KnapcacheError", "MissingExtra", "Uncacheable"),
+    "cache": ("Answer", "Cache", "Reply"),
+    "errors": (
+        "ClusterFailed",
+        "CorruptState",
+        "InvalidInput",
+        "KnapcacheError",
+        "MissingExtra",
+        "NotCached",
+        "NotOwner",
+        "StoreError",
+        "Uncacheable",
+    ),
     "model": ("Decision", "Endpoint", "Selection"),
 }
 

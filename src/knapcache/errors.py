@@ -5,6 +5,7 @@ KnapcacheError
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
 ├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
 ├── Incomplete (also ValueError)      an answer that is not whole, or failed: it may be given, and is not kept
+├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
 ├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 └── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
@@ -41,6 +42,10 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
 
 class Incomplete(KnapcacheError, ValueError):  # noqa: N818
     """An answer is not whole: it was cut off, reports an error, or is not what its endpoint answers with."""
+
+
+class NotCached(KnapcacheError, LookupError):  # noqa: N818
+    """Only a kept answer was asked for, and there is none."""
 
 
 class ClusterFailed(KnapcacheError):  # noqa: N818

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.wire import answers
 
 from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.wire import Collector, as_plain, as_stream, forms, plain_answer, sse
+
+from . import answers
 
 STRATEGIES = {
     Endpoint.CHAT: answers.chats(),
@@ -20,7 +21,7 @@ STRATEGIES = {
     Endpoint.RESPONSES: answers.responses(),
     Endpoint.MESSAGES: answers.messages(),
 }
-any_answer = st.one_of(st.tuples(st.just(at), strategy) for at, strategy in STRATEGIES.items())
+any_answer = st.one_of([st.tuples(st.just(at), strategy) for at, strategy in STRATEGIES.items()])
 
 
 def whole(endpoint: Endpoint, pieces: list[bytes]) -> forms.Whole:
@@ -76,7 +77,8 @@ def test_usage_is_said_only_when_it_is_asked_for(answer: dict[str, Any]) -> None
 
 
 def test_a_choice_is_told_in_order_and_tokens_keep_their_log_probabilities() -> None:
-    logprobs = {"content": [{"token": t, "logprob": -1.0} for t in ("He", "llo")], "refusal": None}
+    tokens = [{"token": text, "logprob": -1.0} for text in ("He", "llo")]
+    logprobs = {"content": tokens, "refusal": None}
     message = {"role": "assistant", "content": "Hello", "reasoning_content": "A greeting."}
     choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop"}
     answer = {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]}
@@ -89,7 +91,7 @@ def test_a_choice_is_told_in_order_and_tokens_keep_their_log_probabilities() -> 
         {"content": "llo"},
         {},
     ]
-    assert [step["logprobs"]["content"] for step in steps if step.get("logprobs")] == [[t] for t in logprobs["content"]]
+    assert [step["logprobs"]["content"] for step in steps if step.get("logprobs")] == [[token] for token in tokens]
     assert [step["finish_reason"] for step in steps] == [None] * 4 + ["stop"]
 
 
@@ -155,11 +157,7 @@ def messages_stream(*said: dict[str, Any]) -> bytes:
 START = {"type": "message_start", "message": {"type": "message", "content": [], "usage": {"input_tokens": 3}}}
 OPEN = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
 HI = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}
-TOOL = {
-    "type": "content_block_start",
-    "index": 0,
-    "content_block": {"type": "tool_use", "id": "1", "name": "f", "input": {}},
-}
+TOOL = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "f", "input": {}}}
 HALF = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a"'}}
 END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
 STOP = {"type": "message_stop"}

@@ -18,7 +18,7 @@ Embeddings are kept per item of `input`: one text asked for alone, in a list or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -96,8 +96,18 @@ class Keyer:
             keys = (self._key(start, counted),)
         return Keyed(at, value, keys)
 
+    def call(self, name: str, arguments: dict[str, Any], namespace: str = "") -> Key:
+        """The key of a call of a plain function, or Uncacheable. No request to an endpoint has such a key."""
+        return self._key(opening("function", text(namespace), (("name", text(name)),)), plain(arguments))
+
+    def together(self, keys: Sequence[Key]) -> Key:
+        """One key for what is asked in one request and answered in one piece."""
+        return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.request) for key in keys))
+
     def _key(self, start: bytes, counted: dict[str, Any]) -> Key:
-        request = start + orjson.dumps(counted, option=orjson.OPT_SORT_KEYS)
+        return self._digested(start + orjson.dumps(counted, option=orjson.OPT_SORT_KEYS))
+
+    def _digested(self, request: bytes) -> Key:
         digest = self._keyed.copy()  # the key's block is already in it
         digest.update(request)
         return Key(digest.digest(), request)
@@ -126,11 +136,11 @@ def pairs(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=4096)
-def opening(endpoint: Endpoint, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
+def opening(kind: str, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
     """All that stands before the body. Remembered, for there are few of them."""
     try:
         inner = b"".join(netstring(word.encode()) for pair in context for word in pair)
-        return b"".join(map(netstring, (VERSION, endpoint.value.encode(), namespace.encode(), inner)))
+        return b"".join(map(netstring, (VERSION, kind.encode(), namespace.encode(), inner)))
     except UnicodeEncodeError:
         raise InvalidInput("namespace and context must be characters: there is a lone surrogate in them") from None
 

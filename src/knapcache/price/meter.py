@@ -131,6 +131,12 @@ class Meter:
         weighed = seconds * self.rate if usd is None else usd
         return Bill(usd, seconds, self.weights.usd * weighed + self.weights.seconds * seconds, source)
 
+    def time(self, seconds: float) -> Bill:
+        """What so many seconds cost where nobody sends a bill: the fallback's dollars per second, or the seconds."""
+        seconds = amount("seconds", seconds)
+        weight = self.weights.seconds + (self.weights.usd or 0.0) * self.rate
+        return Bill(None, seconds, weight * seconds, "seconds")
+
     def _usd(
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
     ) -> tuple[float | None, str]:

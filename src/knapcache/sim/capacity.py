@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 from knapcache.errors import InvalidInput
+from knapcache.units import FORMS, parse
 
-UNITS = {"": 1, "B": 1}
-UNITS |= {letter + b: 1000**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
-UNITS |= {f"{letter}i{b}": 1024**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
 LARGEST = 2**62
 STEPS = 10
 """Sizes in a range that does not say how many."""
 MOST_STEPS = 100
-FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*|%)")
-ALLOWED = "a number, with k, M, G or T (kB, KiB, …) behind it for units, or % of the working set"
+ALLOWED = f"{FORMS}, or % of the working set"
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,12 @@ class Capacity:
     @classmethod
     def parse(cls, text: str) -> Capacity:
         """Read what somebody wrote."""
-        match = FORM.fullmatch(text.strip())
-        unit = match[2] if match else ""
-        factor = UNITS.get(unit.replace("K", "k", 1))
-        if not match or (factor is None and unit != "%"):
+        found = parse(text)
+        if found is None:
             raise InvalidInput(f"capacity {text!r} cannot be read; allowed is {ALLOWED}")
-        if factor is None:
-            return cls(text, Fraction(match[1]) / 100, relative=True)
-        units = Fraction(match[1]) * factor
+        units, share = found
+        if share:
+            return cls(text, units / 100, relative=True)
         if units.denominator != 1:
             raise InvalidInput(f"capacity {text!r} is {float(units):g} units, and must be a whole number of them")
         return cls(text, units, relative=False)

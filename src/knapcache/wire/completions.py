@@ -40,12 +40,7 @@ def deltas(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     rest = {name: value for name, value in choice.items() if name not in ("index", "text", "finish_reason")}
     logprobs = rest.get("logprobs")
     tokens = logprobs.get("tokens") if isinstance(logprobs, dict) else None
-    if (
-        isinstance(logprobs, dict)
-        and isinstance(tokens, list)
-        and tokens
-        and "".join(map(str, tokens)) == choice["text"]
-    ):
+    if isinstance(logprobs, dict) and isinstance(tokens, list) and "".join(map(str, tokens)) == choice["text"] != "":
         lists = {n: v for n, v in logprobs.items() if isinstance(v, list) and len(v) == len(tokens)}
         for at, token in enumerate(tokens):
             said = {n: [v[at]] if n in lists else (None if at else v) for n, v in logprobs.items()}

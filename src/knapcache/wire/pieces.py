@@ -77,7 +77,7 @@ def add(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def appended(name: str, before: str, value: str) -> str:
-    """Text so far and what was said now; some is not appended. A function's name is sent whole, again and again, or in pieces."""
+    """Text so far and what was said now. A function's name may come whole, again and again, or in pieces."""
     if name in SAID_ONCE:
         return value or before
     return before if name == "name" and value == before else before + value

@@ -1,0 +1,242 @@
+"""Decisions, and how they reach the store: the only caller of the policy.
+
+One lock is around policy, ids and shadows; a call of the policy takes about a microsecond, and nothing that waits for a
+disk happens under it. A decision becomes a *change* (what comes, what goes) at the end of a queue, under the same
+lock. The queue is emptied in its order by whoever has just added to it, under a second lock: so the store sees
+decisions in the order in which they were taken, and Σ sizes never exceeds the capacity in between.
+
+    Lock order: applying, then deciding. A store's callback takes the second alone.
+
+What the policy calls resident may be missing from the store: expired, damaged, refused by a full disk. Who looks for it
+and finds nothing must not blame an answer that is still on its way, or one that came in later:
+
+    1. under the lock: i is resident, as of serial s
+    2. store.get: nothing. The queue is emptied; by now the put of s is in the store, if it ever was
+    3. store.get again: nothing. Under the lock, if i is still resident as of s: forgotten, and an eviction is queued
+
+What the store has and the policy does not know is not looked for: it is a miss, and the next answer replaces it.
+After a restart there is no such thing, for the books are opened by counting what lies in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+
+from knapcache.cache.ids import Ids, table_size
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.shadow import Shadows
+from knapcache.errors import CorruptState, StoreError
+from knapcache.policy import registry
+from knapcache.store.contract import Entry, Store
+
+log = logging.getLogger("knapcache.cache")
+
+
+class Change:
+    """A decision on its way to the store."""
+
+    __slots__ = ("error", "evict", "i", "put", "serial", "snapshot")
+
+    def __init__(
+        self, put: Entry | None, evict: Sequence[bytes], i: int = -1, serial: int = 0, snapshot: bytes | None = None
+    ) -> None:
+        self.put = put
+        self.evict = evict
+        self.i = i
+        self.serial = serial
+        self.snapshot = snapshot
+        self.error: BaseException | None = None
+
+
+class Books:
+    """Policy, ids and shadows of one store that this process owns."""
+
+    def __init__(
+        self, store: Store, policy: str, shadows: tuple[str, ...], ledger: Ledger, ids: int | None = None
+    ) -> None:
+        self.store = store
+        self.name = policy
+        size = ids or table_size(store.capacity)
+        self.policy = registry.find(policy).build(store.capacity, size)
+        self.ids = Ids(self.policy)
+        self.shadows = Shadows(shadows, store.capacity, size)
+        self.ledger = ledger
+        self.settled = 0
+        self.deciding = threading.Lock()
+        self.applying = threading.Lock()
+        self._queue: deque[Change] = deque()
+        self._said = False
+
+    # A request.
+
+    def arrive(self, key: bytes) -> tuple[int, int]:
+        """Count a request: its id, and the serial of the answer that should be there, or −1."""
+        with self.deciding:
+            i = self._intern(key)
+            serial = self.ids.serial[i] if self.policy.arrive(i) else -1
+        if self._queue:
+            self.apply()
+        return i, serial
+
+    def get(self, key: bytes, i: int, serial: int) -> Entry | None:
+        """The answer that should be there; forgotten where it is not."""
+        entry = self.store.get(key)
+        if entry is None:
+            self.apply()
+            entry = self.store.get(key)
+        if entry is None:
+            with self.deciding:
+                if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
+                    self._queue.append(Change(None, [key]))
+                    self.ledger.count("vanished")
+            self.apply()
+        return entry
+
+    def seen(self, key: bytes, i: int, size: int, cost: float) -> None:
+        """A request was answered without a call: for the shadows."""
+        with self.deciding:
+            if self.ids.holds(i, key):
+                self.shadows.see(i, size, cost)
+
+    def settle(self, i: int, entry: Entry) -> bool:
+        """An answer was paid for. Is it kept?"""
+        with self.deciding:
+            if not self.ids.holds(i, entry.key):  # the number went to another key while the call was under way
+                i = self._intern(entry.key)
+                self.policy.arrive(i)
+            kept = self._decide(i, entry)
+            self.settled += 1
+            self.shadows.see(i, entry.size, entry.cost)
+        self.apply()
+        return kept
+
+    def _decide(self, i: int, entry: Entry) -> bool:
+        if entry.size > self.store.largest:
+            # The policy is not asked. But what lies there is older than what was just paid for.
+            if self.policy.forget(i):
+                self._queue.append(Change(None, [entry.key]))
+            self.ledger.count("too_large")
+            return False
+        admit, evicted = self.policy.settle(i, entry.size, entry.cost)
+        keys = [self.ids.keys[victim] for victim in evicted]
+        if evicted:
+            self.ledger.count("evictions", len(evicted))
+        if admit:
+            self.ids.serial[i] += 1
+        if admit or keys:
+            self._queue.append(Change(entry if admit else None, keys, i, self.ids.serial[i]))
+        return admit
+
+    def _intern(self, key: bytes) -> int:
+        i = self.ids.find(key)
+        if i < 0:
+            i, taken, gone = self.ids.intern(key)
+            if taken >= 0:
+                self.shadows.forget(taken)
+                self.ledger.count("recycled")
+            if gone is not None:
+                self.ledger.count("evictions")
+                self._queue.append(Change(None, [gone]))
+        return i
+
+    # The store.
+
+    def apply(self) -> None:
+        """Empty the queue into the store. What was decided before the call is in the store after it."""
+        with self.applying:
+            self._drain()
+
+    def _drain(self) -> None:
+        while self._queue:
+            change = self._queue.popleft()
+            try:
+                done = self.store.apply(change.put, change.evict, change.snapshot)
+            except StoreError as error:  # closed, or no longer ours
+                self._failed(change, error)
+            else:
+                done.add_done_callback(lambda done, change=change: self._done(change, done))  # type: ignore[misc]
+
+    def _done(self, change: Change, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._failed(change, error)
+
+    def _failed(self, change: Change, error: BaseException) -> None:
+        """The store could not keep it: the policy must not count on it. The request was answered all the same."""
+        change.error = error
+        self.ledger.count("store_faults")
+        if not self._said:
+            self._said = True
+            log.warning("the store cannot keep answers now, and requests go on without it: %s", error)
+        if change.put is not None:
+            with self.deciding:
+                i = change.i
+                if self.ids.holds(i, change.put.key) and self.ids.serial[i] == change.serial:
+                    self.policy.forget(i)
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Remove answers from policy and store; StoreError when the store could not, yet."""
+        with self.deciding:
+            keys = list(keys)
+            for key in keys:
+                i = self.ids.find(key)
+                if i >= 0:
+                    self.policy.forget(i)
+                    self.shadows.forget(i)
+            change = Change(None, keys)
+            self._queue.append(change)
+        self.apply()
+        self.store.flush()
+        if change.error is not None:
+            raise StoreError(f"{len(keys)} entries are hidden, and not yet removed: {change.error}")
+
+    def expire(self) -> int:
+        """Let go of what has expired."""
+        gone = 0
+        for key in self.store.expire():
+            with self.deciding:
+                i = self.ids.find(key)
+                serial = self.ids.serial[i] if i >= 0 and self.policy.rows["resident"][i] else -1
+            gone += 1
+            if serial >= 0:
+                self.get(key, i, serial)
+        return gone
+
+    def keep_snapshot(self, snapshot: bytes) -> None:
+        """Put the policy's state beside the entries."""
+        with self.deciding:
+            self._queue.append(Change(None, (), snapshot=snapshot))
+        self.apply()
+
+    def residents(self) -> set[bytes]:
+        """Keys of what the policy holds."""
+        return {self.ids.keys[i] for i in self.policy.residents}
+
+    def check(self) -> None:
+        """Policy, ids, shadows and store agree."""
+        with self.applying:
+            for _ in range(1000):
+                self._drain()
+                self.store.flush()  # not under the other lock, which its callbacks take
+                with self.deciding:
+                    if not self._queue:
+                        self._check()
+                        return
+        raise CorruptState("decisions come faster than the store takes them: check() when it is quieter")
+
+    def _check(self) -> None:
+        self.policy.check()
+        self.shadows.check()
+        if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
+            raise CorruptState("keys and ids differ")
+        heads = {head.key: head.size for head in self.store.heads()}
+        known = {self.ids.keys[i]: int(self.policy.rows["room"][i]) for i in self.policy.residents}
+        if heads != known:
+            raise CorruptState(
+                f"the policy holds {len(known)} answers of {sum(known.values())} bytes, "
+                f"the store {len(heads)} of {sum(heads.values())}; {len(heads.items() ^ known.items())} differ"
+            )

@@ -1,0 +1,216 @@
+"""The cache, as programs use it. `core.py` serves a request, `books.py` decides, `keeper.py` keeps house."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from knapcache.cache.core import Core, Wish, timed, timed_async
+from knapcache.cache.keeper import Keeper
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.opening import checked_ttl, open_store, room
+from knapcache.cache.values import Answer, Lookup, Question, Reply
+from knapcache.errors import InvalidInput, NotCached, Uncacheable
+from knapcache.match import Key, Keyer, Rules
+from knapcache.model import Endpoint
+from knapcache.policy import registry
+from knapcache.price import Meter
+from knapcache.price.meter import USD_PER_SECOND
+from knapcache.price.weights import Weights, amount
+from knapcache.store.contract import Clock, wall_clock
+
+NO_SECRET = b"knapcache without a secret"
+
+
+class Cache:
+    """Answers that are worth keeping.
+
+    capacity    bytes for all that is kept, as in "256MB"; with a path for all that the files take
+    path        a file, which survives the process; None: memory
+    policy      what decides (`knapcache policies`)
+    cost        what is to be saved: "usd", "seconds", or a blend such as "usd + 0.01*seconds"
+    namespace   whose cache it is, where a request does not say
+    ttl         seconds until answers expire; None: never
+    prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
+    rules       which fields of requests do not count (docs/keys.md)
+    secret      16 to 64 bytes that keys and seals depend on
+    shadows     policies whose cost on the same requests is reported beside ours
+    wait        seconds to wait for a call that somebody else makes
+    clock       Unix time, for tests; ids: how many keys the policy remembers
+    """
+
+    def __init__(
+        self,
+        capacity: int | str = "256MB",
+        *,
+        path: str | os.PathLike[str] | None = None,
+        policy: str = "adaptive",
+        cost: str | Mapping[str, float] | Weights = "usd",
+        namespace: str = "",
+        ttl: float | None = None,
+        prices: Mapping[str, Mapping[str, float]] | None = None,
+        fallback: Mapping[str, float] | float | None = None,
+        rules: Rules | None = None,
+        secret: bytes | None = None,
+        shadows: tuple[str, ...] = ("lru", "gdsf-cost"),
+        wait: float = 60.0,
+        clock: Clock = wall_clock,
+        ids: int | None = None,
+    ) -> None:
+        for name in (policy, *shadows):
+            if not registry.find(name).online:
+                raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
+        meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
+        self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
+        self._namespace = namespace
+        self._ledger = Ledger()
+        ttl, wait = checked_ttl(ttl), amount("wait", wait)
+        store = open_store(path, room(capacity), secret, clock)
+        self._keeper = Keeper(store, policy, tuple(shadows), self._ledger, ids)
+        self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
+
+    # One request.
+
+    def fetch(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any],
+        call: Callable[[], Reply],
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+        refresh: bool = False,
+        store: bool = True,
+        only_cached: bool = False,
+        max_age: float | None = None,
+    ) -> Answer:
+        """The answer to a request: a kept one, or what `call` brings, which is made once at a time for a key.
+
+        refresh: call in any case, and keep the new answer. store=False: keep nothing. only_cached: NotCached instead of
+        a call. max_age: nothing older, in seconds.
+        """
+        wish = Wish(refresh, store, only_cached, max_age)
+        question = self._question(endpoint, request, namespace, context)
+        if isinstance(question, Question):
+            return self._core.fetch(question, call, wish)
+        question = self._bypass(question, endpoint, namespace, wish)
+        try:
+            return self._bypassed(question, *timed(call))
+        except Exception:
+            self._ledger.passed("failed", "", self._tenant(namespace))
+            raise
+
+    async def fetch_async(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any],
+        call: Callable[[], Awaitable[Reply]],
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+        refresh: bool = False,
+        store: bool = True,
+        only_cached: bool = False,
+        max_age: float | None = None,
+    ) -> Answer:
+        """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept."""
+        wish = Wish(refresh, store, only_cached, max_age)
+        question = self._question(endpoint, request, namespace, context)
+        if isinstance(question, Question):
+            return await self._core.fetch_async(question, call, wish)
+        question = self._bypass(question, endpoint, namespace, wish)
+        try:
+            return self._bypassed(question, *await timed_async(call))
+        except BaseException:
+            self._ledger.passed("failed", "", self._tenant(namespace))
+            raise
+
+    def lookup(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any],
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+        max_age: float | None = None,
+    ) -> Lookup:
+        """The first half, for callers who stream: a hit, or what `settle` needs. Counts the request."""
+        question = self._question(endpoint, request, namespace, context)
+        if not isinstance(question, Question):
+            self._ledger.passed("bypasses", "", self._tenant(namespace))
+            return Lookup("", bypass=str(question))
+        found = self._core.find(question, Wish(max_age=max_age))
+        if found.hit is None:
+            self._ledger.passed("misses", question.model, question.tenant)
+        else:
+            self._core.count_hit(found)
+        return found
+
+    def settle(self, lookup: Lookup, reply: Reply) -> bool:
+        """The second half: the answer was paid for. Is it kept?"""
+        return lookup.question is not None and self._core.settle(lookup, reply)
+
+    # The house.
+
+    def stats(self) -> dict[str, Any]:
+        """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
+        return {**self._ledger.report(), **self._keeper.stats()}
+
+    def check(self) -> None:
+        """Derive every total anew; CorruptState when books and reality differ."""
+        self._ledger.check()
+        self._keeper.check()
+
+    def close(self) -> None:
+        """Keep what is to be kept, and let go."""
+        self._keeper.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._core.flights.settled()
+        self.close()
+
+    # Keys.
+
+    def _tenant(self, namespace: str | None) -> str:
+        return self._namespace if namespace is None else namespace
+
+    def _question(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any],
+        namespace: str | None,
+        context: Mapping[str, str] | None,
+    ) -> Question | Uncacheable:
+        tenant = self._tenant(namespace)
+        try:
+            read = self._keyer.read(endpoint, request, tenant, context)
+        except Uncacheable as reason:
+            return reason
+        model = read.body.get("model")
+        return Question(read.endpoint, self._keyer.together(read.keys), tenant, model if type(model) is str else "")
+
+    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: Wish) -> Question:
+        """A request without a key: it can be sent, and is not kept."""
+        if wish.only_cached:
+            self._ledger.passed("bypasses", "", self._tenant(namespace))
+            raise NotCached(f"only a kept answer was asked for, and the request has no key: {reason}")
+        return Question(Endpoint(endpoint), Key(b"", b""), self._tenant(namespace), "")
+
+    def _bypassed(self, question: Question, reply: Reply, seconds: float) -> Answer:
+        bill = self._core.bill(question, reply, seconds)
+        self._ledger.passed("bypasses", reply.model, question.tenant)
+        self._ledger.paid(reply.model, question.tenant, bill)
+        return Answer(reply.payload, dict(reply.meta), "bypass", "", 0.0, None, reply.model, bill)

@@ -1,0 +1,256 @@
+"""One request, from key to answer.
+
+    find       the policy counts the request; if it says that the answer is there, the store is asked for it, and the
+               request that lies beside it is compared with ours: a difference is a miss, never a wrong answer
+    call       on a miss, under single flight                                                       flight.py
+    settle     cost by the meter, room by the store, and the policy decides; then the store acts     books.py
+
+Whatever happens to the store, requests are answered. Waiting for the network is the caller's: everything here is a
+plain call, of microseconds but for the store's reads, and `fetch_async` awaits nothing but the call and the flight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from knapcache.cache.flight import Flights
+from knapcache.cache.keeper import Keeper
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.values import NOTHING, Answer, Lookup, Question, Reply
+from knapcache.errors import InvalidInput, NotCached, StoreError
+from knapcache.price import Meter
+from knapcache.price.meter import Bill
+from knapcache.store.contract import Clock, Entry
+
+
+class Landed(NamedTuple):
+    """What a flight brought, for all who waited for it."""
+
+    payload: bytes
+    meta: Mapping[str, Any]
+    model: str
+    bill: Bill
+    created: float
+    size: int
+    """Room it takes; 0 where it may not be kept."""
+    fresh: bool
+    """Paid for by this flight. False: it was in the store by the time we looked again."""
+    kept: bool
+
+
+class Wish(NamedTuple):
+    """How a request wants to be served."""
+
+    refresh: bool = False
+    """Call in any case."""
+    store: bool = True
+    """Keep what comes."""
+    only_cached: bool = False
+    """Do not call."""
+    max_age: float | None = None
+    """Seconds; nothing older."""
+
+
+class Core:
+    """What all faces of the cache share."""
+
+    def __init__(
+        self, keeper: Keeper, meter: Meter, ledger: Ledger, ttl: float | None, wait: float, clock: Clock
+    ) -> None:
+        self.keeper, self.meter, self.ledger = keeper, meter, ledger
+        self.flights: Flights[Landed] = Flights()
+        self._ttl, self._wait, self._clock = ttl, wait, clock
+
+    # From the cache.
+
+    def find(self, question: Question, wish: Wish) -> Lookup:
+        """Count the request, and look for its answer. The ledger is not told."""
+        started, ended = time.perf_counter(), self.flights.ended
+        digest = question.key.digest
+        books = self.keeper.books
+        entry, i = None, -1
+        if books is None:  # another process decides; what it keeps is there to be read
+            entry = self.keeper.store.get(digest)
+        else:
+            i, serial = books.arrive(digest)
+            if serial >= 0:
+                entry = books.get(digest, i, serial)
+        hit = None
+        if entry is not None and not wish.refresh and self._right(entry, question, wish):
+            if books is not None:
+                books.seen(digest, i, entry.size, entry.cost)
+            hit = self._answer(_landed(entry), question, "hit")
+        return Lookup(digest.hex(), hit, None, question, i, started, ended)
+
+    def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
+        if entry.request != question.key.request or entry.tenant != question.tenant:
+            self.ledger.count("collisions")
+            return False
+        return wish.max_age is None or self._clock() - entry.created <= wish.max_age
+
+    # From upstream.
+
+    def fetch(self, question: Question, call: Callable[[], Reply], wish: Wish) -> Answer:
+        """The whole of it."""
+        found = self._begin(question, wish)
+        if isinstance(found, Answer):
+            return found
+
+        def lead() -> Landed:
+            return self._meanwhile(found, wish) or self.land(found, *timed(call))
+
+        def alone() -> Landed:
+            return self.land(found, *timed(call), store=False)
+
+        try:
+            if wish.store:
+                landed, shared = self.flights.fly(_flight_key(question, wish), lead, alone, self._wait)
+            else:
+                landed, shared = alone(), False
+        except Exception:
+            self.ledger.passed("failed", question.model, question.tenant)
+            raise
+        return self._finish(found, landed, shared)
+
+    async def fetch_async(self, question: Question, call: Callable[[], Awaitable[Reply]], wish: Wish) -> Answer:
+        """The same for coroutines."""
+        found = self._begin(question, wish)
+        if isinstance(found, Answer):
+            return found
+
+        async def lead() -> Landed:
+            return self._meanwhile(found, wish) or self.land(found, *await timed_async(call))
+
+        async def alone() -> Landed:
+            return self.land(found, *await timed_async(call), store=False)
+
+        try:
+            if wish.store:
+                landed, shared = await self.flights.fly_async(_flight_key(question, wish), lead, alone, self._wait)
+            else:
+                landed, shared = await alone(), False
+        except BaseException:  # a cancelled request counts as well
+            self.ledger.passed("failed", question.model, question.tenant)
+            raise
+        return self._finish(found, landed, shared)
+
+    def _begin(self, question: Question, wish: Wish) -> Answer | Lookup:
+        found = self.find(question, wish)
+        if found.hit is not None:
+            return self.count_hit(found)
+        if wish.only_cached:
+            self.ledger.passed("misses", question.model, question.tenant)
+            raise NotCached("only a kept answer was asked for, and there is none")
+        return found
+
+    def _meanwhile(self, found: Lookup, wish: Wish) -> Landed | None:
+        """Somebody may have brought the answer between our look and our turn to lead."""
+        question = found.question
+        assert question
+        if self.flights.ended == found.ended or wish.refresh:
+            return None
+        entry = self.keeper.store.get(question.key.digest)
+        return _landed(entry) if entry is not None and self._right(entry, question, wish) else None
+
+    def _finish(self, found: Lookup, landed: Landed, shared: bool) -> Answer:
+        question = found.question
+        assert question
+        if not shared and landed.fresh:
+            self.ledger.passed("misses", landed.model, question.tenant)
+            return self._answer(landed, question, "miss")
+        self.ledger.served("coalesced", landed.model, question.tenant, landed.bill, len(landed.payload))
+        books = self.keeper.books
+        if books is not None and landed.size:
+            books.seen(question.key.digest, found.id, landed.size, landed.bill.cost)
+        return self._answer(landed, question, "coalesced")
+
+    def count_hit(self, found: Lookup) -> Answer:
+        """Tell the ledger of a hit."""
+        assert found.hit
+        assert found.question
+        self.ledger.served("hit", found.hit.model, found.question.tenant, found.hit.bill, len(found.hit.payload))
+        return found.hit
+
+    # Answers that were paid for.
+
+    def bill(self, question: Question, reply: Reply, seconds: float) -> Bill:
+        """What a reply cost."""
+        if not isinstance(reply, Reply):
+            raise InvalidInput(f"a call must bring a Reply, not a {type(reply).__name__}")
+        seconds = seconds if reply.seconds is None else reply.seconds
+        if reply.cost is not None:
+            weights = self.meter.weights
+            dollars = weights.usd == 1.0 and weights.seconds == 0.0
+            return Bill(reply.cost if dollars else None, seconds, reply.cost, "reply")
+        if question.endpoint is None:
+            return self.meter.time(seconds)
+        return self.meter.bill(question.endpoint, reply.model or question.model, reply.usage, seconds)
+
+    def land(self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True) -> Landed:
+        """A call has brought a reply: count what it cost, and let the policy decide."""
+        question = found.question
+        assert question
+        bill = self.bill(question, reply, seconds)
+        model = reply.model or question.model
+        self.ledger.paid(model, question.tenant, bill)
+        entry = self._entry(question, reply, bill, model) if store and reply.keep else None
+        kept = entry is not None and self.keeper.settle(found.id, entry)
+        if kept:
+            self.ledger.kept(model, question.tenant)
+        size = entry.size if entry else 0
+        return Landed(reply.payload, reply.meta, model, bill, self._clock(), size, fresh=True, kept=kept)
+
+    def settle(self, found: Lookup, reply: Reply) -> bool:
+        """The same for a caller who has made the call on its own. Is it kept?"""
+        return self.land(found, reply, time.perf_counter() - found.started).kept
+
+    def _entry(self, question: Question, reply: Reply, bill: Bill, model: str) -> Entry | None:
+        """As the store has it, its room counted; None for what no store can hold."""
+        now = self._clock()
+        ttl = self._ttl if reply.ttl is None else reply.ttl
+        kept: dict[str, Any] = {} if bill.usd is None else {"usd": bill.usd}
+        if reply.meta:
+            kept["meta"] = dict(reply.meta)
+        entry = Entry(
+            question.key.digest, question.tenant, model, 0, bill.cost, bill.seconds, now,
+            None if ttl is None else now + ttl, kept, question.key.request, reply.payload,
+        )  # fmt: skip
+        try:
+            return entry._replace(size=self.keeper.store.charge(entry))
+        except (InvalidInput, StoreError):  # a name with half a character in it
+            self.ledger.count("unstorable")
+            return None
+
+    def _answer(self, landed: Landed, question: Question, how: Any) -> Answer:
+        age = max(0.0, self._clock() - landed.created) if how != "miss" else 0.0
+        # Copies: what one caller does to its answer is nothing to the next.
+        meta = orjson.loads(orjson.dumps(dict(landed.meta))) if landed.meta else NOTHING
+        saved = None if how == "miss" else landed.bill.usd
+        return Answer(landed.payload, meta, how, question.key.digest.hex(), age, saved, landed.model, landed.bill)
+
+
+def _landed(entry: Entry) -> Landed:
+    bill = Bill(entry.meta.get("usd"), entry.seconds, entry.cost, "kept")
+    meta = entry.meta.get("meta", NOTHING)
+    return Landed(entry.payload, meta, entry.model, bill, entry.created, entry.size, fresh=False, kept=True)
+
+
+def _flight_key(question: Question, wish: Wish) -> tuple[bytes, bool]:
+    """Tenants are part of the digest. Who wants it fresh does not join a call that began before."""
+    return question.key.digest, wish.refresh
+
+
+def timed(call: Callable[[], Reply]) -> tuple[Reply, float]:
+    """A call, and how long it took."""
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+async def timed_async(call: Callable[[], Awaitable[Reply]]) -> tuple[Reply, float]:
+    """The same for coroutines."""
+    start = time.perf_counter()
+    return await call(), time.perf_counter() - start

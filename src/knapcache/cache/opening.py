@@ -1,0 +1,47 @@
+"""What a cache is made with: arguments as people give them, and the store behind a path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from knapcache.errors import InvalidInput, NotOwner
+from knapcache.store.contract import Clock, Store
+from knapcache.store.memory import MemoryStore
+from knapcache.store.sqlite import SqliteStore
+from knapcache.units import FORMS, parse
+
+LEAST_TTL = 0.0
+
+
+def room(capacity: int | str) -> int:
+    """Bytes, from 268435456 or "256MB"."""
+    if isinstance(capacity, str):
+        found = parse(capacity)
+        if found is None or found[1] or found[0].denominator != 1:
+            raise InvalidInput(f"capacity must be {FORMS}, not {capacity!r}")
+        return int(found[0])
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        raise InvalidInput(f"capacity must be a number of bytes, or text such as '256MB', not {capacity!r}")
+    return capacity
+
+
+def checked_ttl(ttl: float | None) -> float | None:
+    """Seconds, or None."""
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= 1e12):
+        raise InvalidInput(f"ttl must be seconds, more than 0, or None, not {ttl!r}")
+    return ttl
+
+
+def open_store(
+    path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock
+) -> Store | SqliteStore:
+    """Memory, or a file: as its owner, or as a reader while another process owns it."""
+    if path is None:
+        return MemoryStore(budget, clock=clock)
+    # Seals and keys do not share a secret: what is learned from one tells nothing of the other.
+    seals = hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
+    try:
+        return SqliteStore(path, budget, secret=seals, clock=clock)
+    except NotOwner:
+        return SqliteStore(path, budget, secret=seals, clock=clock, own=False)
