@@ -189,7 +189,7 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     meta = answer.meta
     wanted = "sse" if exchange.stream else "json"
     said = [("x-knapcache", answer.how), ("x-knapcache-key", answer.key)]
-    if answer.how != "miss":
+    if answer.how in ("hit", "coalesced"):
         said.append(("age", str(int(answer.age))))
         if answer.saved_usd is not None:
             said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))

@@ -38,6 +38,8 @@ class Relay:
         self._passed: list[bytes] = []
         self._asked = exchange.usage
         self._headers: Mapping[str, str] = {}
+        self.answered: list[tuple[str, str]] | None = None
+        """Headers of an answer that came for this asker, and was no stream."""
         self.left = False
         """The asker has gone."""
         self.held: list[bytes] = []

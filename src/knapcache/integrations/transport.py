@@ -92,7 +92,7 @@ class CacheTransport(Transport):
                 raise first
             assert isinstance(first, Answer)
             try:
-                return response_of(request, given(exchange, first, None), sync=True)
+                return response_of(request, given(exchange, first, relay.answered), sync=True)
             except Incomplete:
                 continue
         return marked(self._send(request))
@@ -128,6 +128,7 @@ class CacheTransport(Transport):
             self._refused(request, response)
         try:
             if not is_stream(response.status_code, response.headers):
+                relay.answered = list(response.headers.multi_items())
                 return plain_reply(exchange, response.status_code, response.headers, response.read())
             relay.opened(response.headers, asking or exchange.usage)
             for piece in response.iter_bytes():

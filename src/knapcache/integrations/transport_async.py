@@ -87,7 +87,7 @@ class AsyncCacheTransport(Transport):
                 raise first
             assert isinstance(first, Answer)
             try:
-                return response_of(request, given(exchange, first, None), sync=False)
+                return response_of(request, given(exchange, first, relay.answered), sync=False)
             except Incomplete:
                 continue
         return marked(await self._send(request))
@@ -124,6 +124,7 @@ class AsyncCacheTransport(Transport):
             self._refused(request, response)
         try:
             if not is_stream(response.status_code, response.headers):
+                relay.answered = list(response.headers.multi_items())
                 return plain_reply(exchange, response.status_code, response.headers, await response.aread())
             relay.opened(response.headers, asking or exchange.usage)
             async for piece in response.aiter_bytes():

@@ -205,7 +205,11 @@ def message_stream(body: Body, serial: int) -> Iterator[str]:
     start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     yield json.dumps({"type": "message_start", "message": start})
     for index, block in enumerate(whole["content"]):
-        empty: dict[str, Body] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}}
+        empty: dict[str, Body] = {
+            "text": {"text": ""},
+            "thinking": {"thinking": "", "signature": ""},
+            "tool_use": {"input": {}},
+        }
         opened = {**block, **empty[block["type"]]}
         yield json.dumps({"type": "content_block_start", "index": index, "content_block": opened})
         if index == 0:

@@ -39,6 +39,13 @@ FAULTS = ("429", "500", "reset", "cut", "stall", "no-finish", "error-event", "ht
 FINISH = re.compile(r'"(finish_reason|stop_reason)": "\w+"|"status": "completed"')
 
 
+def not_embeddable(end: str, body: dict[str, Any]) -> bool:
+    """Embeddings are of texts and of tokens."""
+    given = body.get("input")
+    kinds = {type(item) for item in given} if isinstance(given, list) else {type(given)}
+    return end == "/embeddings" and (not given or not (kinds <= {str} or kinds <= {int} or kinds <= {list}))
+
+
 class Call(NamedTuple):
     """A request that arrived."""
 
@@ -160,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, b"<html><body>Please wait</body></html>", kind="text/html")
         elif fault == "no-options" and isinstance(body, dict) and "stream_options" in body:
             self._send(400, b'{"error": {"message": "unknown field stream_options"}}')
-        elif end is None or not isinstance(body, dict) or "model" not in body:
+        elif end is None or not isinstance(body, dict) or "model" not in body or not_embeddable(end, body):
             self._send(400 if end else 404, b'{"error": {"message": "no such thing"}}')
         elif body.get("stream") is True and end in STREAM:
             self._stream(STREAM[end](body, serial), fault, named=end in ("/messages", "/responses"))

@@ -62,7 +62,7 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     shares = []
     for w in weights:
         weight += w
-        due = total * weight // whole
+        due = (2 * total * weight + whole) // (2 * whole)  # to the nearest
         shares.append(due - given)
         given = due
     return shares
