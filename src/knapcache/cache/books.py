@@ -20,6 +20,7 @@ After a restart there is no such thing, for the books are opened by counting wha
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
@@ -29,11 +30,31 @@ from concurrent.futures import Future
 from knapcache.cache.ids import Ids, table_size
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.shadow import Shadows
+from knapcache.cache.snapshot import State, copied, unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.policy import registry
-from knapcache.store.contract import Entry, Store
+from knapcache.store.contract import Entry, Store, expired
 
 log = logging.getLogger("knapcache.cache")
+
+
+DAMAGE = ("damaged", "set_aside", "failed_reads")
+"""What stores count when entries are lost that were kept."""
+AT_ONCE = 256
+"""Keys that one change removes at most, where there are many."""
+
+
+@functools.cache
+def warm_up(name: str) -> None:
+    """Compile a policy's kernels, or load them, before a request has to wait for it."""
+    policy = registry.find(name).build(1, 2)
+    policy.arrive(0)
+    policy.settle(0, 1, 1.0)
+    policy.settle(1, 1, 1.0)
+    policy.forget(0)
+    policy.forget(1)
+    if type(policy).recycle_kernel is not None:
+        policy.recycle()
 
 
 class Change:
@@ -65,11 +86,42 @@ class Books:
         self.ids = Ids(self.policy)
         self.shadows = Shadows(shadows, store.capacity, size)
         self.ledger = ledger
-        self.settled = 0
+        self.arrived = self.settled = 0
         self.deciding = threading.Lock()
         self.applying = threading.Lock()
         self._queue: deque[Change] = deque()
         self._said = False
+        for name in (policy, *shadows):
+            warm_up(name)
+
+    def open(self, now: float) -> None:
+        """Begin with what lies in the store: the policy's state, as far as it still holds, and then every entry.
+
+        An answer that came after the last snapshot is settled as if it had just been paid for; one that the policy has
+        no room for, or does not want, is removed, and so is one that has expired.
+        """
+        snapshot = self.store.load_snapshot()
+        keys = unpack(self.name, self.policy, snapshot) if snapshot else None
+        if keys:
+            self.ids.load(keys)
+        heads = {head.key: head for head in self.store.heads()}
+        gone = [key for key, head in heads.items() if expired(head.expires, now) or head.size > self.store.largest]
+        for key in gone:
+            del heads[key]
+        for i in self.policy.residents:
+            head = heads.get(self.ids.keys[i])
+            if head is not None and head.size == self.policy.rows["room"][i]:
+                del heads[head.key]  # known
+            else:
+                self.policy.forget(i)
+        for head in sorted(heads.values(), key=lambda head: head.created):
+            i = self._intern(head.key)
+            self.policy.arrive(i)
+            admit, evicted = self.policy.settle(i, head.size, head.cost)
+            gone += [self.ids.keys[victim] for victim in evicted if victim != i]
+            gone += [] if admit else [head.key]
+        self._queue.extend(Change(None, gone[k : k + AT_ONCE]) for k in range(0, len(gone), AT_ONCE))
+        self.apply()
 
     # A request.
 
@@ -77,6 +129,7 @@ class Books:
         """Count a request: its id, and the serial of the answer that should be there, or −1."""
         with self.deciding:
             i = self._intern(key)
+            self.arrived += 1
             serial = self.ids.serial[i] if self.policy.arrive(i) else -1
         if self._queue:
             self.apply()
@@ -206,6 +259,11 @@ class Books:
                 self.get(key, i, serial)
         return gone
 
+    def state(self) -> State:
+        """A copy of what the policy knows."""
+        with self.deciding:
+            return copied(self.policy, self.ids.keys)
+
     def keep_snapshot(self, snapshot: bytes) -> None:
         """Put the policy's state beside the entries."""
         with self.deciding:
@@ -234,6 +292,11 @@ class Books:
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
             raise CorruptState("keys and ids differ")
         heads = {head.key: head.size for head in self.store.heads()}
+        if any(self.store.counters().get(what) for what in DAMAGE):
+            # What a disk has lost is noticed when it is asked for; here it is asked for all at once.
+            for i in self.policy.residents:
+                if self.ids.keys[i] not in heads:
+                    self.policy.forget(i)
         known = {self.ids.keys[i]: int(self.policy.rows["room"][i]) for i in self.policy.residents}
         if heads != known:
             raise CorruptState(

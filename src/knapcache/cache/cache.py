@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from knapcache.cache.books import Books
 from knapcache.cache.core import Core, Wish, timed, timed_async
+from knapcache.cache.functions import Functions, name_of, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.opening import checked_ttl, open_store, room
+from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -20,6 +23,9 @@ from knapcache.price import Meter
 from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights, amount
 from knapcache.store.contract import Clock, wall_clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NO_SECRET = b"knapcache without a secret"
 
@@ -65,11 +71,18 @@ class Cache:
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
-        self._ledger = Ledger()
+        self._ledger = ledger = Ledger()
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
-        self._keeper = Keeper(store, policy, tuple(shadows), self._ledger, ids)
+
+        def open_books() -> Books:
+            books = Books(store, policy, tuple(shadows), ledger, ids)
+            books.open(clock())
+            return books
+
+        self._keeper = Keeper(store, open_books, self._ledger, clock)
         self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
+        self._functions = Functions(self._core, self._keyer)
 
     # One request.
 
@@ -152,7 +165,82 @@ class Cache:
         """The second half: the answer was paid for. Is it kept?"""
         return lookup.question is not None and self._core.settle(lookup, reply)
 
+    # Plain functions.
+
+    @overload
+    def cached(self, function: Callable[P, R]) -> Callable[P, R]: ...
+    @overload
+    def cached(
+        self, *, name: str | None = None, ttl: float | None = None, namespace: str | None = None
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def cached(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        namespace: str | None = None,
+    ) -> Any:
+        """A decorator for functions, plain or async, whose arguments and results JSON can say.
+
+        What they cost is the time they take. `name` stands for module and name of the function.
+        """
+        checked_ttl(ttl)
+        if function is None:
+            return functools.partial(self._decorated, name=name, ttl=ttl, namespace=namespace)
+        return self._decorated(function, name, ttl, namespace)
+
+    def _decorated(
+        self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
+    ) -> Callable[..., Any]:
+        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+
+    def get_or_call(
+        self,
+        key: Any,
+        call: Callable[[], R],
+        *,
+        name: str = "get_or_call",
+        ttl: float | None = None,
+        namespace: str | None = None,
+    ) -> R:
+        """What is kept under `key`, anything that JSON can say, or what `call` returns. `name` keeps uses apart."""
+        question = self._functions.question(name, {"key": typed(key)}, self._tenant(namespace))
+        return self._functions.call(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+
+    async def get_or_call_async(
+        self,
+        key: Any,
+        call: Callable[[], Awaitable[R]],
+        *,
+        name: str = "get_or_call",
+        ttl: float | None = None,
+        namespace: str | None = None,
+    ) -> R:
+        """The same for coroutines."""
+        question = self._functions.question(name, {"key": typed(key)}, self._tenant(namespace))
+        return await self._functions.call_async(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+
     # The house.
+
+    def purge(
+        self,
+        *,
+        key: str | bytes | None = None,
+        model: str | None = None,
+        tenant: str | None = None,
+        older_than: float | None = None,
+    ) -> int:
+        """Remove what meets every condition given, everything when none is; how many. `older_than` in seconds."""
+        return self._keeper.purge(checked_digest(key), model, tenant, older_than)
+
+    def forget(self, key: str | bytes) -> bool:
+        """Remove the answer under a key, given as `Answer.key`; was there one?"""
+        return self.purge(key=key) > 0
+
+    def tend(self) -> None:
+        """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
+        self._keeper.tend()
 
     def stats(self) -> dict[str, Any]:
         """The ledger: what happened, what it cost, what was saved, and what others would have cost."""

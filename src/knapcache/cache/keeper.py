@@ -1,62 +1,190 @@
-"""Who decides, and what has to be done now and then."""
+"""Who decides, and what has to be done now and then.
+
+A store in memory is ours alone. A file may be shared by many processes, of which one owns it at a time:
+
+    owner    has the books: it decides, writes, and settles what others hand over
+    reader   reads what the owner keeps, and hands over what it has paid for; once a second it tries to become the owner
+
+What the owner evicts is gone for all. Requests that readers answer from the file do not reach the owner's policy, which
+sees of them what they hand over.
+
+For a file a thread keeps house, every TICK seconds: a reader tries to own; the owner collects what was handed over,
+and every minute lets go of what has expired and writes the policy's state, which is copied under the lock and packed
+outside of it. For memory there is no thread: expired answers are swept after so many settled ones.
+
+The Oracle needs no thread of its own. `adaptive` asks it for caches of at most 8 residents, with a bound on the work;
+the `vsocb` family asks it about every key it knows, within the request that makes it necessary.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
-from knapcache.cache.books import Books
+from knapcache.cache.books import AT_ONCE, Books
 from knapcache.cache.ledger import Ledger
-from knapcache.errors import StoreError
-from knapcache.store.contract import Entry, Store
+from knapcache.cache.snapshot import pack
+from knapcache.errors import NotOwner, StoreError
+from knapcache.price.weights import amount
+from knapcache.store.contract import Clock, Entry, Store, matcher
 from knapcache.store.sqlite import SqliteStore
+
+log = logging.getLogger("knapcache.cache")
+
+TICK = 1.0
+CHORES = 60.0
+"""Seconds between two sweeps, and between two snapshots."""
+SWEEP = 1024
+"""Settled answers between two sweeps of a store in memory, and no fewer than a quarter of its entries."""
 
 
 class Keeper:
-    """Holds the store, and the books where this process owns it."""
+    """Holds the store, and the books where this process decides."""
 
     def __init__(
-        self, store: Store | SqliteStore, policy: str, shadows: tuple[str, ...], ledger: Ledger, ids: int | None
+        self, store: Store | SqliteStore, open_books: Callable[[], Books], ledger: Ledger, clock: Clock
     ) -> None:
         self.store = store
         self.books: Books | None = None
-        self._ledger, self._policy = ledger, policy
-        if not isinstance(store, SqliteStore) or store.owner:
-            self.books = Books(store, policy, shadows, ledger, ids)
+        self._open_books, self._ledger, self._clock = open_books, ledger, clock
+        self._tending = threading.Lock()
+        self._chores = self._swept = self._snapped = 0.0
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not isinstance(store, SqliteStore):
+            self.books = open_books()
+            return
+        try:
+            if store.owner:
+                self.books = open_books()
+        except BaseException:
+            store.close()
+            raise
+        self._chores = clock()
+        arguments = (weakref.ref(self), self._closed)
+        self._thread = threading.Thread(target=_keep_house, args=arguments, name="knapcache-keeper", daemon=True)
+        self._thread.start()
 
     def settle(self, i: int, entry: Entry) -> bool:
         """An answer was paid for. Is it kept, or handed to whoever decides?"""
-        if self.books is not None:
-            return self.books.settle(i, entry)
+        books = self.books
+        if books is None:
+            return self._hand_over(entry)
+        kept = books.settle(i, entry)
+        if self._thread is None and books.settled >= self._swept + max(SWEEP, self.store.totals().entries // 4):
+            self._swept = books.settled
+            books.expire()
+        return kept
+
+    def _hand_over(self, entry: Entry) -> bool:
         assert isinstance(self.store, SqliteStore)
         try:
             self.store.hand_over(entry)
         except StoreError:
-            self._ledger.count("store_faults")
+            self._ledger.count("not_handed_over")
             return False
         self._ledger.count("handed_over")
         return True
+
+    def tend(self, *, all_chores: bool = True) -> None:
+        """One round. With a failing disk it does what it can: the next round will do the rest."""
+        with self._tending:
+            try:
+                if self._closed.is_set():
+                    return
+                if self.books is None:
+                    self._succeed()
+                if self.books is not None:
+                    self._collect(self.books)
+                    if all_chores or not 0 <= self._clock() - self._chores < CHORES:
+                        self._chores = self._clock()
+                        self.books.expire()
+                        self._snapshot(self.books)
+            except StoreError as error:
+                self._ledger.count("store_faults")
+                log.warning("the store cannot be tended now: %s", error)
+
+    def _succeed(self) -> None:
+        """The owner may be gone: then it is our turn."""
+        assert isinstance(self.store, SqliteStore)
+        if self.store.own():
+            self.books = self._open_books()
+            self._ledger.count("became_owner")
+
+    def _collect(self, books: Books) -> None:
+        if isinstance(self.store, SqliteStore):
+            for entry in self.store.collect():
+                self._ledger.count("collected")
+                i, _ = books.arrive(entry.key)
+                books.settle(i, entry)
+
+    def _snapshot(self, books: Books) -> None:
+        if self._thread is None or books.arrived == self._snapped:
+            return  # what does not outlive the process needs none
+        self._snapped = books.arrived
+        snapshot = pack(books.name, books.policy, books.state(), self.store.snapshot_room)
+        if snapshot is not None:
+            books.keep_snapshot(snapshot)
 
     def stats(self) -> dict[str, Any]:
         """What there is now."""
         totals = self.store.totals()
         books = self.books
-        return {
+        found: dict[str, Any] = {
             "entries": totals.entries,
             "bytes": totals.size,
             "capacity": self.store.capacity,
             "owner": books is not None,
-            "policy": self._policy,
-            "oracle_calls": books.policy.oracle_calls if books else 0,
-            "shadows": dict(books.shadows.spent) if books else {},
             "store": dict(self.store.counters()),
         }
+        if books is not None:
+            with books.deciding:
+                found |= {
+                    "policy": books.name,
+                    "ids": len(books.ids),
+                    "oracle_calls": books.policy.oracle_calls,
+                    "shadows": dict(books.shadows.spent),
+                }
+        return found
+
+    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
+        """Remove what meets every condition given."""
+        if self.books is None:
+            raise NotOwner("another process owns the file, and has to do it")
+        before = None if older_than is None else self._clock() - amount("older_than", older_than)
+        meets = matcher(tenant, model, before)
+        keys = [head.key for head in self.store.heads() if (key is None or head.key == key) and meets(head)]
+        for k in range(0, len(keys), AT_ONCE):
+            self.books.forget(keys[k : k + AT_ONCE])
+        return len(keys)
 
     def check(self) -> None:
         """Policy, ids and store agree."""
-        if self.books is not None:
+        if self.books is not None and not self._closed.is_set():
             self.books.check()
         self.store.check()
 
     def close(self) -> None:
-        """Let go."""
+        """Keep the policy's state, and let go."""
+        with self._tending:
+            if self._closed.is_set():
+                return
+            if self.books is not None:
+                self._snapshot(self.books)
+            self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
         self.store.close()
+
+
+def _keep_house(keeper: weakref.ref[Keeper], closed: threading.Event) -> None:
+    """Until the cache is closed, or nobody has it any more."""
+    while not closed.wait(TICK):
+        found = keeper()
+        if found is None:
+            return
+        found.tend(all_chores=False)
+        del found

@@ -6,12 +6,10 @@ import hashlib
 import os
 
 from knapcache.errors import InvalidInput, NotOwner
-from knapcache.store.contract import Clock, Store
+from knapcache.store.contract import KEY_BYTES, Clock, Store
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite import SqliteStore
 from knapcache.units import FORMS, parse
-
-LEAST_TTL = 0.0
 
 
 def room(capacity: int | str) -> int:
@@ -33,14 +31,29 @@ def checked_ttl(ttl: float | None) -> float | None:
     return ttl
 
 
+def checked_digest(key: str | bytes | None) -> bytes | None:
+    """The digest of a key, from its hex."""
+    try:
+        digest = bytes.fromhex(key) if isinstance(key, str) else key
+    except ValueError:
+        digest = b""
+    if digest is not None and (not isinstance(digest, bytes) or len(digest) != KEY_BYTES):
+        raise InvalidInput(f"a key is {2 * KEY_BYTES} hex digits, as in Answer.key, not {str(key)[:80]!r}")
+    return digest
+
+
+def seal_secret(secret: bytes | None) -> bytes:
+    """The secret of the seals. Seals and keys do not share one: what is learned of one tells nothing of the other."""
+    return hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
+
+
 def open_store(
     path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock
 ) -> Store | SqliteStore:
     """Memory, or a file: as its owner, or as a reader while another process owns it."""
     if path is None:
         return MemoryStore(budget, clock=clock)
-    # Seals and keys do not share a secret: what is learned from one tells nothing of the other.
-    seals = hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
+    seals = seal_secret(secret)
     try:
         return SqliteStore(path, budget, secret=seals, clock=clock)
     except NotOwner:

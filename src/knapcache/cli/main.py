@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from knapcache.cli import experiment, plan, policies, replay
+from knapcache.cli import experiment, inspect, plan, policies, purge, replay
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -34,6 +34,8 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
     experiment.add(commands, with_options="experiment" in argv)
+    inspect.add(commands)
+    purge.add(commands)
     return parser
 
 

@@ -1,0 +1,104 @@
+"""A look into a file of answers from outside, while its owner goes on or without one.
+
+    value(q)   = requests · cost        what answering q has cost, and what keeping it has saved of that
+    density(q) = value(q) / size(q)
+    λ          = least density kept     what the last byte of room is worth: the price of more room, to first order
+
+Requests are those that the policy has counted, as of its last snapshot; 1 where it has none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from knapcache.cache.opening import seal_secret
+from knapcache.cache.snapshot import read
+from knapcache.errors import InvalidInput
+from knapcache.estimate.discount import HALF_LIVES
+from knapcache.policy.adaptive import Adaptive
+from knapcache.policy.contract import Policy
+from knapcache.store.contract import Clock, Head, wall_clock
+from knapcache.store.layout import LEAST_BUDGET, PAGE, Layout
+from knapcache.store.sqlite import SqliteStore
+
+MB = 10**6
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """A file that is there: looking must not make one."""
+    found = Path(path)
+    if not found.is_file():
+        raise InvalidInput(f"{found}: no such file")
+    return found
+
+
+def budget_of(path: Path) -> int:
+    """The least budget that the file as it is fits into: opening it with less would make it smaller."""
+    pages = -(-path.stat().st_size // PAGE)
+    low, high = LEAST_BUDGET, LEAST_BUDGET
+    while Layout.of(high).pages < pages:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if Layout.of(middle).pages >= pages else (middle + 1, high)
+    return high
+
+
+def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
+    """The store, for reading only, whoever owns it."""
+    found = existing(path)
+    return SqliteStore(found, budget_of(found), own=False, secret=seal_secret(secret))
+
+
+def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
+    """The store as its owner; NotOwner while there is another."""
+    found = existing(path)
+    return SqliteStore(found, budget_of(found), secret=seal_secret(secret))
+
+
+def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
+    """Totals, and a row for every entry, of the greatest value first."""
+    now = clock()
+    known = read(store.load_snapshot() or b"")
+    counted = {} if known is None else dict(zip(known.keys, requests_of(known.policy), strict=False))
+    rows = [_row(head, max(1.0, counted.get(head.key, 1.0)), now) for head in store.heads()]
+    rows.sort(key=lambda row: (-row["value"], row["key"]))
+    size = sum(row["size"] for row in rows)
+    return {
+        "entries": len(rows),
+        "bytes": size,
+        "disk_bytes": store.disk_bytes(),
+        "cost": sum(row["cost"] for row in rows),
+        "value": sum(row["value"] for row in rows),
+        "price_per_mb": MB * min((row["value"] / row["size"] for row in rows), default=0.0),
+        "policy": known.name if known else None,
+        "capacity": known.policy.capacity if known else None,
+        "rows": rows,
+    }
+
+
+def requests_of(policy: Policy) -> list[float]:
+    """Requests by id, as a policy counts them: by the longest of its half-lives, since an answer came in, or not."""
+    names = policy.rows.dtype.names
+    if isinstance(policy, Adaptive):
+        faded = 2.0 ** ((policy.rows["last"] - policy.head["t"][0]) / HALF_LIVES[0])
+        return (policy.rows["recent"][:, 0] * faded).tolist()  # type: ignore[no-any-return]
+    return policy.rows["requests"].astype(float).tolist() if "requests" in names else []
+
+
+def _row(head: Head, requests: float, now: float) -> dict[str, Any]:
+    age = max(0.0, now - head.created)
+    return {
+        "key": head.key.hex(),
+        "model": head.model,
+        "tenant": head.tenant,
+        "size": head.size,
+        "cost": head.cost,
+        "requests": requests,
+        "per_day": requests * 86400.0 / max(age, 1.0),
+        "value": requests * head.cost,
+        "age": age,
+        "expires_in": None if head.expires is None else head.expires - now,
+    }

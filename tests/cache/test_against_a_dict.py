@@ -1,0 +1,179 @@
+"""Any sequence of calls, against a plain model: every answer is right, and the books agree after each step."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from knapcache import Cache, NotCached, Reply
+
+from .helpers import CHAT, payload_of, request_of, right
+
+names = st.integers(0, 11)
+sizes = st.sampled_from([0, 100, 3000, 20_000, 60_000])
+tenants = st.sampled_from(["", "a", "b"])
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Machine(RuleBasedStateMachine):
+    """`paid` has every answer that was paid for: version → (name, tenant, when, until)."""
+
+    path: Path | None = None
+    budget = 200_000
+
+    @initialize(policy=st.sampled_from(["lru", "gdsf-cost", "sieve"]), ids=st.sampled_from([3, 8, 1000]))
+    def begin(self, policy: str, ids: int) -> None:
+        self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        self.clock = Clock()
+        self.options: dict[str, Any] = {
+            "capacity": self.budget, "cost": "seconds", "policy": policy, "shadows": ("lru",), "ids": ids,
+            "clock": self.clock, "path": self.path and Path(self.folder.name) / "answers.db",
+        }  # fmt: skip
+        self.cache = Cache(**self.options)
+        self.paid: dict[int, tuple[int, str, float, float]] = {}
+        self.newest: dict[tuple[int, str], int] = {}
+        self.purged: set[int] = set()
+        self.requests = 0
+
+    def call(self, name: int, tenant: str, n: int, ttl: float | None, keep: bool) -> Any:
+        def call() -> Reply:
+            version = len(self.paid) + 1
+            until = self.clock.now + ttl if ttl else float("inf")
+            self.paid[version] = name, tenant, self.clock.now, until if keep else 0.0
+            if keep:
+                self.newest[name, tenant] = version
+            return Reply(payload_of((name, tenant), n, version), cost=1.0, ttl=ttl, keep=keep)
+
+        return call
+
+    @rule(name=names, n=sizes, tenant=tenants, ttl=st.sampled_from([None, None, 50.0]), keep=st.booleans())
+    def fetch(self, name: int, n: int, tenant: str, ttl: float | None, keep: bool) -> None:
+        before = len(self.paid)
+        answer = self.cache.fetch(CHAT, request_of(name), self.call(name, tenant, n, ttl, keep), namespace=tenant)
+        self.requests += 1
+        self.judge(answer, name, tenant, before)
+
+    @rule(name=names, tenant=tenants, max_age=st.sampled_from([0.0, 20.0]))
+    def only_young(self, name: int, tenant: str, max_age: float) -> None:
+        before = len(self.paid)
+        answer = self.cache.fetch(
+            CHAT, request_of(name), self.call(name, tenant, 100, None, True), namespace=tenant, max_age=max_age
+        )
+        self.requests += 1
+        self.judge(answer, name, tenant, before)
+        assert answer.age <= max_age
+
+    @rule(name=names, tenant=tenants)
+    def refresh(self, name: int, tenant: str) -> None:
+        before = len(self.paid)
+        answer = self.cache.fetch(
+            CHAT, request_of(name), self.call(name, tenant, 3000, None, True), namespace=tenant, refresh=True
+        )
+        self.requests += 1
+        assert answer.how == "miss"
+        self.judge(answer, name, tenant, before)
+
+    @rule(name=names, tenant=tenants)
+    def only_cached(self, name: int, tenant: str) -> None:
+        self.requests += 1
+        try:
+            answer = self.cache.fetch(CHAT, request_of(name), self.forbidden, namespace=tenant, only_cached=True)
+        except NotCached:
+            return
+        self.judge(answer, name, tenant, len(self.paid))
+
+    @staticmethod
+    def forbidden() -> Reply:
+        raise AssertionError("called")
+
+    def judge(self, answer: Any, name: int, tenant: str, before: int) -> None:
+        assert right(answer.payload, (name, tenant))
+        version = int(answer.payload.split(b" ", 2)[1])
+        if answer.how == "miss":
+            assert version == before + 1 == len(self.paid)
+            return
+        assert answer.how == "hit"
+        assert len(self.paid) == before
+        whose, of, when, until = self.paid[version]
+        assert (whose, of) == (name, tenant)
+        assert self.clock.now < until
+        assert answer.age == self.clock.now - when
+        assert version == self.newest[name, tenant], "an older answer than the last one that was kept"
+        assert version not in self.purged
+
+    @rule(seconds=st.sampled_from([1.0, 30.0]))
+    def time_goes_by(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule()
+    def tend(self) -> None:
+        self.cache.tend()
+
+    @rule(tenant=tenants)
+    def purge_a_tenant(self, tenant: str) -> None:
+        self.cache.purge(tenant=tenant)
+        self.purged |= {version for version, (_, whose, _, _) in self.paid.items() if whose == tenant}
+
+    @rule()
+    def purge_the_old(self) -> None:
+        self.cache.purge(older_than=40.0)
+        limit = self.clock.now - 40.0
+        self.purged |= {version for version, (_, _, when, _) in self.paid.items() if when < limit}
+
+    @rule()
+    def restart(self) -> None:
+        if self.path is not None:
+            residents = self.cache._keeper.books.residents()  # type: ignore[union-attr]
+            self.cache.close()
+            self.cache = Cache(**self.options)
+            self.requests = 0
+            after = self.cache._keeper.books.residents()  # type: ignore[union-attr]
+            assert after <= residents
+
+    @invariant()
+    def books_agree(self) -> None:
+        if hasattr(self, "cache"):
+            self.cache.check()
+            stats = self.cache.stats()
+            assert stats["requests"] == self.requests
+            assert stats["bytes"] <= stats["capacity"]
+            assert stats["shadows"]["none"] >= stats["shadows"]["lru"]
+
+    def teardown(self) -> None:
+        if hasattr(self, "cache"):
+            self.cache.close()
+            self.folder.cleanup()
+
+
+class OnDisk(Machine):
+    path = Path("answers.db")
+    budget = 1 << 20
+
+
+@pytest.mark.parametrize("machine", [Machine, OnDisk])
+def test_any_sequence(machine: type[Machine]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    many = 25 if machine is Machine else 8
+    run_state_machine_as_test(machine, settings=settings(max_examples=many, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machine", [Machine, OnDisk])
+def test_many_sequences(machine: type[Machine]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))

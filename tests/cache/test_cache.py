@@ -1,0 +1,351 @@
+"""The cache, call by call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
+from knapcache.cache.ledger import MOST_LABELS
+from knapcache.errors import CorruptState
+from knapcache.match import Key
+
+from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+PRICES = {"m": {"input": 1.0, "output": 10.0}}
+
+
+class Clock:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_miss_and_a_hit() -> None:
+    upstream = Upstream()
+    with small() as cache:
+        first = cache.fetch(CHAT, request_of(1), upstream(1, meta={"a": [1]}))
+        second = cache.fetch(CHAT, b'{"messages":[{"content":"question 1","role":"user"}],"model":"m"}', upstream(1))
+        assert (first.how, second.how, upstream.calls) == ("miss", "hit", 1)
+        assert first.payload == second.payload == payload_of(1)
+        assert first.key == second.key
+        assert (first.age, first.saved_usd) == (0.0, None)
+        assert second.meta == {"a": [1]}
+        second.meta["a"].append(2)
+        assert cache.fetch(CHAT, request_of(1), upstream(1)).meta == {"a": [1]}, "one caller changed another's answer"
+
+
+def test_dollars() -> None:
+    with Cache("1MiB", policy="lru", shadows=(), prices=PRICES) as cache:
+        call = lambda: Reply(b"answer", "m", USAGE, seconds=2.0)  # noqa: E731
+        assert cache.fetch(CHAT, request_of(1), call).saved_usd is None
+        answer = cache.fetch(CHAT, request_of(1), call)
+        assert answer.saved_usd == pytest.approx(0.002)
+        stats = cache.stats()
+        assert stats["usd_spent"] == stats["usd_saved"] == pytest.approx(0.002)
+        assert stats["seconds_spent"] == stats["seconds_saved"] == 2.0
+        assert stats["by_model"]["m"]["hits"] == 1
+        assert stats["bytes_saved"] == len(b"answer")
+
+
+def test_tenants_share_nothing() -> None:
+    with small(namespace="me") as cache:
+        tenants = [f"tenant {k}" for k in range(10)]
+        for tenant in tenants:
+            cache.fetch(CHAT, request_of(1), Upstream()(tenant), namespace=tenant)
+        for tenant in tenants:
+            answer = cache.fetch(CHAT, request_of(1), Upstream()("nobody"), namespace=tenant)
+            assert (answer.how, answer.payload) == ("hit", payload_of(tenant))
+        assert cache.fetch(CHAT, request_of(1), Upstream()("me")).how == "miss"
+        assert cache.stats()["by_tenant"]["me"]["misses"] == 1
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), context={"upstream": "x"}).how == "miss"
+        assert cache.purge(tenant="tenant 3") == 1
+        assert cache.fetch(CHAT, request_of(1), Upstream()("tenant 3"), namespace="tenant 3").how == "miss"
+
+
+def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small() as cache:
+        digested = type(cache._keyer)._digested
+        monkeypatch.setattr(
+            type(cache._keyer), "_digested", lambda self, request: Key(bytes(32), digested(self, request).request)
+        )
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
+        assert (answer.how, answer.payload) == ("miss", payload_of(2))
+        assert cache.stats()["collisions"] == 1
+        cache.check()
+
+
+def test_a_request_without_a_key_is_sent() -> None:
+    upstream = Upstream()
+    with small() as cache:
+        for _ in range(2):
+            answer = cache.fetch(CHAT, b'{"temperature": NaN}', upstream(1))
+            assert (answer.how, answer.key, answer.payload) == ("bypass", "", payload_of(1))
+        assert upstream.calls == 2
+        assert cache.stats()["bypasses"] == 2
+        lookup = cache.lookup(CHAT, b"[]")
+        assert lookup.bypass
+        assert "not a JSON object" in lookup.bypass
+        assert not cache.settle(lookup, Reply(b"x"))
+        with pytest.raises(NotCached, match="no key"):
+            cache.fetch(CHAT, b"[]", upstream(1), only_cached=True)
+        cache.check()
+
+
+async def test_the_same_for_coroutines() -> None:
+    async def call() -> Reply:
+        return Reply(payload_of(1), cost=1.0)
+
+    async def failing() -> Reply:
+        raise ConnectionError("no")
+
+    async with small() as cache:
+        assert (await cache.fetch_async(CHAT, b"[]", call)).how == "bypass"
+        with pytest.raises(ConnectionError):
+            await cache.fetch_async(CHAT, b"[]", failing)
+        with pytest.raises(NotCached):
+            await cache.fetch_async(CHAT, request_of(1), call, only_cached=True)
+        assert (await cache.fetch_async(CHAT, request_of(1), call, store=False)).how == "miss"
+        assert [(await cache.fetch_async(CHAT, request_of(1), call)).how for _ in range(2)] == ["miss", "hit"]
+        assert (await cache.fetch_async(CHAT, request_of(1), call, refresh=True)).how == "miss"
+        with pytest.raises(ConnectionError):
+            await cache.fetch_async(CHAT, request_of(2), failing)
+        assert cache.stats()["failed"] == 2
+        cache.check()
+
+
+def test_embeddings_are_kept_whole_and_the_order_counts() -> None:
+    with small() as cache:
+
+        def ask(given: Any) -> Answer:
+            return cache.fetch("embeddings", {"model": "e", "input": given}, Upstream()(str(given)))
+
+        assert [ask(given).how for given in (["a", "b"], ["b", "a"], ["a", "b"], "a", ["a"])] == [
+            "miss", "miss", "hit", "miss", "hit",
+        ]  # fmt: skip
+
+
+def test_wishes() -> None:
+    clock = Clock()
+    with small(clock=clock) as cache:
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), store=False).how == "miss"
+        with pytest.raises(NotCached):
+            cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True)
+        cache.fetch(CHAT, request_of(1), Upstream()(1, version=1))
+        clock.now += 10
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), max_age=10).age == 10
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True).how == "hit"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=2), max_age=9).payload == payload_of(1, version=2)
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3), refresh=True).payload == payload_of(
+            1, 1000, 3
+        )
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=3)
+        assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).how == "miss"
+        assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+        cache.check()
+
+
+def test_time_to_live(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "answers.db"):
+        clock = Clock()
+        with small(clock=clock, ttl=100.0, path=path) as cache:
+            cache.fetch(CHAT, request_of(1), Upstream()(1))
+            cache.fetch(CHAT, request_of(2), Upstream()(2, ttl=10.0))
+            clock.now += 10
+            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+            cache.tend()
+            assert cache.stats()["entries"] == 1
+            assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+            clock.now += 90
+            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "miss"
+            cache.check()
+
+
+def test_memory_is_swept_without_a_word() -> None:
+    clock = Clock()
+    with small(clock=clock, ttl=5.0, capacity="16MiB") as cache:
+        for name in range(200):
+            cache.fetch(CHAT, request_of(name), Upstream()(name))
+        clock.now += 10
+        for name in range(200, 1224):
+            cache.fetch(CHAT, request_of(name), Upstream()(name))
+        assert cache.stats()["entries"] == 1024
+        cache.check()
+
+
+def test_purge() -> None:
+    clock = Clock()
+    with small(clock=clock) as cache:
+        keys = [cache.fetch(CHAT, request_of(k), Upstream()(k, model=f"m{k % 2}")).key for k in range(10)]
+        assert cache.forget(keys[0])
+        assert not cache.forget(keys[0])
+        assert cache.purge(model="m0") == 4
+        clock.now += 10
+        cache.fetch(CHAT, request_of(20), Upstream()(20))
+        assert cache.purge(older_than=5.0) == 5
+        assert cache.purge() == 1
+        assert cache.stats()["entries"] == 0
+        cache.check()
+        for wrong in ("xyz", "00", b"short"):
+            with pytest.raises(InvalidInput, match="64 hex digits"):
+                cache.purge(key=wrong)
+
+
+def test_an_answer_that_is_too_large_is_given_and_its_older_self_goes() -> None:
+    with small() as cache:
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        answer = cache.fetch(CHAT, request_of(1), Upstream()(1, 2_000_000), refresh=True)
+        assert len(answer.payload) > 2_000_000
+        assert cache.stats()["too_large"] == 1
+        assert cache.stats()["entries"] == 0
+        cache.check()
+
+
+def test_what_no_store_can_hold_is_given_all_the_same() -> None:
+    with small() as cache:
+        call = lambda: Reply(b"x", model="\ud800")  # noqa: E731
+        assert cache.fetch(CHAT, request_of(1), call).payload == b"x"
+        assert cache.stats()["unstorable"] == 1
+        cache.check()
+
+
+@pytest.mark.parametrize("policy", ["lru", "gdsf-cost", "adaptive"])
+def test_a_small_table_of_ids_is_used_again(policy: str) -> None:
+    with small(policy=policy, ids=8, shadows=("lru",)) as cache:
+        for name in [*range(40), *range(30, 40)]:
+            answer = cache.fetch(CHAT, request_of(name), Upstream()(name))
+            assert right(answer.payload, name)
+            cache.check()
+        stats = cache.stats()
+        assert stats["ids"] == 8
+        assert stats["recycled"] >= 32
+        assert stats["entries"] <= 8
+
+
+def test_an_id_that_was_given_away_during_the_call() -> None:
+    with small(ids=2) as cache:
+        early = cache.lookup(CHAT, request_of(0))
+        for name in range(1, 6):
+            cache.fetch(CHAT, request_of(name), Upstream()(name))
+        assert cache.settle(early, Reply(payload_of(0), cost=1.0))
+        assert cache.fetch(CHAT, request_of(0), Upstream()(0)).payload == payload_of(0)
+        cache.check()
+
+
+def test_labels_of_the_ledger_are_bounded() -> None:
+    with small() as cache:
+        for k in range(MOST_LABELS + 50):
+            cache.fetch(CHAT, request_of(1), Upstream()(1), namespace=f"tenant {k}")
+        rows = cache.stats()["by_tenant"]
+        assert len(rows) == MOST_LABELS + 1
+        assert rows["other"]["requests"] == 50
+        cache.check()
+
+
+def test_check_notices() -> None:
+    with small() as cache:
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        cache._ledger._total.hits += 1
+        with pytest.raises(CorruptState, match="hits"):
+            cache.check()
+        cache._ledger._total.hits -= 1
+        books = cache._keeper.books
+        assert books
+        books.policy.forget(0)
+        with pytest.raises(CorruptState, match="the policy holds 0 answers"):
+            cache.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": "lots"}, "capacity must be"),
+        ({"capacity": "10%"}, "capacity must be"),
+        ({"capacity": 0}, "capacity must be"),
+        ({"capacity": True}, "capacity must be"),
+        ({"policy": "lruu"}, "did you mean 'lru'"),
+        ({"policy": "belady"}, "sees the future"),
+        ({"shadows": ("static",)}, "sees the future"),
+        ({"cost": "euro"}, "a cost is"),
+        ({"ttl": 0}, "ttl must be"),
+        ({"ttl": "1"}, "ttl must be"),
+        ({"wait": -1}, "wait must be"),
+        ({"secret": b"short"}, "secret must be 16 to 64 bytes"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        small(**options)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"payload": "text"}, {"payload": b"", "model": None}, {"payload": b"", "seconds": -1.0},
+     {"payload": b"", "cost": float("nan")}, {"payload": b"", "meta": {"a": object()}}, {"payload": b"", "meta": 5}],
+)  # fmt: skip
+def test_bad_replies(wrong: dict[str, Any]) -> None:
+    with pytest.raises((InvalidInput, TypeError)):
+        Reply(**wrong)
+
+
+def test_a_call_that_brings_something_else() -> None:
+    with small() as cache:
+        with pytest.raises(InvalidInput, match="must bring a Reply, not a str"):
+            cache.fetch(CHAT, request_of(1), lambda: "text")  # type: ignore[arg-type, return-value]
+        with pytest.raises(InvalidInput, match="endpoint must be one of"):
+            cache.fetch("chat", request_of(1), Upstream()(1))
+
+
+def test_a_secret_keeps_others_out(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path, secret=b"the first secret") as cache:
+        key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
+    with small(path=path, secret=b"another secret!!") as cache:
+        answer = cache.fetch(CHAT, request_of(1), Upstream()(1))
+        assert answer.how == "miss"
+        assert answer.key != key
+        cache.check()
+
+
+def test_many_threads_mixed() -> None:
+    with small(policy="gdsf-cost", shadows=("lru",), ids=64, capacity=300_000) as cache:
+        errors: list[BaseException] = []
+
+        def work(seed: int) -> None:
+            import random
+
+            rng = random.Random(seed)
+            try:
+                for _ in range(300):
+                    name = rng.randrange(100)
+                    answer = cache.fetch(
+                        CHAT, request_of(name), Upstream()(name, rng.randrange(9000)), refresh=rng.random() < 0.1
+                    )
+                    assert right(answer.payload, name)
+                    if rng.random() < 0.01:
+                        cache.purge(key=answer.key)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        cache.check()
+
+
+def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), small() as cache:
+        cache.fetch(CHAT, {"model": "m", "messages": "a secret question"}, Upstream()(1))
+        cache.close()
+        cache.fetch(CHAT, {"model": "m", "messages": "a secret question"}, Upstream()(1))
+    assert "secret" not in caplog.text

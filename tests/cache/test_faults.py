@@ -1,0 +1,160 @@
+"""Whatever happens to the store, every request is answered; what cannot be kept is not counted on."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from tests.store.helpers import files_bytes
+from tests.store.test_budget import Watch
+from tests.store.test_faults import Disk, Weather
+
+from knapcache import Cache
+from knapcache.cache import opening
+from knapcache.errors import StoreError
+from knapcache.store.contract import Entry
+from knapcache.store.sqlite import SqliteStore
+
+from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+
+BUDGET = 2 << 20
+
+
+@pytest.fixture
+def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
+    found = Weather()
+    disk = Disk(found)
+    monkeypatch.setattr(
+        opening, "SqliteStore", functools.partial(SqliteStore, vfs=disk.name, memory=0, busy=0.05, keep_damaged=100)
+    )
+    yield found
+    disk.unregister()
+
+
+def ask(cache: Cache, names: range, n: int = 3000) -> int:
+    """Hits; every answer is right."""
+    hits = 0
+    for name in names:
+        answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n))
+        assert right(answer.payload, name)
+        hits += answer.how == "hit"
+    return hits
+
+
+def test_a_full_disk(quick_path: Path, weather: Weather, caplog: pytest.LogCaptureFixture) -> None:
+    with small(capacity=BUDGET, path=quick_path / "answers.db") as cache:
+        ask(cache, range(100))
+        cache._keeper.store.flush()
+        weather.full = True
+        ask(cache, range(100, 600))
+        cache.tend()
+        cache._keeper.store.flush()
+        stats = cache.stats()
+        assert stats["store_faults"] > 0
+        assert weather.struck > 0
+        assert len([r for r in caplog.records if "cannot keep answers now" in r.message]) == 1
+        weather.full = False
+        ask(cache, range(600, 650))
+        cache._keeper.store.flush()
+        assert ask(cache, range(600, 650)) == 50
+        cache.check()
+
+
+def test_a_disk_that_fails_now_and_then(quick_path: Path, weather: Weather) -> None:
+    with small(capacity=BUDGET, path=quick_path / "answers.db") as cache:
+        weather.share = 0.02
+        for _ in range(3):
+            ask(cache, range(300))
+            cache.tend()
+        weather.share = 0.0
+        ask(cache, range(300))
+        cache._keeper.store.flush()
+        cache.check()
+
+
+def test_rows_that_are_damaged_are_misses(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with small(capacity=BUDGET, path=path) as cache:
+        ask(cache, range(200))
+    content = bytearray(path.read_bytes())
+    rng = random.Random(1)
+    for _ in range(60):
+        content[rng.randrange(8192, len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    with small(capacity=BUDGET, path=path) as cache:
+        hits = ask(cache, range(200))
+        assert hits < 200
+        cache._keeper.store.flush()
+        assert ask(cache, range(200)) >= hits
+        cache.check()
+
+
+def test_a_closed_cache_still_answers(quick_path: Path) -> None:
+    for path in (None, quick_path / "answers.db"):
+        cache = small(capacity=BUDGET, path=path)
+        ask(cache, range(5))
+        cache.close()
+        cache.close()
+        assert ask(cache, range(5)) == 0
+        cache.tend()
+
+
+def test_the_budget_holds_under_mixed_load(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with small(capacity=BUDGET, path=path, policy="gdsf-cost", ttl=3600.0) as cache, Watch(path) as watch:
+
+        def work(seed: int) -> None:
+            rng = random.Random(seed)
+            for _ in range(400):
+                name, n = rng.randrange(500), int(min(200_000, rng.lognormvariate(8, 1.5)))
+                assert right(cache.fetch(CHAT, request_of(name), Upstream()(name, n)).payload, name)
+                if rng.random() < 0.02:
+                    cache.tend()
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cache.check()
+        stats = cache.stats()
+        assert stats["evictions"] > 50
+        assert stats["too_large"] > 0
+        assert stats.get("store_faults", 0) == 0
+    assert watch.looks > 10
+    assert 0 < watch.most <= BUDGET
+    assert files_bytes(path) <= BUDGET
+
+
+def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:
+    """The store refuses, late; by then a newer answer may be there."""
+    with small() as cache:
+        store, books = cache._keeper.store, cache._keeper.books
+        assert books
+        apply = store.apply
+        held: list[Future[None]] = []
+
+        def late(
+            put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
+        ) -> Future[None]:
+            if put is not None and put.payload.startswith(b"1000 1 "):
+                held.append(Future())
+                return held[-1]
+            return apply(put, evict, snapshot)
+
+        store.apply = late  # type: ignore[method-assign]
+        cache.fetch(CHAT, request_of(1), Upstream()(1, version=1))
+        cache.fetch(CHAT, request_of(1), Upstream()(1, version=2), refresh=True)
+        held[0].set_exception(StoreError("too late"))
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3)).payload == payload_of(1, version=2)
+        cache.fetch(CHAT, request_of(1), Upstream()(1, version=1), refresh=True)
+        assert len(books.residents()) == 1
+        store.apply(evict=[next(iter(books.residents()))])
+        held[1].set_exception(StoreError("and this one is the youngest"))
+        assert not books.residents()
+        cache.check()

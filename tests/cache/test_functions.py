@@ -1,0 +1,229 @@
+"""Plain functions: the right arguments, the right results, and clear words where neither can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache import InvalidInput, Uncacheable
+from knapcache.cache.functions import same, typed
+
+from .helpers import small
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_how_arguments_are_passed_does_not_matter() -> None:
+    calls: list[Any] = []
+    with small() as cache:
+
+        @cache.cached
+        def f(a: Any, b: Any = 2, *rest: Any, c: Any = None, **more: Any) -> Any:
+            """Doc."""
+            calls.append((a, b, rest, c, more))
+            return {"a": a, "b": b}
+
+        assert f(1) == f(a=1) == f(1, 2) == f(b=2, a=1) == f(1, 2, c=None) == {"a": 1, "b": 2}
+        assert len(calls) == 1
+        f(1, 2, x=1, y=2)
+        f(1, y=2, x=1)
+        assert len(calls) == 2
+        assert (f.__name__, f.__doc__) == ("f", "Doc.")
+        with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+            f()  # type: ignore[call-arg]
+        cache.check()
+
+
+def test_types_of_arguments_count() -> None:
+    calls: list[Any] = []
+    with small() as cache:
+
+        @cache.cached
+        def kind(x: Any) -> str:
+            calls.append(x)
+            return repr(x)
+
+        different = [
+            1,
+            1.0,
+            True,
+            "1",
+            [1],
+            (1,),
+            {"a": 1},
+            {"a": 1.0},
+            {"float": "1.0"},
+            None,
+            "None",
+            -0.0,
+            0.0,
+            b"1",
+            [],
+        ]
+        for x in different * 2:
+            assert kind(x) == repr(x)
+        assert len(calls) == len(different)
+
+
+@given(json, json)
+def test_typed_is_one_to_one(a: Any, b: Any) -> None:
+    assert (typed(a) == typed(b)) == same(a, b)
+
+
+def test_functions_do_not_share_answers() -> None:
+    with small() as cache:
+
+        def one(x: int) -> int:
+            return x
+
+        def two(x: int) -> int:
+            return -x
+
+        assert cache.cached(one)(5) == 5
+        assert cache.cached(two)(5) == -5
+        assert cache.cached(name="shared")(one)(5) == 5
+        assert cache.cached(name="shared")(two)(5) == 5
+        assert cache.cached(name="shared", namespace="other")(two)(5) == -5
+        assert cache.get_or_call(5, lambda: "got") == "got"
+        assert cache.get_or_call(5, lambda: "other") == "got"
+        assert cache.get_or_call(5, lambda: "other", name="elsewhere") == "other"
+
+
+def test_hits_are_fresh_copies() -> None:
+    with small() as cache:
+
+        @cache.cached
+        def f() -> list[int]:
+            return [1]
+
+        first = f()
+        first.append(2)
+        second = f()
+        second.append(3)
+        assert f() == [1]
+
+
+@pytest.mark.parametrize("result", [(1, 2), {1: 2}, float("nan"), object(), {"a": (1,)}, b"bytes", 2**70, {1, 2}])
+def test_results_that_json_cannot_say_are_given_and_not_kept(result: Any, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+    with small() as cache:
+
+        @cache.cached
+        def f() -> Any:
+            calls.append(1)
+            return result
+
+        assert f() is result
+        assert f() is result
+        assert len(calls) == 2
+        assert len([r for r in caplog.records if "is not kept" in r.message]) == 1
+        cache.check()
+
+
+def test_those_who_wait_for_such_a_result_call_for_themselves() -> None:
+    with small() as cache:
+
+        @cache.cached
+        def f() -> Any:
+            time.sleep(0.05)
+            return (1, 2)
+
+        results: list[Any] = []
+        threads = [threading.Thread(target=lambda: results.append(f())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [(1, 2)] * 4
+
+
+def test_arguments_that_have_no_key_are_refused() -> None:
+    @dataclass
+    class Thing:
+        x: int
+
+    with small() as cache:
+
+        @cache.cached
+        def f(thing: Any) -> Any:
+            return thing
+
+        for wrong in (Thing(1), {1: 2}, [object()], "\ud800", 10**80):
+            with pytest.raises(Uncacheable, match=r"argument thing|surrogate|digits"):
+                f(wrong)
+
+
+def test_generators_are_refused() -> None:
+    with small() as cache:
+
+        def stream() -> Any:
+            yield 1
+
+        with pytest.raises(InvalidInput, match="is a generator"):
+            cache.cached(stream)
+        with pytest.raises(InvalidInput, match="ttl must be"):
+            cache.cached(ttl=-1)
+
+
+async def test_coroutine_functions() -> None:
+    calls: list[int] = []
+    async with small() as cache:
+
+        @cache.cached(ttl=60)
+        async def f(x: int) -> dict[str, int]:
+            calls.append(x)
+            await asyncio.sleep(0.02)
+            return {"x": x}
+
+        results = await asyncio.gather(*(f(1) for _ in range(50)))
+        assert results == [{"x": 1}] * 50
+        assert len(calls) == 1
+
+        async def call() -> str:
+            return "got"
+
+        assert await cache.get_or_call_async(["a", 1], call) == "got"
+        assert cache.get_or_call(["a", 1], lambda: "else") == "got"
+
+
+def test_an_error_is_raised_and_not_kept() -> None:
+    calls: list[int] = []
+    with small() as cache:
+
+        @cache.cached
+        def f() -> int:
+            calls.append(1)
+            raise LookupError("no")
+
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                f()
+        assert len(calls) == 2
+
+
+def test_cost_is_time() -> None:
+    with small() as cache:
+
+        @cache.cached
+        def f() -> int:
+            time.sleep(0.05)
+            return 1
+
+        f()
+        f()
+        stats = cache.stats()
+        assert stats["seconds_saved"] == stats["seconds_spent"] >= 0.05
+        assert stats["cost_spent"] == stats["seconds_spent"]
+        (row,) = (row for label, row in stats["by_model"].items() if label.endswith("test_cost_is_time.<locals>.f"))
+        assert row["hits"] == 1

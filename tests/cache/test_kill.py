@@ -1,0 +1,115 @@
+"""A process that runs a cache under load is killed with -9: no answer is wrong, and nothing promised is lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.store.helpers import files_bytes
+
+from knapcache.store.sqlite import SqliteStore
+
+from .helpers import CHAT, Upstream, ended, request_of, right, small, spawn, told
+
+BUDGET = 2 << 20
+
+# Four threads ask; what the store acknowledges is written down, after it was, and what the policy evicts, before it is.
+CHILD = """
+import os, random, sys, threading
+from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+path, ledger, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+cache = small(capacity=2 << 20, path=path, policy="gdsf-cost")
+store = cache._keeper.store
+apply = store.apply
+
+def watched(put=None, evict=(), snapshot=None):
+    for key in evict:
+        os.write(out, b"gone %s\\n" % key.hex().encode())
+    if put is not None:
+        os.write(out, b"gone %s\\n" % put.key.hex().encode())
+    done = apply(put, evict, snapshot)
+    if put is not None:
+        version = put.payload.split(b" ", 2)[1]
+        def acknowledged(done):
+            if done.exception() is None:
+                os.write(out, b"kept %s %s\\n" % (put.key.hex().encode(), version))
+        done.add_done_callback(acknowledged)
+    return done
+
+store.apply = watched
+print("ready", flush=True)
+versions = iter(range(seed * 10**6, 10**9))
+def work(k):
+    rng = random.Random(seed * 10 + k)
+    while True:
+        name, n = rng.randrange(400), int(min(30_000, rng.lognormvariate(8, 1)))
+        if rng.random() < 0.01:
+            cache.tend()
+        answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, next(versions)), refresh=rng.random() < 0.05)
+        assert right(answer.payload, name)
+threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("dead", flush=True)
+"""
+
+
+def promised(ledger: Path) -> dict[str, int]:
+    """Version by key of what was acknowledged, and not replaced or evicted since."""
+    kept: dict[str, int] = {}
+    for line in ledger.read_text().splitlines():
+        words = line.split()
+        if words[0] == "kept":
+            kept[words[1]] = int(words[2])
+        else:
+            kept.pop(words[1], None)
+    return kept
+
+
+def storm(folder: Path, kills: int) -> int:
+    rng = random.Random(kills)
+    path, kept_in_all = folder / "answers.db", 0
+    for k in range(kills):
+        ledger = folder / f"ledger-{k}"
+        child = spawn(CHILD, path, ledger, k)
+        assert told(child) == "ready"
+        time.sleep(0.05 + rng.random() ** 2 * 0.4)
+        assert child.poll() is None
+        child.send_signal(signal.SIGKILL)
+        ended(child)
+        assert files_bytes(path) <= BUDGET
+        with SqliteStore(path, BUDGET) as store:
+            found = {head.key.hex(): store.get(head.key) for head in store.heads()}
+        promises = promised(ledger)
+        for key, version in promises.items():
+            entry = found.get(key)
+            assert entry is not None, f"kill {k}: an acknowledged answer is lost"
+            assert int(entry.payload.split(b" ", 2)[1]) >= version
+        kept_in_all += len(promises)
+        with small(capacity=BUDGET, path=path, policy="gdsf-cost") as cache:
+            cache.check()
+            books = cache._keeper.books
+            assert books
+            assert {key.hex() for key in books.residents()} == set(found)
+            for name in range(400):
+                lookup = cache.lookup(CHAT, request_of(name))
+                assert lookup.hit is None or right(lookup.hit.payload, name), "a wrong answer"
+            assert right(cache.fetch(CHAT, request_of(7), Upstream()(7)).payload, 7)
+            cache.check()
+        assert files_bytes(path) <= BUDGET
+    return kept_in_all
+
+
+def test_killed_under_load(quick_path: Path) -> None:
+    assert storm(quick_path, 5) > 0
+
+
+@pytest.mark.long
+def test_killed_often(tmp_path: Path) -> None:
+    assert storm(tmp_path, 50) > 0

@@ -1,0 +1,206 @@
+"""A cache that is closed and opened again goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache import Cache
+from knapcache.cache.snapshot import copied, pack, unpack
+from knapcache.errors import StoreError
+from knapcache.kernel import COMPILED
+from knapcache.policy import registry
+from knapcache.policy.contract import Policy
+from knapcache.store.sqlite import SqliteStore
+
+from .helpers import CHAT, Upstream, request_of, small
+
+ROUNDS = 3000 if COMPILED else 300
+
+
+def keys_of(many: int) -> list[bytes]:
+    return [hashlib.sha256(b"%d" % k).digest() for k in range(many)]
+
+
+def lived(name: str, ids: int = 500, capacity: int = 100_000, rounds: int = ROUNDS, seed: int = 0) -> Policy:
+    """A policy that has seen something."""
+    policy = registry.find(name).build(capacity, ids)
+    live(policy, rounds, seed)
+    return policy
+
+
+def live(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
+    """Requests, and what was decided."""
+    rng = np.random.default_rng(seed)
+    seen: list[tuple[bool, Any]] = []
+    for i in (rng.zipf(1.3, rounds) % policy.ids).tolist():
+        hit = policy.arrive(i)
+        seen.append((hit, None if hit else policy.settle(i, 500 + 37 * (i % 90), 1.0 + i % 7)))
+    return seen
+
+
+@pytest.mark.parametrize("name", ["adaptive", "lru", "gdsf-cost", "s3-fifo", "camp"])
+def test_a_restored_policy_decides_the_same(name: str) -> None:
+    old = lived(name)
+    state = copied(old, keys_of(old.ids))
+    packed = pack(name, old, state, 10**9)
+    assert packed is not None
+    new = registry.find(name).build(old.capacity, old.ids)
+    assert unpack(name, new, packed) == keys_of(old.ids)
+    assert new.residents == old.residents
+    assert live(new, ROUNDS // 3, 1) == live(old, ROUNDS // 3, 1)
+
+
+@pytest.mark.parametrize("room", [20_000, 15_000, 9_000])
+def test_a_state_that_does_not_fit_is_trimmed_and_still_a_state(room: int) -> None:
+    old = lived("adaptive")
+    packed = pack("adaptive", old, copied(old, keys_of(old.ids)), room)
+    assert packed is not None
+    assert len(packed) <= room
+    new = registry.find("adaptive").build(old.capacity, old.ids)
+    keys = unpack("adaptive", new, packed)
+    assert keys
+    assert len(keys) < old.ids
+    numbers = [keys_of(old.ids).index(key) for key in keys]
+    kept = {numbers[i] for i in new.residents}
+    assert kept <= old.residents
+    assert len(kept) == min(len(old.residents), len(keys))  # residents first
+    for i, number in enumerate(numbers):
+        for field in ("room", "misses", "paid", "last", "recent", "requests", "priority"):
+            assert np.array_equal(new.rows[field][i], old.rows[field][number]), field
+    assert new.head["leader"] == old.head["leader"]
+    live(new, 100, 5)
+    new.check()
+
+
+def test_no_room_at_all() -> None:
+    old = lived("adaptive", rounds=50)
+    assert pack("adaptive", old, copied(old, keys_of(old.ids)), 100) is None
+    lru = lived("lru", rounds=50)
+    assert pack("lru", lru, copied(lru, keys_of(lru.ids)), 100) is None
+
+
+def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
+    old = lived("gdsf-cost")
+    packed = pack("gdsf-cost", old, copied(old, keys_of(old.ids)), 10**9)
+    assert packed
+    rng = np.random.default_rng(0)
+    bad = [b"", b"nonsense", packed[:-1], packed + b"x", packed[: len(packed) // 2]]
+    for _ in range(50):
+        flipped = bytearray(packed)
+        flipped[rng.integers(len(packed))] ^= 1 << rng.integers(8)
+        bad.append(bytes(flipped))
+    for snapshot in bad:
+        new = registry.find("gdsf-cost").build(old.capacity, old.ids)
+        assert unpack("gdsf-cost", new, snapshot) is None
+        assert new.rows.tobytes() == registry.find("gdsf-cost").build(old.capacity, old.ids).rows.tobytes()
+    for other in (registry.find("lru").build(old.capacity, old.ids), registry.find("gdsf-cost").build(99, old.ids)):
+        assert unpack("gdsf-cost", other, packed) is None
+
+
+def test_a_state_that_contradicts_itself_is_refused() -> None:
+    old = lived("gdsf-cost")
+    state = copied(old, keys_of(old.ids))
+    state.head["used"] += 1
+    packed = pack("gdsf-cost", old, state, 10**9)
+    assert packed
+    new = registry.find("gdsf-cost").build(old.capacity, old.ids)
+    assert unpack("gdsf-cost", new, packed) is None
+    assert not new.residents
+    assert new.used == 0
+    twice = copied(old, [bytes(32)] * old.ids)
+    packed = pack("gdsf-cost", old, twice, 10**9)
+    assert packed
+    assert unpack("gdsf-cost", new, packed) is None
+
+
+def fill(cache: Cache, names: range, n: int = 4000) -> None:
+    for name in names:
+        cache.fetch(CHAT, request_of(name), Upstream()(name, n))
+
+
+def residents(cache: Cache) -> set[bytes]:
+    assert cache._keeper.books
+    return cache._keeper.books.residents()
+
+
+def test_entries_and_state_survive(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path, policy="gdsf-cost") as cache:
+        fill(cache, range(300))
+        fill(cache, range(290, 300))
+        before, seen = residents(cache), cache._keeper.books.policy.rows["requests"].sum()  # type: ignore[union-attr]
+        assert cache.stats()["evictions"] > 0
+    with small(path=path, policy="gdsf-cost") as cache:
+        assert residents(cache) == before
+        assert cache._keeper.books.policy.rows["requests"].sum() == seen  # type: ignore[union-attr]
+        upstream = Upstream()
+        answer = cache.fetch(CHAT, request_of(299), upstream(299))
+        assert (answer.how, upstream.calls) == ("hit", 0)
+        cache.check()
+
+
+@pytest.mark.parametrize(
+    "change", [{"policy": "lru"}, {"capacity": "2MiB"}, {"policy": "lru", "capacity": "3MiB"}, {"ids": 1000}]
+)
+def test_another_policy_or_capacity_starts_from_the_entries(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path, policy="gdsf-cost", capacity="1MiB") as cache:
+        fill(cache, range(200))
+        before = residents(cache)
+    with small(**{"path": path, "policy": "gdsf-cost", "capacity": "1MiB", **change}) as cache:
+        assert residents(cache) == before
+        cache.check()
+
+
+def test_a_smaller_capacity_keeps_what_fits(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path, capacity="3MiB") as cache:
+        fill(cache, range(400))
+        before = residents(cache)
+    with small(path=path, capacity="1MiB") as cache:
+        assert residents(cache) < before
+        cache.check()
+
+
+def test_a_damaged_snapshot_costs_the_state_and_not_the_entries(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path) as cache:
+        fill(cache, range(50))
+        before = residents(cache)
+    for wrong in (b"knapcache state 1\n5 5\nhello", b"", zlib.compress(b"x" * 1000)):
+        with SqliteStore(path, 1 << 20) as store:
+            store.apply(snapshot=wrong).result()
+        with small(path=path) as cache:
+            assert residents(cache) == before
+            cache.check()
+
+
+def test_entries_younger_than_the_snapshot_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path) as cache:
+        fill(cache, range(20))
+    with SqliteStore(path, 1 << 20) as store:
+        snapshot = store.load_snapshot()
+    with small(path=path) as cache:
+        fill(cache, range(20, 40))
+        cache.forget(cache.fetch(CHAT, request_of(3), Upstream()(3)).key)
+        before = residents(cache)
+    with SqliteStore(path, 1 << 20) as store:
+        store.apply(snapshot=snapshot).result()  # as if the process had been killed before it wrote the next one
+    with small(path=path) as cache:
+        assert residents(cache) == before
+        assert len(before) == 39
+        cache.check()
+
+
+def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "directory"
+    path.mkdir()
+    with pytest.raises((StoreError, ValueError), match=r"\S"):
+        small(path=path)

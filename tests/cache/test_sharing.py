@@ -1,0 +1,129 @@
+"""Several processes on one file: one decides, the others read, hand over, and take its place when it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from knapcache import Cache, NotOwner
+
+from .helpers import CHAT, Upstream, ended, request_of, right, small, spawn, told
+
+# Does as it is told: "fetch NAME", "tend", "owner", "stats", "end".
+CHILD = """
+import sys
+from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+cache = small(capacity=2 << 20, path=sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    if word == "fetch":
+        answer = cache.fetch(CHAT, request_of(int(rest)), Upstream()(int(rest)))
+        assert right(answer.payload, int(rest))
+        print(answer.how, flush=True)
+    elif word == "tend":
+        cache.tend()
+        print("tended", flush=True)
+    elif word == "owner":
+        print(cache.stats()["owner"], flush=True)
+    elif word == "check":
+        cache.check()
+        print("sound", flush=True)
+    else:
+        break
+cache.close()
+"""
+
+
+def owned(path: Path) -> Cache:
+    return small(capacity=2 << 20, path=path)
+
+
+def test_a_reader_reads_and_hands_over(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as cache:
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        cache._keeper.store.flush()
+        child = spawn(CHILD, path)
+        assert told(child) == "ready"
+        assert told(child, "owner") == "False"
+        assert told(child, "fetch 1") == "hit"
+        assert told(child, "fetch 2") == "miss"
+        cache.tend()
+        answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
+        assert (answer.how, right(answer.payload, 2)) == ("hit", True)
+        assert cache.stats()["collected"] == 1
+        assert told(child, "fetch 2") == "hit"
+        assert told(child, "check") == "sound"
+        cache.purge()
+        assert told(child, "fetch 2") == "miss"
+        cache.check()
+        assert child.stdin
+        child.stdin.write("end\n")
+        child.stdin.flush()
+        child.wait(30)
+        ended(child)
+
+
+def test_a_reader_in_the_same_process_cannot_purge(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as cache:
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        cache._keeper.store.flush()
+        with owned(path) as reader:
+            assert not reader.stats()["owner"]
+            assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+            with pytest.raises(NotOwner):
+                reader.purge()
+
+
+def test_readers_take_over_from_an_owner_that_was_killed(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    first = spawn(CHILD, path)
+    assert told(first) == "ready"
+    second = spawn(CHILD, path)
+    assert told(second) == "ready"
+    assert (told(first, "owner"), told(second, "owner")) == ("True", "False")
+    for name in range(20):
+        assert told(first, f"fetch {name}") == "miss"
+    assert told(second, "fetch 30") == "miss"  # handed over, and not collected yet, or collected: both are fine
+    first.send_signal(signal.SIGKILL)
+    ended(first)
+    assert told(second, "fetch 31") == "miss"  # answered, whoever owns the file
+    limit = time.monotonic() + 20
+    while told(second, "owner") != "True":
+        assert time.monotonic() < limit, "nobody takes over"
+        assert told(second, "tend") == "tended"
+    assert told(second, "tend") == "tended"
+    assert sum(told(second, f"fetch {name}") == "hit" for name in range(20)) >= 15  # the youngest may not be promised
+    assert told(second, "fetch 31") == "hit"
+    assert told(second, "check") == "sound"
+    os.kill(second.pid, signal.SIGKILL)
+    ended(second)
+    with owned(path) as cache:
+        cache.check()
+
+
+def test_an_owner_that_closes_hands_over_its_place(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    owner, reader = owned(path), owned(path)
+    owner.fetch(CHAT, request_of(1), Upstream()(1))
+    owner.close()
+    reader.tend()
+    assert reader.stats()["owner"]
+    assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+    reader.check()
+    reader.close()
+
+
+def test_a_full_outbox_costs_nothing_but_the_answer(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path), owned(path) as reader:
+        for name in range(40):
+            answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
+            assert right(answer.payload, name)
+        assert reader.stats()["not_handed_over"] > 0

@@ -1,0 +1,144 @@
+"""`knapcache inspect` and `knapcache purge`, on a file that is in use and on one that is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache import Cache, Reply
+from knapcache.cli.main import main
+
+
+def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:
+    return Cache("2MiB", path=path, cost="seconds", policy=policy, shadows=(), **options)
+
+
+def fill(cache: Cache) -> list[str]:
+    """Ten entries; entry k costs k + 1, is asked for k + 1 times, and has model m0 or m1."""
+    keys = []
+    for k in range(10):
+        for _ in range(k + 1):
+            request = {"model": "m", "messages": [f"question {k}"]}
+            call = lambda k=k: Reply(b"x" * 3000, f"m{k % 2}", cost=k + 1.0)  # noqa: E731
+            answer = cache.fetch("chat/completions", request, call, namespace="me" if k < 5 else "you")
+        keys.append(answer.key)
+    return keys
+
+
+def inspect(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> Any:
+    assert main(["inspect", str(path), "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("policy", ["gdsf-cost", "adaptive"])
+def test_inspect(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path, policy) as cache:
+        keys = fill(cache)
+        cache.tend()
+        cache._keeper.store.flush()
+        seen = inspect(capsys, path)  # while it is in use
+        assert seen["entries"] == 10
+        cache.check()
+    found = inspect(capsys, path)
+    assert found["rows"] == sorted(found["rows"], key=lambda row: -row["value"])
+    assert [row["key"] for row in found["rows"]] == keys[::-1]
+    assert [row["requests"] for row in found["rows"]] == pytest.approx(list(range(10, 0, -1)), rel=1e-3)
+    assert found["value"] == pytest.approx(sum((k + 1) ** 2 for k in range(10)), rel=1e-3)
+    assert found["policy"] == policy
+    assert found["price_per_mb"] == pytest.approx(1e6 / found["rows"][-1]["size"], rel=1e-3)
+    assert len(inspect(capsys, path, "--top", "3")["rows"]) == 3
+    assert main(["inspect", str(path), "--top", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "7 more entries" in text
+    assert keys[-1][:12] in text
+    assert keys[0][:12] not in text
+    assert "price of a megabyte" in text
+
+
+def test_inspect_an_empty_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    cache_at(path).close()
+    assert inspect(capsys, path)["entries"] == 0
+    assert main(["inspect", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("0 entries")
+
+
+def test_purge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path) as cache:
+        keys = fill(cache)
+        cache._keeper.store.flush()
+        assert main(["purge", str(path), "--all"]) == 2
+        assert "belongs to a process that is running" in capsys.readouterr().err
+    size = path.stat().st_size
+
+    def purge(*words: str) -> str:
+        assert main(["purge", str(path), *words]) == 0
+        return capsys.readouterr().out.split()[0]
+
+    assert purge("--key", keys[3], "--tenant", "you") == "0"
+    assert purge("--key", keys[3]) == "1"
+    assert purge("--model", "m0", "--tenant", "me") == "3"
+    assert purge("--older-than", "1h") == "0"
+    with cache_at(path) as cache:
+        assert cache.stats()["entries"] == 6
+        cache.check()
+    assert purge("--older-than", "0s", "--tenant", "you") == "5"
+    assert purge("--all") == "1"
+    assert path.stat().st_size <= size
+    with cache_at(path) as cache:
+        assert cache.stats()["entries"] == 0
+        cache.check()
+
+
+def test_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, secret = tmp_path / "answers.db", tmp_path / "secret"
+    secret.write_bytes(b"sixteen bytes or more\n")
+    with cache_at(path, secret=b"sixteen bytes or more") as cache:
+        fill(cache)
+    assert inspect(capsys, path)["entries"] == 0
+    assert inspect(capsys, path, "--secret-file", str(secret))["entries"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["inspect", "missing.db"], "no such file"),
+        (["inspect", ".", "--top", "3"], "no such file"),
+        (["inspect", "missing.db", "--top", "-1"], "must not be negative"),
+        (["purge", "missing.db", "--all"], "no such file"),
+        (["purge", "missing.db"], "say what to purge"),
+        (["purge", "missing.db", "--all", "--model", "m"], "say what to purge"),
+        (["purge", "missing.db", "--key", "xyz"], "64 hex digits"),
+        (["purge", "missing.db", "--all", "--secret-file", "missing"], "no such file|cannot be read"),
+    ],
+)
+def test_bad_input(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("age", ["soon", "-1", "1y", ""])
+def test_bad_ages(age: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["purge", "x.db", f"--older-than={age}"])
+    assert end.value.code == 2
+    assert "an age is a number" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database " * 500)
+    before = path.read_bytes()
+    assert main(["inspect", str(path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert path.read_bytes() == before
