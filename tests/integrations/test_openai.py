@@ -16,12 +16,7 @@ from knapcache.testing import FakeUpstream
 
 HELLO: Any = [{"role": "user", "content": "Hello there, all of you"}]
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
-FLAT_TOOL: Any = {
-    "type": "function",
-    "name": "look_up",
-    "parameters": {"type": "object", "properties": {}},
-    "strict": None,
-}
+FLAT_TOOL: Any = {"type": "function", "strict": None, **TOOL["function"]}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "text": {},

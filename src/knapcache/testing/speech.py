@@ -199,18 +199,21 @@ def message(body: Body, serial: int) -> Body:
     return {**head, "content": content, "stop_reason": stop, "stop_sequence": None, "usage": usage}
 
 
+EMPTY: dict[str, Body] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+"""Blocks before anything is said in them."""
+
+
 def message_stream(body: Body, serial: int) -> Iterator[str]:
     """The same as events."""
     whole = message(body, serial)
     start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     yield json.dumps({"type": "message_start", "message": start})
     for index, block in enumerate(whole["content"]):
-        empty: dict[str, Body] = {
-            "text": {"text": ""},
-            "thinking": {"thinking": "", "signature": ""},
-            "tool_use": {"input": {}},
-        }
-        opened = {**block, **empty[block["type"]]}
+        opened = {**block, **EMPTY[block["type"]]}
         yield json.dumps({"type": "content_block_start", "index": index, "content_block": opened})
         if index == 0:
             yield json.dumps({"type": "ping"})
