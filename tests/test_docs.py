@@ -85,7 +85,7 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "plan", "policies", "replay")
+                words[0] not in ("experiment", "inspect", "plan", "policies", "purge", "replay")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
@@ -127,6 +127,40 @@ def test_every_option_and_field_of_plan_is_documented() -> None:
     for field in {*fields, *plan.POLICIES} - {"knapcache", "log", "rows"}:
         assert f"`{field}`" in section, f"docs/lab.md does not mention {field}"
     assert f"`{plan.RANGE}`" in section
+
+
+def test_the_live_cache_is_documented() -> None:
+    from knapcache import Answer, Cache, Reply
+    from knapcache.cache.ledger import Row
+    from knapcache.cli.main import build_parser
+
+    page = text("docs/library.md")
+    arguments = [name for name in inspect.signature(Cache).parameters if name != "self"]
+    documented = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page.split("## A request")[0], re.M)))
+    assert documented == arguments
+    for option in [name for name in inspect.signature(Cache.fetch).parameters if name not in ("self", "call")][2:]:
+        assert f"`{option}" in page, f"docs/library.md does not mention {option}"
+    for value in (Reply, Answer):
+        for field in value.__dataclass_fields__:
+            assert f"`{field}" in page, f"docs/library.md does not mention {field}"
+    public = [name for name, _ in inspect.getmembers(Cache, inspect.isfunction) if not name.startswith("_")]
+    for name in public:
+        assert re.search(rf"\b{name}\(|`{name}`|\.{name}\b", page), f"docs/library.md does not mention {name}"
+    known = page.split("## What is known")[1].split("Names that count")[0]
+    with Cache("1MiB", cost="seconds", policy="lru", shadows=()) as cache:
+        reported = set(cache.stats())
+    counted = {
+        name
+        for path in (ROOT / "src" / "knapcache" / "cache").glob("*.py")
+        for name in re.findall(r'ledger\.count\("([a-z_]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert len(counted) >= 8
+    for name in reported | counted | set(Row.__dataclass_fields__):
+        assert f"`{name}`" in known, f"docs/library.md does not mention {name}"
+    for command in ("inspect", "purge"):
+        usage = build_parser([command])._subparsers._group_actions[0].choices[command].format_usage()  # type: ignore[union-attr, index]
+        for option in set(re.findall(r"--[a-z-]+", usage)):
+            assert f"`{option}" in page or f" {option}" in page, f"docs/library.md does not mention {option}"
 
 
 def test_numbers_of_figure_1() -> None:

@@ -16,7 +16,8 @@ from knapcache import Cache, NotCached, Reply
 from .helpers import CHAT, payload_of, request_of, right
 
 names = st.integers(0, 11)
-sizes = st.sampled_from([0, 100, 3000, 20_000, 60_000])
+sizes = st.sampled_from([0, 100, 3000, 10_000, 20_000, 60_000])
+"""In a cache of 64 KB; on disk, where the least is a megabyte, ten times that."""
 tenants = st.sampled_from(["", "a", "b"])
 
 
@@ -32,7 +33,8 @@ class Machine(RuleBasedStateMachine):
     """`paid` has every answer that was paid for: version → (name, tenant, when, until)."""
 
     path: Path | None = None
-    budget = 200_000
+    budget = 1 << 16
+    times = 1
 
     @initialize(policy=st.sampled_from(["lru", "gdsf-cost", "sieve"]), ids=st.sampled_from([3, 8, 1000]))
     def begin(self, policy: str, ids: int) -> None:
@@ -62,7 +64,8 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, n=sizes, tenant=tenants, ttl=st.sampled_from([None, None, 50.0]), keep=st.booleans())
     def fetch(self, name: int, n: int, tenant: str, ttl: float | None, keep: bool) -> None:
         before = len(self.paid)
-        answer = self.cache.fetch(CHAT, request_of(name), self.call(name, tenant, n, ttl, keep), namespace=tenant)
+        call = self.call(name, tenant, n * self.times, ttl, keep)
+        answer = self.cache.fetch(CHAT, request_of(name), call, namespace=tenant)
         self.requests += 1
         self.judge(answer, name, tenant, before)
 
@@ -161,6 +164,7 @@ class Machine(RuleBasedStateMachine):
 class OnDisk(Machine):
     path = Path("answers.db")
     budget = 1 << 20
+    times = 10
 
 
 @pytest.mark.parametrize("machine", [Machine, OnDisk])

@@ -14,7 +14,7 @@ from knapcache.cache.ledger import MOST_LABELS
 from knapcache.errors import CorruptState
 from knapcache.match import Key
 
-from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 PRICES = {"m": {"input": 1.0, "output": 10.0}}
@@ -349,3 +349,32 @@ def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> Non
         cache.close()
         cache.fetch(CHAT, {"model": "m", "messages": "a secret question"}, Upstream()(1))
     assert "secret" not in caplog.text
+
+
+EVERY_POLICY = """
+from knapcache.policy.registry import SPECS
+from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+import tempfile, pathlib
+for name, spec in SPECS.items():
+    if spec.online:
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):
+                with small(policy=name, shadows=(name,), ids=40, path=pathlib.Path(folder) / "answers.db") as cache:
+                    for k in range(300):
+                        question = (k * k) % 97 % 60
+                        answer = cache.fetch(CHAT, request_of(question), Upstream()(question, 4000 * (question % 9)))
+                        assert right(answer.payload, question)
+                    cache.purge(model="none")
+                    cache.tend()
+                    cache.check()
+                    assert cache.stats()["hits"] > 20, name
+print("done", flush=True)
+"""
+
+
+def test_every_policy_can_run_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a table of ids that is too small. Uncompiled: it is about the cache, and compiling all takes minutes."""
+    monkeypatch.setenv("KNAPCACHE_COMPILE", "0")
+    child = spawn(EVERY_POLICY)
+    assert told(child) == "done"
+    ended(child)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Reply
-from knapcache.cache.flight import Flights
+from knapcache.cache.flight import Flights, Outcome
 
 from .helpers import CHAT, Upstream, payload_of, request_of, right, small
 
@@ -283,3 +283,33 @@ def test_nothing_is_left_behind() -> None:
             cache.fetch(CHAT, request_of(k), Upstream()(k))
         assert len(cache._core.flights) == 0
         assert not cache._core.flights._tasks
+
+
+def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
+    flights: Flights[int] = Flights()
+    failed, first = flights._join("k")
+    assert first
+    flights._end(failed, Outcome(None, ConnectionError()))
+    newcomer, first = flights._join("k")
+    assert first
+    assert flights._join_again(failed) == (newcomer, False)
+    flights._end(newcomer, Outcome(1, None))
+    assert flights._join_again(failed) == (newcomer, False)
+    assert len(flights) == 0
+
+
+def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small() as cache:
+        upstream = Upstream()
+        fly = cache._core.flights.fly
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.setattr(cache._core.flights, "fly", fly)
+            assert cache.fetch(CHAT, request_of(1), upstream(1)).how == "miss"  # somebody was quicker
+            return fly(*arguments)
+
+        monkeypatch.setattr(cache._core.flights, "fly", late)
+        answer = cache.fetch(CHAT, request_of(1), upstream(1))
+        assert (answer.how, upstream.calls) == ("coalesced", 1)
+        assert right(answer.payload, 1)
+        cache.check()

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from knapcache import Cache
+from knapcache.cache.books import Books
+from knapcache.cache.ids import Ids
+from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import copied, pack, unpack
 from knapcache.errors import StoreError
 from knapcache.kernel import COMPILED
@@ -204,3 +207,26 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises((StoreError, ValueError), match=r"\S"):
         small(path=path)
+
+
+def test_entries_that_the_policy_does_not_want_are_removed() -> None:
+    with small() as cache:
+        fill(cache, range(10))
+        fill(cache, range(10, 11), 30_000)
+        store = cache._keeper.store
+        books = Books(store, "lru", (), Ledger(), 100)
+        books.policy = registry.find("lru").build(20_000, 100)  # less room than the store has
+        books.ids = Ids(books.policy)
+        books.open(0.0)
+        assert 1 <= len(books.residents()) <= 4
+        assert {head.key for head in store.heads()} == books.residents()
+        books.check()
+
+
+def test_entries_that_have_expired_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with small(path=path, clock=lambda: 1000.0, ttl=10.0) as cache:
+        fill(cache, range(10))
+    with small(path=path, clock=lambda: 2000.0) as cache:
+        cache.check()
+        assert cache.stats()["entries"] == 0 == len(residents(cache))

@@ -127,3 +127,37 @@ def test_a_full_outbox_costs_nothing_but_the_answer(quick_path: Path) -> None:
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
             assert right(answer.payload, name)
         assert reader.stats()["not_handed_over"] > 0
+
+
+FORKS = """
+import os, sys, threading
+from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+cache = small(capacity=2 << 20, path=sys.argv[1])
+cache.fetch(CHAT, request_of(1), Upstream()(1))
+cache._keeper.store.flush()
+with cache._keeper.books.deciding, cache._ledger._lock, cache._core.flights._lock:  # held by nobody in the child
+    child = os.fork()
+if child == 0:
+    assert not cache.stats()["owner"]
+    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+    assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+    cache.check()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+cache.tend()
+assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "hit"
+cache.check()
+cache.close()
+child = os.fork()
+if child == 0:
+    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "miss"
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print("done", flush=True)
+"""
+
+
+def test_a_child_of_the_owner_is_a_reader(quick_path: Path) -> None:
+    child = spawn(FORKS, quick_path / "answers.db")
+    assert told(child) == "done"
+    ended(child)

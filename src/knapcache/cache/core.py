@@ -11,7 +11,9 @@ plain call, of microseconds but for the store's reads, and `fetch_async` awaits 
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -64,6 +66,13 @@ class Core:
         self.keeper, self.meter, self.ledger = keeper, meter, ledger
         self.flights: Flights[Landed] = Flights()
         self._ttl, self._wait, self._clock = ttl, wait, clock
+        _CORES.add(self)
+
+    def forked(self) -> None:
+        """In a child: no call of the parent's will ever land here."""
+        self.flights = Flights()
+        self.ledger.forked()
+        self.keeper.forked()
 
     # From the cache.
 
@@ -74,13 +83,13 @@ class Core:
         books = self.keeper.books
         entry, i = None, -1
         if books is None:  # another process decides; what it keeps is there to be read
-            entry = self.keeper.store.get(digest)
+            entry = None if wish.refresh else self.keeper.store.get(digest)
         else:
             i, serial = books.arrive(digest)
-            if serial >= 0:
+            if serial >= 0 and not wish.refresh:
                 entry = books.get(digest, i, serial)
         hit = None
-        if entry is not None and not wish.refresh and self._right(entry, question, wish):
+        if entry is not None and self._right(entry, question, wish):
             if books is not None:
                 books.seen(digest, i, entry.size, entry.cost)
             hit = self._answer(_landed(entry), question, "hit")
@@ -231,6 +240,17 @@ class Core:
         meta = orjson.loads(orjson.dumps(dict(landed.meta))) if landed.meta else NOTHING
         saved = None if how == "miss" else landed.bill.usd
         return Answer(landed.payload, meta, how, question.key.digest.hex(), age, saved, landed.model, landed.bill)
+
+
+_CORES: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for core in list(_CORES):
+        core.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _landed(entry: Entry) -> Landed:

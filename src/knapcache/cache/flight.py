@@ -103,7 +103,10 @@ class Flights(Generic[T]):
             if key in _leading.get():
                 break
             future = asyncio.wrap_future(flight.future)
-            done, _ = await asyncio.wait((future,), timeout=wait)
+            try:
+                done, _ = await asyncio.wait((future,), timeout=wait)
+            finally:
+                future.cancel()  # ours, not the flight's; so that a flight that outlives this loop does not look for it
             if not done:
                 self._desert(flight)
                 break

@@ -5,8 +5,8 @@ A store in memory is ours alone. A file may be shared by many processes, of whic
     owner    has the books: it decides, writes, and settles what others hand over
     reader   reads what the owner keeps, and hands over what it has paid for; once a second it tries to become the owner
 
-What the owner evicts is gone for all. Requests that readers answer from the file do not reach the owner's policy, which
-sees of them what they hand over.
+What the owner evicts is gone for all. A child of a process is a reader. Requests that readers answer from the file do
+not reach the owner's policy, which sees of them what they hand over.
 
 For a file a thread keeps house, every TICK seconds: a reader tries to own; the owner collects what was handed over,
 and every minute lets go of what has expired and writes the policy's state, which is copied under the lock and packed
@@ -64,9 +64,28 @@ class Keeper:
             store.close()
             raise
         self._chores = clock()
+        self._start()
+
+    def _start(self) -> None:
         arguments = (weakref.ref(self), self._closed)
         self._thread = threading.Thread(target=_keep_house, args=arguments, name="knapcache-keeper", daemon=True)
         self._thread.start()
+
+    def forked(self) -> None:
+        """In a child: the parent goes on as it was, and a child of an owner or a reader is a reader.
+
+        Threads of the parent may have held the locks, and are not here to let them go.
+        """
+        self._tending = threading.Lock()
+        if self.books is not None:
+            self.books.deciding, self.books.applying = threading.Lock(), threading.Lock()
+        if isinstance(self.store, SqliteStore):
+            self.books, self._thread = None, None
+            closed, self._closed = self._closed.is_set(), threading.Event()
+            if closed:
+                self._closed.set()
+            else:
+                self.store = self.store.reader()
 
     def settle(self, i: int, entry: Entry) -> bool:
         """An answer was paid for. Is it kept, or handed to whoever decides?"""
@@ -81,6 +100,8 @@ class Keeper:
 
     def _hand_over(self, entry: Entry) -> bool:
         assert isinstance(self.store, SqliteStore)
+        if self._thread is None:  # a child, and it lives long enough to pay for something
+            self._start()
         try:
             self.store.hand_over(entry)
         except StoreError:

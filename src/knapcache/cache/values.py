@@ -66,7 +66,7 @@ class Answer:
     saved_usd: float | None
     """Dollars not spent because it was there; None where nobody knows its price."""
     model: str
-    bill: Bill = field(repr=False)
+    bill: Bill = field(default=Bill(None, 0.0, 0.0, ""), repr=False)
     """What it cost when it was paid for."""
 
 

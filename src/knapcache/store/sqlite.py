@@ -74,6 +74,10 @@ class SqliteStore:
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
         self.path = checked_path(path)
         self.layout = arithmetic.Layout.of(budget)
+        self._options: dict[str, Any] = {
+            "synchronous": synchronous, "secret": secret, "memory": memory, "busy": busy, "keep_damaged": keep_damaged,
+            "clock": clock, "vfs": vfs,
+        }  # fmt: skip
         self._clock = clock
         self._counters: Counter[str] = Counter()
         self._sealer = Sealer(secret)
@@ -288,6 +292,10 @@ class SqliteStore:
     def _every_row(self) -> Iterator[Any]:
         for head in self.heads():
             yield from self._readers.rows(_GET, (row_id(head.key),)) or ()
+
+    def reader(self) -> SqliteStore:
+        """Another store on the same file, for reading: what a child needs after a fork."""
+        return SqliteStore(self.path, self.layout.budget, own=False, **self._options)
 
     # Owning.
 
