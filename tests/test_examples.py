@@ -13,8 +13,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SAID = {
     "anthropic_sdk.py": ["stream - You said: What is a knapsack?", "hit - You said: What is a knapsack?", "1 of 2"],
     "langchain_cache.py": ["A bag.", "A bag.", "1 of 2 from the cache"],
-    "litellm_transport.py": ["You said: What is a knapsack?"] * 2
-    + ["stream - You said: What is a knapsack?", "2 of 3"],
+    "litellm_transport.py": [
+        "You said: What is a knapsack?",
+        "You said: What is a knapsack?",
+        "stream - You said: What is a knapsack?",
+        "2 of 3",
+    ],
     "openai_sdk.py": [
         "miss - You said: What is a knapsack?",
         "hit - You said: What is a knapsack?",
@@ -32,7 +36,7 @@ def test_every_example_is_known() -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs(name: str) -> None:
     env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")}
-    command = [sys.executable, "-W", "ignore", EXAMPLES / name]
+    command = [sys.executable, "-W", "ignore", str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()

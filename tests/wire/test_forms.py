@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -222,3 +223,62 @@ def test_responses_that_end_badly(kind: str) -> None:
 def test_what_follows_the_end_is_not_kept() -> None:
     stream = stream_of(chunk({"content": "a"}, "stop"))
     assert whole(Endpoint.CHAT, [stream + b"data: more\n\n"]).body == stream
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    yield path
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from places(inner, (*path, name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from places(inner, (*path, index))
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = put(value[path[0]], path[1:], new)
+    return copy
+
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1.5, "", "x", [], [None], ["x"], [[]], [{}], {}, {"a": None}, {"index": 0}]
+)
+
+
+@given(any_answer, st.data())
+def test_what_may_be_kept_can_be_given_in_both_forms(
+    case: tuple[Endpoint, dict[str, Any]], data: st.DataObject
+) -> None:
+    """However strange an answer is, either it is refused, or it streams, and adds up to something that is whole."""
+    endpoint, answer = case
+    for _ in range(data.draw(st.integers(1, 2))):
+        answer = put(answer, data.draw(st.sampled_from(sorted(places(answer), key=repr))), data.draw(JUNK))
+    try:
+        kept = plain_answer(endpoint, json.dumps(answer).encode())
+    except Incomplete:
+        return
+    for usage in (False, True):
+        stream = list(as_stream(endpoint, kept.body, "json", usage))
+        assert whole(endpoint, stream).form == "sse"
+
+
+@given(any_answer, st.data())
+def test_no_stream_however_strange_breaks_the_collector(
+    case: tuple[Endpoint, dict[str, Any]], data: st.DataObject
+) -> None:
+    endpoint, answer = case
+    events = sse.events(b"".join(as_stream(endpoint, json.dumps(answer).encode(), "json", usage=True)))
+    at = data.draw(st.integers(0, len(events) - 1))
+    said = json.loads(events[at].data) if events[at].data != "[DONE]" else {}
+    said = put(said, data.draw(st.sampled_from(sorted(places(said), key=repr))), data.draw(JUNK))
+    events[at] = sse.Event(json.dumps(said), events[at].event)
+    try:
+        kept = whole(endpoint, [sse.serialise(event) for event in events])
+    except Incomplete:
+        return
+    assert json.loads(as_plain(endpoint, kept.body, "sse"))
+    assert list(as_stream(endpoint, kept.body, "sse", usage=False))

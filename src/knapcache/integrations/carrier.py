@@ -6,6 +6,7 @@ The two libraries are the same to us: a request tells which it is of, and its re
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,8 @@ from knapcache.integrations.relay import Opened, Relay
 REFUSALS = (400, 422)
 """What servers say that do not know `stream_options`."""
 LENGTHS = ("content-length", "transfer-encoding")
+PATIENCE = 5.0
+"""Seconds that closing waits for streams which are still being read, though nobody listens any more."""
 
 
 class Transport:
@@ -41,6 +44,16 @@ class Transport:
         self._cache, self._inner, self._tenant = cache, inner, tenant
         self._ask_usage, self._finish = ask_usage, finish
         self._plain_hosts: set[str] = set()  # they refused stream_options
+        self._lock = threading.Lock()
+
+    def _sender(self, request: Any, kind: str) -> Any:
+        """The transport that sends; made once, for the connections of a second would never be closed."""
+        with self._lock:
+            if self._inner is None:
+                lib = library(request)
+                limits = lib.Limits(max_connections=1000, max_keepalive_connections=100)
+                self._inner = getattr(lib, kind)(limits=limits)
+            return self._inner
 
     def _exchange(self, request: Any, raw: bytes) -> Exchange | None:
         return exchange_of(request.method, request.url, request.headers, raw, self._tenant)
@@ -115,10 +128,10 @@ def byte_streams(lib: Any) -> tuple[Any, Any]:
 def response_of(request: Any, what: Given, *, sync: bool) -> Any:
     """What is given, as a response of the library."""
     lib = library(request)
-    if isinstance(what.body, bytes):
-        return lib.Response(what.status, headers=what.headers, content=what.body)
-    stream = byte_streams(lib)[0 if sync else 1](what.body)
-    return lib.Response(what.status, headers=what.headers, stream=stream)
+    headers, body = what.headers, what.body
+    if isinstance(body, bytes):  # as a stream of one piece: a response made of content cannot be read raw
+        headers, body = [*headers, ("content-length", str(len(body)))], [body]
+    return lib.Response(what.status, headers=headers, stream=byte_streams(lib)[0 if sync else 1](body))
 
 
 def live(request: Any, opened: Opened, blocks: Any, relay: Relay, *, sync: bool) -> Any:

@@ -147,7 +147,8 @@ def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], con
             )
         whole = plain_answer(exchange.endpoint, content)
     except Incomplete:
-        return Reply(content, meta=failed_meta(status, headers, "json"), keep=False)
+        cost = None if status == 200 else 0.0  # nobody bills an error
+        return Reply(content, meta=failed_meta(status, headers, "json"), keep=False, cost=cost)
     return Reply(content, whole.model, whole.usage, meta=meta, ttl=ttl)
 
 

@@ -17,16 +17,17 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Self
 
-from knapcache.cache import Answer, Reply
+from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
 from knapcache.integrations.batch import Batch, batch_of
 from knapcache.integrations.carrier import (
+    PATIENCE,
     REFUSALS,
     Transport,
-    library,
     live,
     marked,
     passed,
@@ -39,6 +40,10 @@ from knapcache.integrations.relay import Heard, Opened, Relay
 
 class CacheTransport(Transport):
     """For `httpx.Client` and `httpx2.Client`."""
+
+    def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
+        super().__init__(cache, inner, **options)
+        self._fetches: set[threading.Thread] = set()
 
     def handle_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
@@ -84,6 +89,7 @@ class CacheTransport(Transport):
             relay = Relay(exchange, self._finish, heard.put)
             run = contextvars.copy_context().run
             fetch = threading.Thread(target=run, args=(self._fetch, request, exchange, relay, refresh), daemon=True)
+            self._fetches = {thread for thread in self._fetches if thread.is_alive()} | {fetch}
             fetch.start()
             first = heard.get()
             if isinstance(first, Opened):
@@ -157,14 +163,13 @@ class CacheTransport(Transport):
         return response_of(request, passed(response, content), sync=True)
 
     def _send(self, request: Any) -> Any:
-        if self._inner is None:
-            lib = library(request)
-            limits = lib.Limits(max_connections=1000, max_keepalive_connections=100)
-            self._inner = lib.HTTPTransport(limits=limits)
-        return self._inner.handle_request(request)
+        return self._sender(request, "HTTPTransport").handle_request(request)
 
     def close(self) -> None:
-        """Let connections go. The cache stays open: it is the caller's."""
+        """Wait a little for streams that are still being read, then let connections go. The cache is the caller's."""
+        end = time.monotonic() + PATIENCE
+        for fetch in self._fetches:
+            fetch.join(max(0.0, end - time.monotonic()))
         if self._inner is not None:
             self._inner.close()
 

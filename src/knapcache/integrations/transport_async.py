@@ -10,9 +10,9 @@ from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
 from knapcache.integrations.batch import Batch, batch_of
 from knapcache.integrations.carrier import (
+    PATIENCE,
     REFUSALS,
     Transport,
-    library,
     live,
     marked,
     passed,
@@ -153,16 +153,12 @@ class AsyncCacheTransport(Transport):
         return response_of(request, passed(response, content), sync=False)
 
     async def _send(self, request: Any) -> Any:
-        if self._inner is None:
-            lib = library(request)
-            limits = lib.Limits(max_connections=1000, max_keepalive_connections=100)
-            self._inner = lib.AsyncHTTPTransport(limits=limits)
-        return await self._inner.handle_async_request(request)
+        return await self._sender(request, "AsyncHTTPTransport").handle_async_request(request)
 
     async def aclose(self) -> None:
-        """Wait for streams that are still being read, then let connections go. The cache is the caller's."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait a little for streams that are still being read, then let connections go. The cache is the caller's."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE)
         if self._inner is not None:
             await self._inner.aclose()
 

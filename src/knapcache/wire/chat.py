@@ -31,14 +31,27 @@ THOUGHTS = ("reasoning_content", "reasoning")
 
 def check(answer: Mapping[str, Any]) -> None:
     """Incomplete, unless a plain answer is whole."""
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise Incomplete("no choices")
-    for choice in choices:
-        if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+    for choice in choices_of(answer):
+        message = choice.get("message")
+        if not isinstance(message, dict):
             raise Incomplete("a choice without a message")
-        if not choice.get("finish_reason"):
+        calls = message.get("tool_calls")
+        if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+            raise Incomplete("tool calls that are no list of objects")
+
+
+def choices_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The choices of an answer, each with an index of its own and a finish reason, or Incomplete."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        raise Incomplete("no choices")
+    indices = [choice.get("index", 0) for choice in choices]
+    if not all(type(index) is int for index in indices) or len(set(indices)) < len(indices):
+        raise Incomplete("choices whose indices are not numbers, or not different")
+    for choice in choices:
+        if not choice.get("finish_reason") or not isinstance(choice["finish_reason"], str):
             raise Incomplete("a choice without a finish reason")
+    return choices
 
 
 def chunks(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
@@ -65,7 +78,7 @@ def gather(events: Iterable[Event], kind: str) -> tuple[dict[str, Any], list[dic
             raise Incomplete("choices that are no list of objects")
         for choice in given:
             index = choice.get("index", 0)
-            if not isinstance(index, int):
+            if type(index) is not int:
                 raise Incomplete("a choice whose index is no number")
             add(choices.setdefault(index, {}), choice)
     usage = answer.pop("usage", None)
@@ -82,7 +95,8 @@ def assemble(events: Iterable[Event]) -> dict[str, Any]:
         message = choice.pop("delta", None)
         if not isinstance(message, dict):
             raise Incomplete("a choice without a message")
-        for call in message.get("tool_calls") or []:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 call.pop("index", None)  # a stream's bookkeeping
         finish = choice.pop("finish_reason", None)
@@ -152,14 +166,12 @@ def token_steps(content: Any, logprobs: Any) -> list[dict[str, Any]]:
 
 def call_steps(calls: Any) -> Iterator[dict[str, Any]]:
     """Tool calls: each first by name, then its arguments in pieces."""
-    if not isinstance(calls, list):
-        if calls is not None:
-            raise Incomplete("tool calls that are no list")
+    if calls is None:
         return
     if not calls:
         yield {"delta": {"tool_calls": []}, "finish_reason": None}
     for index, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
+        function = call.get("function")
         arguments = function.get("arguments") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(arguments, str):
             yield {"delta": {"tool_calls": [{"index": index, **call}]}, "finish_reason": None}

@@ -6,21 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from knapcache.errors import Incomplete
-from knapcache.wire.chat import frames, gather
+from knapcache.wire.chat import choices_of, frames, gather
 from knapcache.wire.pieces import cut
 from knapcache.wire.sse import Event
 
 
 def check(answer: Mapping[str, Any]) -> None:
     """Incomplete, unless a plain answer is whole."""
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise Incomplete("no choices")
-    for choice in choices:
-        if not isinstance(choice, dict) or not isinstance(choice.get("text"), str):
+    for choice in choices_of(answer):
+        if not isinstance(choice.get("text"), str):
             raise Incomplete("a choice without a text")
-        if not choice.get("finish_reason"):
-            raise Incomplete("a choice without a finish reason")
 
 
 def assemble(events: Iterable[Event]) -> dict[str, Any]:

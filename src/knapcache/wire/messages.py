@@ -31,8 +31,10 @@ def check(answer: Mapping[str, Any]) -> None:
         raise Incomplete("not a message")
     if not all(isinstance(block, dict) for block in answer["content"]):
         raise Incomplete("a content block that is no object")
-    if not answer.get("stop_reason"):
+    if not answer.get("stop_reason") or not isinstance(answer["stop_reason"], str):
         raise Incomplete("a message without a stop reason")
+    if not isinstance(answer.get("usage", {}), dict):
+        raise Incomplete("a message whose usage is no object")
 
 
 def assemble(events: Iterable[Event]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Growing:
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """One delta more, or Incomplete."""
-        kind = delta.get("type")
+        kind = str(delta.get("type"))
         if kind in GROWING:
             name = GROWING[kind]
             if delta.get(name) is not None:
@@ -86,7 +88,8 @@ class Growing:
         elif kind == "signature_delta":
             self._start["signature"] = a_text(delta, "signature")
         elif kind == "citations_delta":
-            self._start["citations"] = [*(self._start.get("citations") or []), delta.get("citation")]
+            before = self._start.get("citations")
+            self._start["citations"] = [*(before if isinstance(before, list) else []), delta.get("citation")]
         else:
             raise Incomplete(f"a delta of unknown type {kind!r}")
 
@@ -104,8 +107,9 @@ class Growing:
 def close(message: dict[str, Any], said: Mapping[str, Any]) -> None:
     """What message_delta says about the message; counts are totals so far."""
     message |= an_object(said, "delta")
-    usage = {name: count for name, count in (said.get("usage") or {}).items() if count is not None}
-    message["usage"] = {**(message.get("usage") or {}), **usage}
+    before, now = (part.get("usage") for part in (message, said))
+    usage = {name: count for name, count in now.items() if count is not None} if isinstance(now, dict) else {}
+    message["usage"] = {**(before if isinstance(before, dict) else {}), **usage}
     message |= {name: value for name, value in said.items() if name not in ("type", "delta", "usage")}
 
 
@@ -161,7 +165,8 @@ def taken_apart(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str
     kind = block.get("type")
     if kind == "text" and isinstance(block.get("text"), str):
         deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": piece} for piece in cut(block["text"])]
-        cited = block.get("citations") or []
+        cited = block.get("citations")
+        cited = cited if isinstance(cited, list) else []
         deltas += [{"type": "citations_delta", "citation": citation} for citation in cited]
         return {**block, "text": "", **({"citations": []} if cited else {})}, deltas
     if kind == "thinking" and isinstance(block.get("thinking"), str):

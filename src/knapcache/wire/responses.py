@@ -42,8 +42,21 @@ def check(answer: Mapping[str, Any]) -> None:
         raise Incomplete("not a response")
     if answer.get("status") != "completed":
         raise Incomplete(f"a response with status {answer.get('status')!r}")
-    if not all(isinstance(item, dict) for item in answer["output"]):
-        raise Incomplete("an output item that is no object")
+    for item in answer["output"]:
+        if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+            raise Incomplete("an output item that is no object with a type")
+        if not all(objects(item.get(name)) for name in ("content", "summary")):
+            raise Incomplete("an output item whose parts are no objects")
+
+
+def objects(parts: Any) -> bool:
+    """Parts of an item: objects whose texts are texts, or none."""
+    return parts is None or (
+        isinstance(parts, list)
+        and all(isinstance(part, dict) for part in parts)
+        and all(isinstance(part.get(name, ""), str) for part in parts for name in ("text", "refusal"))
+        and all(isinstance(part.get(name) or [], list) for part in parts for name in ("annotations", "logprobs"))
+    )
 
 
 def assemble(events: Iterable[Event]) -> dict[str, Any]:
@@ -52,7 +65,7 @@ def assemble(events: Iterable[Event]) -> dict[str, Any]:
         if event.data.strip() == "[DONE]":
             break  # some servers that speak this dialect end so
         said = read_object(event.data)
-        kind = said.get("type")
+        kind = str(said.get("type"))
         if kind in FAILED:
             raise Incomplete(FAILED[kind])
         if kind == "response.completed":
