@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from knapcache.policy import registry
+from knapcache.sim.traffic import KINDS
 from knapcache_experiments.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
@@ -178,9 +179,10 @@ def test_numbers_of_table_2() -> None:
     assert f"| `vsocb` | {saved['vsocb', 0.0]} |" in page
     assert f"| `vsocb-lazy` | {saved['vsocb-lazy', 0.3]} |" in page
     assert f"| {saved['berkeley-multi', 1.0]} / {saved['berkeley-multi', 0.0]} |" in page
+    assert f"| `adaptive`, the default | {saved['adaptive', None]} |" in page
     assert f"| {saved['gdsf-cost', None]} / {saved['lru', None]} |" in page
     assert f"| {saved['static', None]} |" in page
-    assert f"**{saved['vsocb', 0.0]} cheaper**" in text("README.md")
+    assert f"{saved['vsocb', 0.0]} cheaper than the paper's baseline" in " ".join(text("README.md").split())
 
 
 def test_numbers_of_the_errata() -> None:
@@ -230,9 +232,48 @@ def test_numbers_of_the_replays() -> None:
         assert f"| `{policy}` | {line} |" in page
     ns = {(d["policy"], d["keys"]): d["ns"] for d in bench["decisions"]}
     lru, gdsf, horizon = (ns[p, 10**6] / ns[p, 10**4] for p in ("lru", "gdsf-cost", "horizon"))
-    assert f"takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in " ".join(
-        page.split()
-    )
+    flat_page = " ".join(page.split())
+    assert f"it takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in flat_page
+    assert f"`adaptive` costs {ns['adaptive', 10**6] / ns['adaptive', 10**4]:.1f} times as much" in flat_page
+
+
+def test_numbers_of_the_policies() -> None:
+    """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
+    page = text("docs/policies.md").split("## How they compare")[1].split("## Writing one")[0]
+    bench = json.loads((ROOT / "bench" / "results" / "policies.json").read_text(encoding="utf-8"))
+    assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
+    online = {name for name, spec in registry.SPECS.items() if spec.online}
+    assert bench["subject"] == "adaptive"
+    assert len(bench["cells"]) == 16
+    assert f"| trace | cache | `{bench['subject']}` | best other | `gdsf-cost` | `lru` | `pfoo` |" in page
+    for c in bench["cells"]:
+        paid = bench["ratios"][c["trace"]][c["capacity"]]
+        assert set(paid) == online | {"static", "belady", "pfoo"}, "the committed run is not of all policies"
+        best = min(paid[p] for p in online - {bench["subject"]})
+        others = f"{best:.3f} (`{c['best_other_name']}`) | " + " | ".join(
+            f"{paid[p]:.3f}" for p in ("gdsf-cost", "lru", "pfoo")
+        )
+        line = f"| {c['trace']} | {c['capacity']} | {paid[bench['subject']]:.3f} | {others} |"
+        assert line in page, f"the table in docs/policies.md is not the committed result: {line}"
+        assert paid[c["best_other_name"]] == best
+        assert all(paid["pfoo"] <= ratio + 1e-9 for ratio in paid.values()), "a bound that is none"
+    for b in bench["bars"]:
+        assert f"| {b['what']} | {b['measured']:.3f} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for kind in KINDS:
+        to_best = [f"{c['to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
+        assert f"| {kind} | {' | '.join(to_best)} |" in page
+    paid_of = [bench["ratios"][c["trace"]][c["capacity"]] for c in bench["cells"]]
+    mean = {
+        rival: sum(paid["adaptive"] / paid[rival] for paid in paid_of) / len(paid_of)
+        for rival in ("gdsf-cost", "gdsf-cost-trial", "lru")
+    }
+    assert f"be the one to go, the mean is {mean['gdsf-cost-trial']:.3f}" in " ".join(page.split())
+    readme = " ".join(text("README.md").split())
+    assert f"**{100 - 100 * mean['lru']:.0f} % cheaper** than LRU" in readme
+    assert f"{100 - 100 * mean['gdsf-cost']:.1f} % cheaper than GDSF with cost" in readme
+    assert all(b["holds"] for b in bench["bars"])
+    closed = f"closes {100 * bench['gap_closed']:.0f} % of the gap between LRU and the bound"
+    assert closed in " ".join(page.split())
 
 
 def test_numbers_of_the_other_experiments() -> None:
@@ -244,6 +285,10 @@ def test_numbers_of_the_other_experiments() -> None:
     excess = {(r["policy"], r["changes"]): 100 * r["excess_mean"] for r in rows("drift")}
     assert f"`vsocb-lazy` costs {excess['vsocb-lazy', 10]:.0f} % more than a clairvoyant" in page
     assert f"BM {excess['berkeley-multi', 10]:.0f} %, GDSF {excess['gdsf-cost', 10]:.0f} %" in page
+    for policy in ("adaptive", "gdsf-cost"):
+        assert all((policy, changes) in excess for changes in (0, 1, 3, 10, 30))
+    assert f"`adaptive`, which learns how fast to forget, costs {excess['adaptive', 10]:.0f} % more" in page
+    assert f"and {excess['adaptive', 0]:.1f} % without any" in page
     calls = {r["policy"]: r["oracle_calls"] for r in rows("one-hits") if r["share"] == 0.6}
     assert f"{calls['vsocb-as-printed']:,.0f} times there instead of {calls['vsocb-lazy']:,.0f}" in page
 
@@ -258,3 +303,8 @@ def test_the_claims_hold_in_the_committed_results() -> None:
     assert row("table-2", policy="vsocb")["saved_percent"] >= 11
     assert all(r["within_bound"] for r in rows("alpha"))
     assert row("long-run", policy="vsocb-lazy")["slope"] <= 0.55
+    excess = {(r["policy"], r["changes"]): r["excess_mean"] for r in rows("drift")}
+    for changes in (0, 1, 3, 10, 30):
+        assert excess["adaptive", changes] <= 0.5 * excess["gdsf-cost", changes]
+    best = min(r["cost_mean"] for r in rows("drift") if r["changes"] == 0 and r["policy"] != "static")
+    assert row("drift", policy="adaptive", changes=0)["cost_mean"] <= 1.03 * best

@@ -59,8 +59,8 @@ def test_oracle_signature() -> None:
 
 def test_policy_names() -> None:
     names = (
-        "vsocb vsocb-lazy vsocb-apx berkeley berkeley-multi offline lru lfu gdsf gdsf-cost gdsf-cost-history gds camp "
-        "hyperbolic lhd lfu-da fifo sieve s3-fifo arc w-tinylfu horizon static belady"
+        "adaptive vsocb vsocb-lazy vsocb-apx berkeley berkeley-multi offline lru lfu gdsf gdsf-cost gdsf-cost-history "
+        "gdsf-cost-trial gds camp hyperbolic lhd lfu-da fifo sieve s3-fifo arc w-tinylfu horizon static belady"
     )
     assert list(registry.SPECS) == names.split()
     assert {name for name, spec in registry.SPECS.items() if not spec.online} == {"offline", "static", "belady"}

@@ -1,6 +1,7 @@
 """Popularity is dealt anew K times: the excess cost over a clairvoyant that holds the best set of each phase.
 
-VSOCB and Berkeley's rules never forget, so every change leaves them with the past; LRU and GDSF do forget.
+VSOCB and Berkeley's rules never forget, so every change leaves them with the past; LRU and GDSF do forget; `adaptive`
+learns how fast to.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class DriftSettings(PaperSettings):
     arrivals: str = option("zipf:1", "arrivals: uniform, zipf:A or power:A")
     changes: tuple[int, ...] = option((0, 1, 3, 10, 30), "numbers of changes K to try")
     policies: tuple[str, ...] = option(
-        ("vsocb", "vsocb-lazy", "berkeley", "berkeley-multi", "gdsf-cost", "lfu", "lru", "static"),
+        ("adaptive", "vsocb", "vsocb-lazy", "berkeley", "berkeley-multi", "gdsf-cost", "lfu", "lru", "static"),
         "policies to compare",
     )
 

@@ -22,7 +22,7 @@ class OneHitSettings(PaperSettings):
     repeats: int = option(5, "independent repetitions, each with queries and requests of its own")
     shares: tuple[float, ...] = option((0.0, 0.2, 0.4, 0.6, 0.8), "shares of requests that are asked once")
     policies: tuple[str, ...] = option(
-        ("vsocb", "vsocb-lazy", AS_PRINTED, "berkeley", "berkeley-multi", "gdsf-cost", "lfu", "lru"),
+        ("adaptive", "vsocb", "vsocb-lazy", AS_PRINTED, "berkeley", "berkeley-multi", "gdsf-cost", "lfu", "lru"),
         "policies to compare",
     )
 

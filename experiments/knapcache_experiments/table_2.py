@@ -46,6 +46,7 @@ GAMMAS: dict[str, tuple[float | None, ...]] = {
 }
 POLICIES = (
     "berkeley",
+    "adaptive",
     "vsocb",
     "vsocb-lazy",
     "vsocb-apx",

@@ -36,7 +36,7 @@ class Machine(RuleBasedStateMachine):
     budget = 1 << 16
     times = 1
 
-    @initialize(policy=st.sampled_from(["lru", "gdsf-cost", "sieve"]), ids=st.sampled_from([3, 8, 1000]))
+    @initialize(policy=st.sampled_from(["adaptive", "lru", "gdsf-cost"]), ids=st.sampled_from([3, 8, 1000]))
     def begin(self, policy: str, ids: int) -> None:
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.clock = Clock()

@@ -12,6 +12,7 @@ import pytest
 from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
 from knapcache.cache.ledger import MOST_LABELS
 from knapcache.errors import CorruptState
+from knapcache.kernel import COMPILED
 from knapcache.match import Key
 
 from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
@@ -349,6 +350,25 @@ def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> Non
         cache.close()
         cache.fetch(CHAT, {"model": "m", "messages": "a secret question"}, Upstream()(1))
     assert "secret" not in caplog.text
+
+
+def test_a_flood_of_keys_that_never_return_does_not_move_the_popular_ones() -> None:
+    """Ten strangers for each friend; ids for a few of them."""
+    friends, rounds = 40, 60 if COMPILED else 6
+    with small(policy="adaptive", ids=256, capacity=friends * 3000) as cache:
+        for _ in range(4):
+            for name in range(friends):
+                cache.fetch(CHAT, request_of(name), Upstream()(name))
+        hits = stranger = 0
+        for _ in range(rounds):
+            for name in range(friends):
+                hits += cache.fetch(CHAT, request_of(name), Upstream()(name)).how == "hit"
+                for _ in range(10):
+                    stranger += 1
+                    cache.fetch(CHAT, request_of(f"stranger {stranger}"), Upstream()(stranger))
+        assert hits >= 0.99 * rounds * friends
+        assert cache.stats()["ids"] == 256
+        cache.check()
 
 
 EVERY_POLICY = """

@@ -26,17 +26,17 @@ cache = small(capacity=2 << 20, path=path, policy="gdsf-cost")
 store = cache._keeper.store
 apply = store.apply
 
+numbers = iter(range(10**9))  # changes are numbered: one may be acknowledged after the next one was begun
 def watched(put=None, evict=(), snapshot=None):
-    for key in evict:
-        os.write(out, b"gone %s\\n" % key.hex().encode())
-    if put is not None:
-        os.write(out, b"gone %s\\n" % put.key.hex().encode())
+    number = next(numbers)
+    for key in (*evict, *([put.key] if put else [])):
+        os.write(out, b"gone %s %d\\n" % (key.hex().encode(), number))
     done = apply(put, evict, snapshot)
     if put is not None:
         version = put.payload.split(b" ", 2)[1]
         def acknowledged(done):
             if done.exception() is None:
-                os.write(out, b"kept %s %s\\n" % (put.key.hex().encode(), version))
+                os.write(out, b"kept %s %d %s\\n" % (put.key.hex().encode(), number, version))
         done.add_done_callback(acknowledged)
     return done
 
@@ -62,14 +62,15 @@ print("dead", flush=True)
 
 def promised(ledger: Path) -> dict[str, int]:
     """Version by key of what was acknowledged, and not replaced or evicted since."""
-    kept: dict[str, int] = {}
+    kept: dict[str, tuple[int, int]] = {}
+    gone: dict[str, int] = {}
     for line in ledger.read_text().splitlines():
-        words = line.split()
-        if words[0] == "kept":
-            kept[words[1]] = int(words[2])
+        what, key, number, *version = line.split()
+        if what == "kept":
+            kept[key] = int(number), int(version[0])
         else:
-            kept.pop(words[1], None)
-    return kept
+            gone[key] = int(number)
+    return {key: version for key, (number, version) in kept.items() if gone[key] <= number}
 
 
 def storm(folder: Path, kills: int) -> int:

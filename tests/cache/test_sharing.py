@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from knapcache import Cache, NotOwner
 
-from .helpers import CHAT, Upstream, ended, request_of, right, small, spawn, told
+from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
 # Does as it is told: "fetch NAME", "tend", "owner", "stats", "end".
 CHILD = """
@@ -127,6 +128,38 @@ def test_a_full_outbox_costs_nothing_but_the_answer(quick_path: Path) -> None:
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
             assert right(answer.payload, name)
         assert reader.stats()["not_handed_over"] > 0
+
+
+def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(quick_path: Path) -> None:
+    path, now = quick_path / "answers.db", [1000.0]
+    clock = lambda: now[0]  # noqa: E731
+    with (
+        small(capacity=2 << 20, path=path, clock=clock) as owner,
+        small(capacity=2 << 20, path=path, clock=clock) as reader,
+    ):
+        reader.fetch(CHAT, request_of(1), Upstream()(1, version=1))
+        reader.fetch(CHAT, request_of(2), Upstream()(2, ttl=5.0))
+        now[0] += 10
+        owner.fetch(CHAT, request_of(1), Upstream()(1, version=2), refresh=True)
+        owner.tend()
+        assert owner.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=2)
+        assert owner.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+        owner.check()
+
+
+def test_a_cache_that_nobody_closed_lets_go(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    cache = owned(path)
+    cache.fetch(CHAT, request_of(1), Upstream()(1))
+    thread = cache._keeper._thread
+    assert thread
+    del cache
+    gc.collect()
+    with owned(path) as cache:
+        assert cache.stats()["owner"]
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 FORKS = """

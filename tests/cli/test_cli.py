@@ -22,6 +22,7 @@ from knapcache_experiments.catalogue import EXPERIMENTS
 COMMAND = Path(sys.executable).with_name("knapcache")
 # Names are a contract: scripts and result files use them.
 POLICIES = [
+    "adaptive",
     "vsocb",
     "vsocb-lazy",
     "vsocb-apx",
@@ -33,6 +34,7 @@ POLICIES = [
     "gdsf",
     "gdsf-cost",
     "gdsf-cost-history",
+    "gdsf-cost-trial",
     "gds",
     "camp",
     "hyperbolic",
@@ -48,7 +50,7 @@ POLICIES = [
     "belady",
     "pfoo",
 ]
-IN_FIGURE_1 = {*POLICIES[: POLICIES.index("gdsf-cost") + 1], "static"}
+IN_FIGURE_1 = {*POLICIES[1 : POLICIES.index("gdsf-cost") + 1], "static"}
 NAMES = ["figure-1", "table-2", "errata", "confidence", "alpha", "long-run", "drift", "one-hits", "approximate"]
 FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
 SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2"]

@@ -118,17 +118,15 @@ def gdsf(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 
 def gdsf_cost(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, enter_first=True)
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size)
 
 
 def gdsf_cost_history(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(
-        requests,
-        capacity,
-        lambda clock, count, cost, size: clock + count * cost / size,
-        history=True,
-        enter_first=True,
-    )
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, history=True)
+
+
+def gdsf_cost_trial(requests: Sequence[Request], capacity: int) -> list[bool]:
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, enter_first=True)
 
 
 def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, choosy: bool) -> list[bool]:

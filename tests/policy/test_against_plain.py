@@ -50,6 +50,7 @@ def hits(policy: Policy, trace: Sequence[plain.Request]) -> list[bool]:
         ("gdsf", plain.gdsf),
         ("gdsf-cost", plain.gdsf_cost),
         ("gdsf-cost-history", plain.gdsf_cost_history),
+        ("gdsf-cost-trial", plain.gdsf_cost_trial),
     ],
 )
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))

@@ -35,7 +35,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("berkeley-multi", {"confidence": Confidence(gamma=0.0, clip=False)}),
     ("horizon", {"half_life": 3.0, "choosy": True}),
     ("s3-fifo", {"small": 0.5, "main_first": True}),
-    ("arc", {"by_bytes": True}),
     ("w-tinylfu", {"window": 0.5, "protected": 0.3}),
     ("lhd", {"samples": 3, "period": 50, "decay": 0.5, "seed": 7}),
     ("hyperbolic", {"samples": 2, "seed": 7}),
@@ -69,7 +68,19 @@ def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["lru", "gdsf-cost", "vsocb-lazy", "berkeley-multi", "sieve", "s3-fifo", "arc", "w-tinylfu", "lhd", "hyperbolic"],
+    [
+        "adaptive",
+        "lru",
+        "gdsf-cost",
+        "vsocb-lazy",
+        "berkeley-multi",
+        "sieve",
+        "s3-fifo",
+        "arc",
+        "w-tinylfu",
+        "lhd",
+        "hyperbolic",
+    ],
 )
 def test_contract_in_plain_python(name: str) -> None:
     code = (

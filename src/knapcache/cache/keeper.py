@@ -29,7 +29,7 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
-from knapcache.store.contract import Clock, Entry, Store, matcher
+from knapcache.store.contract import Clock, Entry, Store, expired, matcher
 from knapcache.store.sqlite import SqliteStore
 
 log = logging.getLogger("knapcache.cache")
@@ -63,6 +63,8 @@ class Keeper:
         except BaseException:
             store.close()
             raise
+        # Who forgets to close lets go all the same: with the last reference, or at the end of the program.
+        weakref.finalize(self, store.close)
         self._chores = clock()
         self._start()
 
@@ -140,7 +142,10 @@ class Keeper:
             for entry in self.store.collect():
                 self._ledger.count("collected")
                 i, _ = books.arrive(entry.key)
-                books.settle(i, entry)
+                ours = self.store.get(entry.key)
+                # It may have lain there for long.
+                if not expired(entry.expires, self._clock()) and (ours is None or ours.created < entry.created):
+                    books.settle(i, entry)
 
     def _snapshot(self, books: Books) -> None:
         if self._thread is None or books.arrived == self._snapped:

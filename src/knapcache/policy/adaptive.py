@@ -35,9 +35,9 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
-from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen
+from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
 from knapcache.kernel import Records, inlined, kernel
-from knapcache.oracle.exact import select
+from knapcache.oracle.tiny import select_tiny
 from knapcache.policy.contract import Requests, enter, evict, settling
 from knapcache.policy.heap import (
     HeapPolicy,
@@ -71,7 +71,7 @@ from knapcache.policy.shadows import (
 
 PATIENCE = 64
 """Requests between two looks at the tournament."""
-FEW, MARGIN, WORK = 8, 0.2, 10_000
+FEW, MARGIN = 8, 0.2
 LOOK_AT = 32
 """Ids that `recycle` chooses from."""
 SLOW = 1
@@ -166,7 +166,7 @@ def exchange(head: Records, rows: Records, i: int, room: int) -> bool:
         values[k] = value_at(rows[holders[k]].priority, sizes[k], h.t, h.leader)
     values[n], sizes[n] = value, room
     h.oracle_calls += 1
-    best, _, _, _, _ = select(values, sizes, h.capacity, 0.0, 0.0, WORK, chosen)
+    best = select_tiny(values, sizes, h.capacity, chosen)
     if not chosen[n] or best - values[:n].sum() < MARGIN * value:
         return False
     while h.used + room > h.capacity:
@@ -202,6 +202,16 @@ def look(head: Records, rows: Records) -> None:
     heap_rebuild(head, rows)
 
 
+@inlined
+def worth_remembering(head: Records, rows: Records, i: int) -> float:
+    """F·ρ·Ĉ at this moment, by the half-life SLOW; 0 before anything was paid."""
+    q = rows[i]
+    if q.misses == 0:
+        return 0.0
+    faded = 2.0 ** ((q.last - head[0].t) / HALF_LIVES[SLOW])
+    return q.recent[SLOW] * faded * promise_of(head, rows, i) * cost_of(head, rows, i)  # type: ignore[no-any-return]
+
+
 @kernel
 def recycle(head: Records, rows: Records) -> int:
     """Forget an id, to be given to another key: the least valuable without an answer, of LOOK_AT next to the hand.
@@ -218,8 +228,7 @@ def recycle(head: Records, rows: Records) -> int:
         i = h.hand
         h.hand = (h.hand + 1) % n
         if not rows[i].resident:
-            cost = cost_of(head, rows, i) if rows[i].misses > 0 else 0.0
-            value = rows[i].recent[SLOW] * cost * 2.0 ** ((rows[i].last - h.t) / HALF_LIVES[SLOW])
+            value = worth_remembering(head, rows, i)
             if value < least:
                 found, least = i, value
     if found < 0:

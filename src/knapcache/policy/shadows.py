@@ -149,7 +149,7 @@ def raise_stakes(head: Records, now: int) -> None:
     h.staked = now
 
 
-@inlined
+@kernel
 def settle_in(keys: Floats, order: Ints, place: Ints, n: int, m: int, k: int, key: float, s: int) -> None:
     """Position k in m's heap of n is open for slot s: move it up or down to where `key` belongs."""
     while k > 0:
@@ -274,7 +274,7 @@ def unwatch(head: Records, rows: Records, i: int) -> None:
     free_if_unheld(head, rows, s)
 
 
-@inlined
+@kernel
 def leading(head: Records, leader: int) -> int:
     """Who leads from now on, after `leader`."""
     loss = head[0].loss

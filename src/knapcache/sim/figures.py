@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Colour-blind safe (Okabe and Ito); a policy has the same colour in every figure, and a dash where lines lie close.
 STYLES: dict[str, tuple[str, str]] = {
+    "adaptive": ("#C1121F", "-"),
     "vsocb": ("#0072B2", "-"),
     "vsocb-lazy": ("#009E73", "-"),
     "vsocb-apx": ("#56B4E9", "-."),
@@ -28,8 +29,10 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 
 
-def new_figure(columns: int = 1, *, width: float = 6.4, height: float = 4.2) -> tuple[Figure, list[Axes]]:
-    """A figure with `columns` panels."""
+def new_figure(
+    columns: int = 1, *, rows: int = 1, width: float = 6.4, height: float = 4.2
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `columns` panels in each of its `rows`; width and height are a panel's, in inches."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -47,8 +50,8 @@ def new_figure(columns: int = 1, *, width: float = 6.4, height: float = 4.2) -> 
             "legend.fontsize": 9,
         }
     )
-    figure = Figure(figsize=(width * columns, height), layout="constrained")
-    axes = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = [figure.add_subplot(rows, columns, k + 1) for k in range(rows * columns)]
     return figure, axes
 
 

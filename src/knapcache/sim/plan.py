@@ -26,7 +26,7 @@ from knapcache.sim.grid import Cell, choices, replay_cells, require_use
 from knapcache.sim.sampling import AUTO, Sample, take
 from knapcache.sim.trace import Floats, Ints, Trace
 
-POLICIES = ("lru", "gdsf-cost", "vsocb-lazy", "static")
+POLICIES = ("adaptive", "gdsf-cost", "lru", "static")
 RANGE = "0.5%..100%"
 ENOUGH = 0.9
 """Share of the largest saving that makes the knee."""

@@ -57,6 +57,47 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
     return loop
 
 
+@functools.cache
+def recycling_loop(
+    arrive: Callable[..., Any], settle: Callable[..., Any], recycle: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The loop for more keys than ids: an id means a key until it is recycled, as in a live cache."""
+
+    @kernel
+    def loop(
+        head: Records,
+        rows: Records,
+        keys: Ints,
+        sizes: Ints,
+        costs: Floats,
+        hits: npt.NDArray[np.bool_],
+        id_of: Ints,
+        key_of: Ints,
+        taken: int,
+    ) -> tuple[int, int]:
+        """Fill `hits`; returns the peak, and how many ids mean something. `id_of` is −1 for keys without one."""
+        head, rows = borrowed(head), borrowed(rows)
+        peak = head[0].used
+        for k in range(len(keys)):
+            i = id_of[keys[k]]
+            if i < 0:
+                if taken < len(key_of):
+                    i = taken
+                    taken += 1
+                else:
+                    i = recycle(head, rows)
+                    id_of[key_of[i]] = -1
+                id_of[keys[k]] = i
+                key_of[i] = keys[k]
+            hits[k] = arrive(head, rows, i)
+            if not hits[k]:
+                settle(head, rows, i, sizes[k], costs[k])
+            peak = max(peak, head[0].used)
+        return peak, taken
+
+    return loop
+
+
 @kernel
 def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> int:
     """Copy the costs of misses to the front of `missed`; returns how many. `costs[~hits]` in a fraction of the time."""
@@ -97,6 +138,8 @@ def replay(
     """
     ids = policy.ids
     if trace.ids > ids:
+        if worth is None and type(policy).recycle_kernel:
+            return _replay_recycling(policy, trace, progress)
         raise InvalidInput(f"the trace has {trace.ids} ids, the policy was made for {ids}")
     table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))
     if len(table) != len(phases) or table.shape[1] > ids:
@@ -125,6 +168,30 @@ def replay(
         if progress:
             progress(b - a)
     seconds = time.perf_counter() - start
+    return _run(policy, trace, hits, value if worth is not None else None, peak, seconds)
+
+
+def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> Run:
+    """`replay` with fewer ids than keys, beginning with no key known."""
+    kernels = type(policy)
+    loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
+    hits = np.zeros(len(trace), np.bool_)
+    id_of, key_of = np.full(trace.ids, -1), np.full(policy.ids, -1)
+    arrays = (trace.keys, trace.sizes, trace.costs, hits)
+    loop(policy.head, policy.rows, *(x[:0] for x in arrays), id_of, key_of, 0)
+    peak, taken = policy.used, 0
+    start = time.perf_counter()
+    for a in range(0, len(trace), PIECE):
+        here, taken = loop(policy.head, policy.rows, *(x[a : a + PIECE] for x in arrays), id_of, key_of, taken)
+        peak = max(peak, here)
+        if progress:
+            progress(min(PIECE, len(trace) - a))
+    return _run(policy, trace, hits, None, peak, time.perf_counter() - start)
+
+
+def _run(
+    policy: Policy, trace: Trace, hits: npt.NDArray[np.bool_], value: Floats | None, peak: int, seconds: float
+) -> Run:
     missed = np.empty(len(trace))
     miss_cost = float(missed[: take_missed(trace.costs, hits, missed)].sum())
-    return Run(hits, value if worth is not None else None, int(peak), policy.oracle_calls, miss_cost, seconds)
+    return Run(hits, value, int(peak), policy.oracle_calls, miss_cost, seconds)

@@ -1,0 +1,87 @@
+"""bench/policies.py from end to end, on a trace made for it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "policies.py"
+
+
+def bench(traces: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run it; traces are in this directory."""
+    return subprocess.run(
+        [sys.executable, str(BENCH), "--jobs", "1", *words],
+        env=os.environ | {"KNAPCACHE_TRACES": str(traces)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with gzip.open(path, "wt", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["time", "key", "size", "cost"])
+        rows.writerows((t, key, 10 + key % 7, 1 + key % 3) for t, key in enumerate(rng.zipf(1.3, 2000) % 300))
+
+
+def test_from_a_trace_to_the_docs(tmp_path: Path) -> None:
+    write(tmp_path / "oasst_zipf_0.6.csv.gz")
+    names = "lru,fifo,gdsf-cost,pfoo"
+    words = ("--traces", "oasst_zipf_0.6,oasst_zipf_1.0", "--capacities", "5%,10%", "--policies", names)
+    done = bench(tmp_path, *words, "--subject", "gdsf-cost", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "oasst_zipf_1.0: left out, no " in done.stderr
+    assert "closes" in done.stdout
+    record = json.loads((tmp_path / "out" / "policies.json").read_text(encoding="utf-8"))
+    assert (tmp_path / "out" / "policies.png").read_bytes().startswith(b"\x89PNG")
+    paid = record["ratios"]["oasst_zipf_0.6"]["10%"]
+    assert list(paid) == names.split(",")
+    cell = record["cells"][1]
+    assert (cell["capacity"], cell["subject"]) == ("10%", paid["gdsf-cost"])
+    best = min(("lru", "fifo"), key=paid.__getitem__)
+    assert (cell["best_other_name"], cell["best_other"]) == (best, paid[best])
+    assert cell["to_best_other"] == pytest.approx(paid["gdsf-cost"] / paid[best])
+    assert cell["gap_closed"] == pytest.approx((paid["lru"] - paid["gdsf-cost"]) / (paid["lru"] - paid["pfoo"]))
+    rest = list(record["ratios"]["oasst_zipf_0.6"].values())
+    lru, mine, bound = (sum(cell[p] for cell in rest) for p in ("lru", "gdsf-cost", "pfoo"))
+    assert record["gap_closed"] == pytest.approx((lru - mine) / (lru - bound))
+    measured = {b["what"]: (b["measured"], b["holds"]) for b in record["bars"]}
+    assert measured["mean of 2 cells, to gdsf-cost"] == (1.0, False)
+    assert measured["oasst_zipf_0.6 at 10%, to gdsf-cost"] == (1.0, False)
+    worst = max(c["to_best_other"] for c in record["cells"])
+    assert measured["worst of 2 cells, to the best other"] == (worst, worst <= 1.02)
+    page = bench(tmp_path, "--markdown", str(tmp_path / "out" / "policies.json")).stdout
+    assert (
+        f"| oasst_zipf_0.6 | 10% | {paid['gdsf-cost']:.3f} | {paid[best]:.3f} (`{best}`) | {paid['gdsf-cost']:.3f} |"
+        in page
+    )
+    assert (
+        f"| worst of 2 cells, to the best other | {worst:.3f} | ≤ 1.02 × | {'yes' if worst <= 1.02 else 'no'} |" in page
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--traces", "nowhere"), "'nowhere' is not one of oasst_zipf_0.6, "),
+        (("--policies", "offline"), "'offline' is not one of "),
+        (("--policies", "lru,lru"), "'lru' is named twice"),
+        (("--capacities", "4MB"), "capacities must be shares of the working set, such as 10%, not 4MB"),
+        (("--capacities", "many"), "capacity 'many' cannot be read"),
+    ],
+)
+def test_what_cannot_be_run(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = bench(tmp_path, *words)
+    assert done.returncode == 2
+    assert said in done.stderr

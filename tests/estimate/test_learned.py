@@ -1,0 +1,102 @@
+"""What `adaptive` learns about requests, returns and costs, against the formulas and against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost, typical
+from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
+from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
+from knapcache.kernel import Records, records
+
+ROW = [("room", "i8"), *COSTS_ROW, *DISCOUNT_ROW, *PROMISE_ROW]
+
+
+def state(ids: int) -> tuple[Records, Records]:
+    return records([*COSTS_HEAD, *PROMISE_HEAD], 1), records(ROW, ids)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
+def test_discounted_counts_are_their_definition(gaps: list[int]) -> None:
+    _, rows = state(1)
+    times = np.cumsum(gaps)
+    for t in times.tolist():
+        count_request(rows, 0, t)
+    for k, half_life in enumerate(HALF_LIVES):
+        expected = (2.0 ** (-(times[-1] - times) / half_life)).sum()
+        assert rows["recent"][0, k] == pytest.approx(expected, rel=1e-4)
+
+
+def test_equal_costs_are_believed_at_once() -> None:
+    head, rows = state(50)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        for i in range(50):
+            count_cost(head, rows, i, int(rng.integers(1, 100)), float(10 ** (i % 3)))
+    assert head["doubt"][0] == 0.0
+    assert cost_of(head, rows, 1) == 10.0
+
+
+def test_where_only_size_matters_size_decides() -> None:
+    """Costs are 1 + size/10 times a wild factor: one miss says little, and the estimate knows it."""
+    head, rows = state(2000)
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(1, 200, 2000)
+    truth = 1 + sizes / 10
+    paid = truth[:, None] * rng.lognormal(-0.5, 1.0, (2000, 2))
+    for k in range(2):
+        for i in range(2000):
+            count_cost(head, rows, i, int(sizes[i]), float(paid[i, k]))
+    ours = np.array([cost_of(head, rows, i) for i in range(2000)])
+    assert np.abs(ours - truth).mean() < 0.25 * np.abs(paid.mean(1) - truth).mean()
+
+
+def test_typical_cost_is_least_squares() -> None:
+    head, rows = state(300)
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 1000, 300)
+    costs = 3 + 0.02 * sizes + rng.uniform(0, 5, 300)
+    for i in range(300):
+        count_cost(head, rows, i, int(sizes[i]), float(costs[i]))
+    slope, offset = np.polyfit(sizes, costs, 1)
+    assert typical(head, 500) == pytest.approx(offset + 500 * slope, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 7, 2**40])
+def test_one_size_for_all_is_no_trouble(size: int) -> None:
+    head, rows = state(20)
+    for i in range(20):
+        count_cost(head, rows, i, size, 1.0 + i)
+    assert typical(head, size) == pytest.approx(10.5)
+
+
+def test_costs_of_nothing_are_nothing() -> None:
+    head, rows = state(3)
+    for i in (0, 1, 0, 2):
+        count_cost(head, rows, i, 5, 0.0)
+    assert cost_of(head, rows, 0) == 0.0
+
+
+def test_sizes_that_never_return_promise_little() -> None:
+    head, rows = state(2001)
+    for i in range(2000):
+        count_return(head, rows, i)
+        count_seen(head, rows, i, 100 if i % 2 else 5000)
+        count_cost(head, rows, i, 100 if i % 2 else 5000, 1.0)
+        if i % 4 == 1:  # half of the small ones come back, and half of those once more
+            count_return(head, rows, i)
+        if i % 8 == 1:
+            count_return(head, rows, i)
+    promised = {}
+    for size in (100, 5000):
+        rows[2000:] = np.zeros(1, rows.dtype)
+        count_return(head, rows, 2000)
+        count_seen(head, rows, 2000, size)
+        promised[size] = promise_of(head, rows, 2000)
+    assert promised[100] == pytest.approx(1.0, abs=0.05)
+    assert promised[5000] < 0.05
+    count_return(head, rows, 2000)
+    assert promise_of(head, rows, 2000) == 1.0
