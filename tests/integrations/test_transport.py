@@ -37,13 +37,15 @@ def lib(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def http(cache: Cache, upstream: FakeUpstream, lib: Any) -> Iterator[Any]:
-    with lib.Client(transport=CacheTransport(cache), base_url=upstream.openai, headers=KEY, timeout=1.0) as http:
+    transport = CacheTransport(cache, lib.HTTPTransport(verify=False))  # no certificates: they take .1 s to load
+    with lib.Client(transport=transport, base_url=upstream.openai, headers=KEY, timeout=1.0) as http:
         yield http
 
 
 @pytest.fixture
 def one(cache: Cache, upstream: FakeUpstream) -> Iterator[httpx.Client]:
-    with httpx.Client(transport=CacheTransport(cache), base_url=upstream.openai, headers=KEY, timeout=10.0) as http:  # type: ignore[arg-type]
+    transport: Any = CacheTransport(cache, httpx.HTTPTransport(verify=False))
+    with httpx.Client(transport=transport, base_url=upstream.openai, headers=KEY, timeout=10.0) as http:
         yield http
 
 
@@ -156,6 +158,30 @@ def test_no_credential_is_written_down(tmp_path: Any, upstream: FakeUpstream) ->
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"Hello there" in written  # a positive control
     assert b"very-secret" not in written
+
+
+def test_without_credentials_it_is_the_caches_own_namespace(upstream: FakeUpstream) -> None:
+    with Cache("4MB", policy="lru", shadows=(), namespace="mine") as cache:
+        transport: Any = CacheTransport(cache)
+        with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+            tell(http)
+        assert list(cache.stats()["by_tenant"]) == ["mine"]
+
+
+class Unread(httpx.BaseTransport):
+    """Wants requests whose body has not been read."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with pytest.raises(httpx.RequestNotRead):
+            request.content  # noqa: B018 - the access is the test
+        return httpx.Response(200, content=request.read())
+
+
+def test_an_upload_is_not_read_into_memory(cache: Cache) -> None:
+    transport: Any = CacheTransport(cache, Unread())
+    with httpx.Client(transport=transport) as http:
+        answer = http.post("http://provider/v1/files", content=iter([b"a", b"b"]))
+    assert answer.content == b"ab"
 
 
 def test_two_providers_share_nothing(cache: Cache) -> None:
@@ -331,9 +357,22 @@ async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeU
     assert cache.stats()["kept"] == 3
 
 
+@pytest.mark.parametrize("finish", [True, False])
+async def test_async_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
+    upstream.pace = 0.03
+    transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False), finish=finish)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url=upstream.openai) as http,
+        http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer,
+    ):
+        await anext(answer.aiter_raw())
+    stats = cache.stats()
+    assert (stats["kept"], stats["failed"]) == ((1, 0) if finish else (0, 1))
+
+
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 async def test_async_faults(cache: Cache, upstream: FakeUpstream, fault: str) -> None:
-    transport: Any = AsyncCacheTransport(cache)
+    transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False))
     async with httpx.AsyncClient(transport=transport, base_url=upstream.openai, headers=KEY) as http:
         for body in (CHAT, {**CHAT, "stream": True}):
             if fault == "error-event" and "stream" not in body:

@@ -14,6 +14,7 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.integrations.exchange import Exchange, Given, exchange_of, passing
 from knapcache.integrations.relay import Opened, Relay
+from knapcache.model import Endpoint
 
 REFUSALS = (400, 422)
 """What servers say that do not know `stream_options`."""
@@ -55,8 +56,8 @@ class Transport:
                 self._inner = getattr(lib, kind)(limits=limits)
             return self._inner
 
-    def _exchange(self, request: Any, raw: bytes) -> Exchange | None:
-        return exchange_of(request.method, request.url, request.headers, raw, self._tenant)
+    def _exchange(self, endpoint: Endpoint, request: Any) -> Exchange:
+        return exchange_of(endpoint, request.url, request.headers, request.content, self._tenant)
 
     def _asks_usage(self, request: Any, exchange: Exchange) -> bool:
         """Whether usage is asked for on behalf of the caller."""

@@ -45,7 +45,8 @@ class Exchange:
     body: dict[str, Any]
     raw: bytes
     control: Control
-    namespace: str
+    namespace: str | None
+    """None: the cache's own."""
     context: Mapping[str, str]
     bypass: bool = False
     """It has no key: it is sent as it is."""
@@ -95,13 +96,15 @@ class Given(NamedTuple):
     body: bytes | Iterable[bytes]
 
 
+def concerns_us(method: str, path: str) -> Endpoint | None:
+    """The endpoint, if it is one whose answers are kept."""
+    return endpoint_of(path) if method == "POST" else None
+
+
 def exchange_of(
-    method: str, url: Any, headers: Mapping[str, str], raw: bytes, tenant: str | None = None
-) -> Exchange | None:
-    """The exchange that a request opens; None where nothing is kept. `url` has scheme, host, port, path and query."""
-    endpoint = endpoint_of(url.path) if method == "POST" else None
-    if endpoint is None:
-        return None
+    endpoint: Endpoint, url: Any, headers: Mapping[str, str], raw: bytes, tenant: str | None = None
+) -> Exchange:
+    """The exchange that a request opens. `url` has scheme, host, port, path and query."""
     namespace = credentials(headers) if tenant is None else tenant
     context = {"url": f"{url.scheme}://{url.host}:{url.port or ''}{url.path}"}
     if url.query:
@@ -118,10 +121,10 @@ def exchange_of(
     return Exchange(endpoint, body, raw, control, namespace, context, bypass=stateful)
 
 
-def credentials(headers: Mapping[str, str]) -> str:
+def credentials(headers: Mapping[str, str]) -> str | None:
     """Whose cache it is: a hash, for a namespace is written down and a key must not be."""
     found = "\n".join(f"{name}: {headers[name]}" for name in CREDENTIALS if name in headers)
-    return f"key-{hashed(found.encode())}" if found else ""
+    return f"key-{hashed(found.encode())}" if found else None
 
 
 def hashed(secret: bytes) -> str:

@@ -34,7 +34,7 @@ from knapcache.integrations.carrier import (
     response_of,
     with_content,
 )
-from knapcache.integrations.exchange import Exchange, given, is_stream, not_cached, plain_reply
+from knapcache.integrations.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
 from knapcache.integrations.relay import Heard, Opened, Relay
 
 
@@ -47,9 +47,11 @@ class CacheTransport(Transport):
 
     def handle_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
-        exchange = self._exchange(request, request.read()) if request.method == "POST" else None
-        if exchange is None:
-            return self._send(request)
+        endpoint = concerns_us(request.method, request.url.path)
+        if endpoint is None:
+            return self._send(request)  # nothing of it is read: it may be a large file
+        request.read()
+        exchange = self._exchange(endpoint, request)
         batch = batch_of(self._cache, exchange)
         if exchange.bypass or (batch and batch.bypass):
             if batch is None:

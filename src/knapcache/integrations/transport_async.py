@@ -19,7 +19,7 @@ from knapcache.integrations.carrier import (
     response_of,
     with_content,
 )
-from knapcache.integrations.exchange import Exchange, given, is_stream, not_cached, plain_reply
+from knapcache.integrations.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
 from knapcache.integrations.relay import Heard, Opened, Relay
 
 
@@ -32,9 +32,11 @@ class AsyncCacheTransport(Transport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
-        exchange = self._exchange(request, await request.aread()) if request.method == "POST" else None
-        if exchange is None:
+        endpoint = concerns_us(request.method, request.url.path)
+        if endpoint is None:
             return await self._send(request)
+        await request.aread()
+        exchange = self._exchange(endpoint, request)
         batch = batch_of(self._cache, exchange)
         if exchange.bypass or (batch and batch.bypass):
             if batch is None:
