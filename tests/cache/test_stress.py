@@ -1,0 +1,88 @@
+"""Everything at once: threads, two event loops, cancelled requests, purging, expiry, ids that run out, and checks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from knapcache import Cache, Reply
+
+from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+
+
+def ask(cache: Cache, seed: int, until: float) -> None:
+    rng = random.Random(seed)
+    while time.monotonic() < until:
+        name, chance = rng.randrange(300), rng.random()
+        call = Upstream()(name, rng.randrange(20_000))
+        answer = cache.fetch(CHAT, request_of(name), call, refresh=rng.random() < 0.1)
+        assert right(answer.payload, name)
+        if chance < 0.01:
+            cache.forget(answer.key)
+        elif chance < 0.012:
+            cache.tend()
+        elif chance < 0.013:
+            cache.check()
+
+
+async def ask_and_leave(cache: Cache, seed: int, until: float) -> None:
+    rng = random.Random(seed)
+
+    async def one() -> None:
+        name = rng.randrange(300)
+
+        async def call() -> Reply:
+            await asyncio.sleep(rng.random() * 0.01)
+            return Reply(payload_of(name, rng.randrange(20_000)), cost=1.0)
+
+        assert right((await cache.fetch_async(CHAT, request_of(name), call)).payload, name)
+
+    while time.monotonic() < until:
+        tasks = [asyncio.create_task(one()) for _ in range(20)]
+        await asyncio.sleep(0.003)
+        for task in rng.sample(tasks, 3):
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+def storm(path: Path, seconds: float) -> None:
+    with small(capacity=2 << 20, path=path, policy="gdsf-cost", shadows=("lru",), ids=150, ttl=0.3) as cache:
+        until = time.monotonic() + seconds
+        errors: list[BaseException] = []
+
+        def guarded(k: int) -> None:
+            try:
+                if k < 4:
+                    ask(cache, k, until)
+                else:
+                    asyncio.run(ask_and_leave(cache, k, until))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(k,)) for k in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds + 60)
+            assert not thread.is_alive(), "somebody hangs"
+        assert not errors
+        cache.check()
+        stats = cache.stats()
+        assert min(stats[what] for what in ("hits", "coalesced", "misses", "evictions", "recycled")) > 0
+        assert len(cache._core.flights) == 0
+
+
+def test_everything_at_once(quick_path: Path) -> None:
+    storm(quick_path / "answers.db", 2.0)
+
+
+@pytest.mark.long
+def test_everything_at_once_for_long(quick_path: Path) -> None:
+    storm(quick_path / "answers.db", 60.0)
