@@ -14,7 +14,7 @@ import httpx
 import httpx2
 import pytest
 
-from knapcache import Cache
+from knapcache import Cache, InvalidInput
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 from knapcache.testing import FakeUpstream
@@ -407,3 +407,24 @@ def test_no_thread_stays(one: httpx.Client) -> None:
 def test_requests_of_another_library_are_refused(cache: Cache) -> None:
     with pytest.raises(TypeError, match="httpx or httpx2"):
         CacheTransport(cache)._send(object())
+
+
+def test_closing_does_not_wait_for_ever(
+    cache: Cache, upstream: FakeUpstream, lib: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("knapcache.integrations.transport.PATIENCE", 0.2)
+    upstream.fail("stall")
+    start = time.perf_counter()
+    with (
+        lib.Client(transport=CacheTransport(cache), base_url=upstream.openai, timeout=20.0) as http,
+        http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer,
+    ):
+        next(answer.iter_raw())
+    assert time.perf_counter() - start < 4
+    upstream.stop_stalling()
+    assert until(lambda: cache.stats()["failed"] == 1)
+
+
+def test_the_fake_knows_its_faults(upstream: FakeUpstream) -> None:
+    with pytest.raises(InvalidInput, match="fault must be one of 429, 500, reset"):
+        upstream.fail("flood")

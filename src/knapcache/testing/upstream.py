@@ -106,6 +106,10 @@ class FakeUpstream:
         """Sleep, unless the server is closed meanwhile: is it?"""
         return self._closing.wait(seconds) if seconds else self._closing.is_set()
 
+    def stop_stalling(self) -> None:
+        """Stalled answers are cut now, and from here on nothing is waited for."""
+        self._closing.set()
+
     def start(self) -> Self:
         """Listen."""
         self._thread.start()
