@@ -40,7 +40,7 @@ test-long: $(READY) ## the thorough suites
 lint: $(READY) ## style, format, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy src experiments tests $(BENCHES)
+	$(BIN)/mypy src experiments tests examples $(BENCHES)
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite what style and format can rewrite by themselves

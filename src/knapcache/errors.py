@@ -4,6 +4,7 @@ KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
 ├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
 ├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
+├── Incomplete (also ValueError)      an answer that is not whole, or failed: it may be given, and is not kept
 ├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
 ├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
@@ -37,6 +38,10 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
+
+
+class Incomplete(KnapcacheError, ValueError):  # noqa: N818
+    """An answer is not whole: it was cut off, reports an error, or is not what its endpoint answers with."""
 
 
 class NotCached(KnapcacheError, LookupError):  # noqa: N818

@@ -1,0 +1,28 @@
+"""LangChain with knapcache as its cache. The model is a fake of LangChain's own: no key and no network are needed.
+
+python examples/langchain_cache.py
+"""
+
+from __future__ import annotations
+
+from langchain_core.globals import set_llm_cache
+from langchain_core.language_models import FakeListChatModel
+
+from knapcache import Cache
+from knapcache.integrations.langchain import KnapcacheLangChain
+
+
+def main() -> None:
+    """A model that would answer something else each time answers the same."""
+    with Cache("64MB") as cache:
+        set_llm_cache(KnapcacheLangChain(cache))
+        model = FakeListChatModel(responses=["A bag.", "Another bag."])
+        for _ in range(2):
+            print(model.invoke("What is a knapsack?").content)
+        stats = cache.stats()
+        print(f"{stats['hits']} of {stats['requests']} from the cache")
+        set_llm_cache(None)
+
+
+if __name__ == "__main__":
+    main()

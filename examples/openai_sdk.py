@@ -1,0 +1,39 @@
+"""OpenAI's SDK with a cache in it. Without OPENAI_API_KEY it talks to a fake provider, and needs no network.
+
+python examples/openai_sdk.py
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from knapcache import Cache
+from knapcache.integrations.openai import client
+from knapcache.testing import FakeUpstream
+
+
+def main() -> None:
+    """Ask the same twice, plain and streamed."""
+    with ExitStack() as stack:
+        options: dict[str, Any] = {}
+        if not os.environ.get("OPENAI_API_KEY"):
+            upstream = stack.enter_context(FakeUpstream(delay=0.2))
+            options = {"base_url": upstream.openai, "api_key": "any"}
+        cache = stack.enter_context(Cache("64MB"))
+        openai = stack.enter_context(client(cache, **options))
+
+        question: Any = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is a knapsack?"}]}
+        for _ in range(2):
+            answer = openai.chat.completions.with_raw_response.create(**question)
+            print(answer.headers["x-knapcache"], "-", answer.parse().choices[0].message.content)
+        stream = openai.chat.completions.create(**question, stream=True)
+        print("stream -", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
+
+        stats = cache.stats()
+        print(f"{stats['hits']} of {stats['requests']} from the cache, {stats['usd_saved']:.6f} dollars saved")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The cache inside other libraries: SDKs of OpenAI and Anthropic, LangChain, LiteLLM."""

@@ -1,0 +1,1 @@
+"""Integrations against the real libraries."""

@@ -1,0 +1,1 @@
+"""Formats, by properties and against the real SDKs."""

@@ -1,0 +1,62 @@
+"""Vectors taken apart and put together: same vectors, same order, no token lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.errors import Incomplete
+from knapcache.wire import embeddings
+
+
+def answer(n: int, tokens: int = 7) -> dict[str, Any]:
+    data = [{"object": "embedding", "index": i, "embedding": [i + 0.5, -0.1]} for i in range(n)]
+    return {"object": "list", "data": data, "model": "e", "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.integers(0, 1000), st.randoms())
+def test_apart_and_together_is_the_same(inputs: list[str], tokens: int, random: Any) -> None:
+    given_answer = answer(len(inputs), tokens)
+    shuffled = {**given_answer, "data": random.sample(given_answer["data"], len(inputs))}
+    parts = embeddings.parts(shuffled, inputs)
+    assert json.loads(embeddings.join([part.payload for part in parts])) == given_answer
+    assert sum(part.usage["prompt_tokens"] for part in parts) == tokens
+    assert all(part.usage["prompt_tokens"] >= 0 for part in parts)
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
+def test_shares_add_up_and_are_fair(total: int, weights: list[int]) -> None:
+    shares = embeddings.share(total, weights)
+    assert sum(shares) == total
+    for share, weight in zip(shares, weights, strict=True):
+        assert abs(share - total * weight / sum(weights)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("given_input", "items"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ([], [])],
+)
+def test_items(given_input: Any, items: list[Any]) -> None:
+    assert embeddings.items(given_input) == items
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        [{"embedding": [1.0], "index": 0}],
+        [{"embedding": [1.0], "index": 0}, {"embedding": [1.0], "index": 0}],
+        [{"embedding": [1.0], "index": 0}, {"embedding": [], "index": 1}],
+        [{"embedding": [1.0], "index": 0}, {"embedding": 3, "index": 1}],
+        [{"embedding": [1.0], "index": 0}, "vector"],
+        [{"embedding": [1.0], "index": 1}, {"embedding": [1.0], "index": 2}],
+    ],
+)
+def test_answers_that_are_not_whole(data: Any) -> None:
+    with pytest.raises(Incomplete):
+        embeddings.parts({**answer(2), "data": data}, ["a", "b"])
