@@ -5,7 +5,7 @@ disk happens under it. A decision becomes a *change* (what comes, what goes) at 
 lock. The queue is emptied in its order by whoever has just added to it, under a second lock: so the store sees
 decisions in the order in which they were taken, and Σ sizes never exceeds the capacity in between.
 
-    Lock order: applying, then deciding. A store's callback takes the second alone.
+    Lock order: expiring, applying, then deciding. A store's callback takes the second alone.
 
 What the policy calls resident may be missing from the store: expired, damaged, refused by a full disk. Who looks for it
 and finds nothing must not blame an answer that is still on its way, or one that came in later:
@@ -92,6 +92,7 @@ class Books:
         self.arrived = self.settled = 0
         self.deciding = threading.Lock()
         self.applying = threading.Lock()
+        self.expiring = threading.Lock()
         self._queue: deque[Change] = deque()
         self._said = False
         for name in (policy, *shadows):
@@ -255,13 +256,14 @@ class Books:
     def expire(self) -> int:
         """Let go of what has expired."""
         gone = 0
-        for key in self.store.expire():
-            with self.deciding:
-                i = self.ids.find(key)
-                serial = self.ids.serial[i] if i >= 0 and self.policy.rows["resident"][i] else -1
-            gone += 1
-            if serial >= 0:
-                self.get(key, i, serial)
+        with self.expiring:  # the store has let go already, the policy hears of it key by key: not the time to check
+            for key in self.store.expire():
+                with self.deciding:
+                    i = self.ids.find(key)
+                    serial = self.ids.serial[i] if i >= 0 and self.policy.rows["resident"][i] else -1
+                gone += 1
+                if serial >= 0:
+                    self.get(key, i, serial)
         return gone
 
     def state(self) -> State:
@@ -281,7 +283,7 @@ class Books:
 
     def check(self) -> None:
         """Policy, ids, shadows and store agree."""
-        with self.applying:
+        with self.expiring, self.applying:
             for _ in range(1000):
                 self._drain()
                 self.store.flush()  # not under the other lock, which its callbacks take

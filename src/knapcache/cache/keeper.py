@@ -80,7 +80,7 @@ class Keeper:
         """
         self._tending = threading.Lock()
         if self.books is not None:
-            self.books.deciding, self.books.applying = threading.Lock(), threading.Lock()
+            self.books.deciding, self.books.applying, self.books.expiring = (threading.Lock() for _ in range(3))
         if isinstance(self.store, SqliteStore):
             self.books, self._thread = None, None
             closed, self._closed = self._closed.is_set(), threading.Event()

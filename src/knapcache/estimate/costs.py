@@ -34,6 +34,16 @@ COSTS_ROW = [
     ("paid", "f8"),
 ]
 LARGEST_DOUBT = 100.0
+LARGEST_COST = 1e150
+"""Beyond it squares and sums of costs are no numbers any more; no price comes near."""
+FAR = 1e3
+"""Deviations are counted as at most so many times the cost: one absurd value must not decide for ever."""
+
+
+@kernel
+def relative(cost: float, guess: float) -> float:
+    """How far a cost lies from a guess above 0, in guesses."""
+    return min(FAR, max(-FAR, cost / guess - 1.0))
 
 
 @kernel
@@ -59,14 +69,15 @@ def count_cost(head: Records, rows: Records, i: int, room: int, cost: float) -> 
     if q.misses > 0:
         mean = q.paid / q.misses
         if mean > 0.0:
-            after = (q.paid + cost) / (q.misses + 1)
-            h.within += (cost - mean) * (cost - after) / (mean * mean)
+            # (cost − mean)·(cost − mean with it), as sums of squares grow (Welford), relative to the mean before.
+            h.within += relative(cost, mean) ** 2 * q.misses / (q.misses + 1)
             h.repeats += 1.0
     else:
         guess = typical(head, room)
         if guess > 0.0:
-            h.about += ((cost - guess) / guess) ** 2
+            h.about += relative(cost, guess) ** 2
             h.firsts += 1.0
+    cost = min(cost, LARGEST_COST)
     q.paid += cost
     q.misses += 1
     q.room = room
