@@ -294,6 +294,7 @@ class Books:
         raise CorruptState("decisions come faster than the store takes them: check() when it is quieter")
 
     def _check(self) -> None:
+        self.store.check()  # nothing is on its way to it now
         self.policy.check()
         self.shadows.check()
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):

@@ -191,7 +191,8 @@ class Keeper:
         """Policy, ids and store agree."""
         if self.books is not None and not self._closed.is_set():
             self.books.check()
-        self.store.check()
+        else:
+            self.store.check()
 
     def close(self) -> None:
         """Keep the policy's state, and let go."""
