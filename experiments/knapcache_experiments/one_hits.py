@@ -58,7 +58,8 @@ def run(settings: OneHitSettings, jobs: Jobs) -> Outcome:
     for axes in (left, right):
         axes.set_yscale("log")
         axes.set_xlabel("requests that are asked once, %")
-        axes.legend()
+    left.legend(loc="center left", bbox_to_anchor=(0.0, 0.42), ncols=3)  # between the learners and the others
+    right.legend()
     return Outcome(rows, figure)
 
 

@@ -199,7 +199,13 @@ def run(settings: Table2Settings, jobs: Jobs) -> Outcome:
         for bar, k in zip(bars, order, strict=True):
             saved = rows[k]["saved_percent"]
             end = rows[k]["cost_mean"] + (rows[k]["cost_se"] or 0.0)
-            right.annotate(f"{-saved:+.1f} %", (end, bar), textcoords="offset points", xytext=(4, -3), fontsize=9)
+            right.annotate(
+                f"{-saved:+.1f} %" if saved else "baseline",
+                (end, bar),
+                textcoords="offset points",
+                xytext=(4, -3),
+                fontsize=9,
+            )
         right.set_xlim(right=1.12 * max(r["cost_mean"] + (r["cost_se"] or 0.0) for r in rows))
     room = f"M = {settings.capacity} × {settings.unit} tokens"
     figure.suptitle(f"{settings.queries} OpenAssistant prompts, {room}, arrivals {settings.arrivals}", fontsize=11)

@@ -9,8 +9,8 @@ are the same program.
 Four things here are ours because Numba's own disk cache cannot do them:
 
 * Numba recompiles a function when *its own* file changes, not when a function it calls changes in another file; the
-  caller goes on running stale code. Here the stamp is a digest of every source file of knapcache, and of the files
-  around every function from elsewhere that the kernel closes over.
+  caller goes on running stale code. Here the stamp is a digest of all of knapcache that kernels can be made of, and of
+  the files around every function from elsewhere that the kernel closes over.
 * Numba cannot find a kernel again that closes over other kernels (`replay_loop(arrive, settle)`), because it
   identifies a compiled function by a random id. Here it is identified by its module, name and line, and by what it
   closes over, which with that digest says it all.
@@ -92,10 +92,18 @@ def identity(value: object, above: tuple[object, ...] = ()) -> str:
 
 @functools.cache
 def source_digest(root: Path) -> bytes:
-    """A digest of the source files of a package, or of a plain directory of scripts without what lies below it."""
+    """A digest of the source files of a package, or of a plain directory of scripts without what lies below it.
+
+    Of a package's own packages those count that know kernels: what a proxy does changes no machine code.
+    """
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py") if (root / "__init__.py").exists() else root.glob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    files = {path: path.read_bytes() for path in root.glob("*.py")}
+    if (root / "__init__.py").exists():
+        for part in sorted(root.glob("*/__init__.py")):
+            below = {path: path.read_bytes() for path in part.parent.rglob("*.py")}
+            files |= below if any(b"kernel import" in content for content in below.values()) else {}
+    for path, content in sorted(files.items()):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + content + b"\0")
     return digest.digest()
 
 

@@ -49,16 +49,7 @@ from knapcache.policy.heap import (
     heap_top,
     make_room,
 )
-from knapcache.policy.members import (
-    CHOOSY,
-    FIRST,
-    MEMBERS_HEAD,
-    MEMBERS_ROW,
-    OPEN,
-    TEMPER,
-    key_of,
-    value_at,
-)
+from knapcache.policy.members import FIRST, MEMBERS_HEAD, MEMBERS_ROW, TEMPER, clock_of, key_of
 from knapcache.policy.shadows import (
     SHADOWS_HEAD,
     SHADOWS_ROW,
@@ -68,6 +59,7 @@ from knapcache.policy.shadows import (
     unwatch,
     watch,
 )
+from knapcache.policy.tempers import CHOOSY, makes_way, value_now
 
 PATIENCE = 64
 """Requests between two looks at the tournament."""
@@ -117,53 +109,28 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         if TEMPER[h.leader] == CHOOSY and h.heaped <= FEW:
             if not exchange(head, rows, i, room):
                 return
-        elif not lets_in(head, rows, i, room):
+        elif not makes_way(head, rows, i, room, TEMPER[h.leader], clock_of(h.t, h.leader)):
             return
         make_room(head, rows, room)
     enter(head, rows, i, room)
     heap_add(head, rows, i)
 
 
-@inlined
-def lets_in(head: Records, rows: Records, i: int, room: int) -> bool:
-    """Does the leader make way for i? Those who would have to go leave the heap to be looked at, and come back."""
-    h = head[0]
-    temper = TEMPER[h.leader]
-    if temper == OPEN:
-        return True
-    gain = value_at(rows[i].priority, room, h.t, h.leader) if temper == CHOOSY else 0.0
-    free = h.capacity - h.used
-    taken = 0
-    # The column of victims is ours until settle reports.
-    while free < room and gain >= 0.0:
-        victim = heap_top(head, rows)
-        if temper == CHOOSY:
-            gain -= value_at(rows[victim].priority, rows[victim].room, h.t, h.leader)
-        elif rows[victim].priority > rows[i].priority:
-            gain = -1.0
-        heap_remove(head, rows, victim)
-        rows[taken].victim = victim
-        taken += 1
-        free += rows[victim].room
-    for k in range(taken):
-        heap_add(head, rows, rows[k].victim)
-    return bool(gain >= 0.0)
-
-
 @kernel
 def exchange(head: Records, rows: Records, i: int, room: int) -> bool:
     """Let the Oracle choose among the residents and i; if i is chosen, those go whom it left out, until i fits."""
     h, n = head[0], head[0].heaped
-    value = value_at(rows[i].priority, room, h.t, h.leader)
+    now = clock_of(h.t, h.leader)
+    value = value_now(rows[i].priority, room, now)
     short = h.used + room - h.capacity
-    if n == 0 or value <= value_at(rows[heap_top(head, rows)].priority, short, h.t, h.leader):
+    if n == 0 or value <= value_now(rows[heap_top(head, rows)].priority, short, now):
         return False
     values, sizes, chosen = np.empty(n + 1), np.empty(n + 1, np.int64), np.zeros(n + 1, np.bool_)
     holders = np.empty(n, np.int64)
     for k in range(n):
         holders[k] = rows[k].holder
         sizes[k] = rows[holders[k]].room
-        values[k] = value_at(rows[holders[k]].priority, sizes[k], h.t, h.leader)
+        values[k] = value_now(rows[holders[k]].priority, sizes[k], now)
     values[n], sizes[n] = value, room
     h.oracle_calls += 1
     best = select_tiny(values, sizes, h.capacity, chosen)

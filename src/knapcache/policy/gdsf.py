@@ -9,7 +9,7 @@ ages without being touched.
 There are two readings of what happens to a newcomer. As GreedyDual-Size has it (gds.py), the least go until it fits,
 and it comes in. On *trial* it enters first, and then the least go until all fit; it may be among them, and L rises by
 it all the same. libCacheSim has GDSF on trial, and so has `gdsf`, hit for hit. With cost there are both, `gdsf-cost`
-and `gdsf-cost-trial`: in caches of a few answers the trial saves up to 8 %, elsewhere they are within 1 %.
+and `gdsf-cost-trial`: in caches of a few answers the trial saves some percent, elsewhere they are alike.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from typing import ClassVar
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, inlined
 from knapcache.policy.contract import enter, settling
-from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top, make_room
+from knapcache.policy.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.tempers import CHOOSY, makes_way
 
 
 @inlined
@@ -53,31 +54,11 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     q.misses += 1
     q.room = room
     q.priority = key(head, rows, i)
-    if head[0].choosy and not worth_it(head, rows, i, room):
+    if head[0].choosy and not makes_way(head, rows, i, room, CHOOSY, head[0].t / head[0].half_life):
         return
     make_room(head, rows, room)
     enter(head, rows, i, room)
     heap_add(head, rows, i)
-
-
-@inlined
-def worth_it(head: Records, rows: Records, i: int, room: int) -> bool:
-    """Is the value F·Ĉ of i, as of now, at least that of all who would have to go?"""
-    now = head[0].t / head[0].half_life
-    gain = room * 2.0 ** (rows[i].priority - now)
-    free = head[0].capacity - head[0].used
-    taken = 0
-    # The column of victims is ours until settle reports: it holds those on trial, who then go back into the heap.
-    while free < room and gain >= 0.0:
-        victim = heap_top(head, rows)
-        heap_remove(head, rows, victim)
-        rows[taken].victim = victim
-        taken += 1
-        free += rows[victim].room
-        gain -= rows[victim].room * 2.0 ** (rows[victim].priority - now)
-    for k in range(taken):
-        heap_add(head, rows, rows[k].victim)
-    return bool(gain >= 0.0)
 
 
 class Horizon(HeapPolicy):

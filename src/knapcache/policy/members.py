@@ -8,13 +8,9 @@ changes, and the key needs no clock. The longest half-life is LFU with cost and 
 Greedy-dual gives an answer time in proportion to its density where a horizon gives a fixed time for each doubling;
 it is better where popularity fades like 1/age.
 
-    open     every newcomer comes in
-    fair     it must be denser than each of those who would have to go for it
-    choosy   it must be worth more than all of them together
-
-Most members are fair, which was best or nearly so in most traffic tried. Small caches want choosy ones: a large
-answer of middling density would empty them. Open ones are for traffic where value shows late: a newcomer that looks
-like nothing gets its chance, as under LRU.
+The tempers are those of tempers.py. Most members are fair, which was best or nearly so in most traffic tried. Small
+caches want choosy ones: a large answer of middling density would empty them. Open ones are for traffic where value
+shows late: a newcomer that looks like nothing gets its chance, as under LRU.
 """
 
 from __future__ import annotations
@@ -25,8 +21,8 @@ from knapcache.estimate.costs import cost_of
 from knapcache.estimate.discount import HALF_LIVES
 from knapcache.estimate.promise import promise_of
 from knapcache.kernel import Records, inlined
+from knapcache.policy.tempers import CHOOSY, FAIR, OPEN
 
-OPEN, FAIR, CHOOSY = 0, 1, 2
 _ALL = (
     *((k, FAIR) for k in range(8)),
     *((k, CHOOSY) for k in (0, 2, 3, 4, 5, 6)),
@@ -57,6 +53,6 @@ def key_of(head: Records, rows: Records, i: int, member: int) -> float:
 
 
 @inlined
-def value_at(key: float, room: int, now: int, member: int) -> float:
-    """F·Ĉ at t = now of what is kept by `key`; for members with a horizon."""
-    return room * 2.0 ** (key - now / HALF_LIVES[SPEED[member]])  # type: ignore[no-any-return]
+def clock_of(now: int, member: int) -> float:
+    """The time in half-lives of a member."""
+    return now / HALF_LIVES[SPEED[member]]  # type: ignore[no-any-return]

@@ -24,7 +24,8 @@ from knapcache.errors import CorruptState
 from knapcache.estimate.costs import cost_of
 from knapcache.kernel import Records, inlined, kernel
 from knapcache.oracle.problem import Floats, Ints
-from knapcache.policy.members import CHOOSY, GREEDY_DUAL, MEMBERS, OPEN, TEMPER, key_of, value_at
+from knapcache.policy.members import GREEDY_DUAL, MEMBERS, TEMPER, clock_of, key_of
+from knapcache.policy.tempers import CHOOSY, OPEN, value_now
 
 SLOTS = 2048
 EVERYONE = 1 << 62
@@ -91,7 +92,7 @@ def watch(head: Records, rows: Records, i: int, now: int) -> None:
         if room > h.scaled:
             continue
         if filled[m] + room > h.scaled:
-            if not lets_in(head, m, room, key, now):
+            if not lets_in(head, m, room, key, clock_of(now, m)):
                 continue
             make_room_in(head, rows, m, room)
         held[m] += 1
@@ -215,7 +216,7 @@ def make_room_in(head: Records, rows: Records, m: int, room: int) -> None:
 
 
 @kernel
-def lets_in(head: Records, m: int, room: int, key: float, now: int) -> bool:
+def lets_in(head: Records, m: int, room: int, key: float, now: float) -> bool:
     """Would member m, which is full, make way for a newcomer of `room` and `key`?
 
     The victims leave the heap one by one to be looked at, are laid down behind it, as in a heap sort, and come back.
@@ -224,14 +225,14 @@ def lets_in(head: Records, m: int, room: int, key: float, now: int) -> bool:
     if TEMPER[m] == OPEN:
         return True
     keys, order, place = h.keys, h.order, h.place
-    gain = value_at(key, room, now, m) if TEMPER[m] == CHOOSY else 0.0
+    gain = value_now(key, room, now) if TEMPER[m] == CHOOSY else 0.0
     space = h.scaled - h.filled[m]
     n = h.held[m]
     left = n
     while True:
         least, s = keys[m, 0], order[m, 0]
         if TEMPER[m] == CHOOSY:
-            gain -= value_at(least, h.slot_room[s], now, m)
+            gain -= value_now(least, h.slot_room[s], now)
         elif least > key:
             gain = -1.0
         space += h.slot_room[s]
