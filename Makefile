@@ -60,7 +60,7 @@ experiments: $(READY) ## run every experiment in full, numbers and pictures into
 
 lock: $(READY) ## write requirements.lock (LOCK_FLAGS=--upgrade for newer versions)
 	@cp requirements.lock requirements.lock.new
-	$(BIN)/uv pip compile pyproject.toml --extra lab --extra cluster --extra price --extra dev --universal --generate-hashes --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra dev --universal --generate-hashes --python-version 3.11 \
 		--no-header --quiet $(LOCK_FLAGS) -o requirements.lock.new
 	@! grep -nE 'https?:|file:|--(index|extra-index|find)' requirements.lock.new || { \
 		echo "the lock must not name addresses; left in requirements.lock.new" >&2; exit 1; }

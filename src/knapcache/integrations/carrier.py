@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from knapcache.cache import Cache
-from knapcache.integrations.exchange import Exchange, Given, exchange_of, passing
-from knapcache.integrations.relay import Opened, Relay
+from knapcache.exchange.exchange import Exchange, Given, exchange_of, passing
+from knapcache.exchange.relay import Opened, Relay
 from knapcache.model import Endpoint
 
 REFUSALS = (400, 422)

@@ -23,7 +23,9 @@ from typing import Any, Self
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
-from knapcache.integrations.batch import Batch, batch_of
+from knapcache.exchange.batch import Batch, batch_of
+from knapcache.exchange.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
+from knapcache.exchange.relay import Heard, Opened, Relay
 from knapcache.integrations.carrier import (
     PATIENCE,
     REFUSALS,
@@ -34,8 +36,6 @@ from knapcache.integrations.carrier import (
     response_of,
     with_content,
 )
-from knapcache.integrations.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
-from knapcache.integrations.relay import Heard, Opened, Relay
 
 
 class CacheTransport(Transport):

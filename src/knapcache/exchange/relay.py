@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete
-from knapcache.integrations.exchange import Exchange, stream_reply
+from knapcache.exchange.exchange import Exchange, stream_reply
 from knapcache.wire import Collector
 from knapcache.wire.forms import passed_on
 from knapcache.wire.sse import Block

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from knapcache.cache import Cache, Reply
-from knapcache.integrations.exchange import Exchange, Given, kept_meta, passing
+from knapcache.exchange.exchange import Exchange, Given, kept_meta, passing
 from knapcache.model import Endpoint
 from knapcache.wire import embeddings
 from knapcache.wire.pieces import compact, read_object

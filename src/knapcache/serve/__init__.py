@@ -1,0 +1,1 @@
+"""The proxy: `knapcache serve`."""
