@@ -23,6 +23,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from knapcache.serve.secrets import digest_of
 from knapcache.serve.settings import Settings
 
 REMEMBERED = 4096
@@ -121,8 +122,3 @@ class Callers:
     def _namespace(self, *principal: str) -> str:
         text = json.dumps(principal).encode()  # ASCII: whatever a header held, it can be written
         return hmac.new(self._secret, b"namespace\0" + text, hashlib.sha256).hexdigest()[:32]
-
-
-def digest_of(key: str) -> str:
-    """What the settings hold of a tenant's key."""
-    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
