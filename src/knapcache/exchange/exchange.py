@@ -24,7 +24,7 @@ from knapcache.match.rules import STATEFUL
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
 from knapcache.wire.asking import wants_stream, wants_usage, with_usage
-from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART
+from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART, Form
 from knapcache.wire.pieces import compact, read_object
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
@@ -35,6 +35,12 @@ OWN = frozenset(
     ("connection", "content-encoding", "content-length", "keep-alive", "set-cookie", "trailer", "transfer-encoding")
 )
 """Headers of one connection or one client."""
+CACHE_STATUS = {
+    "hit": "knapcache; hit",
+    "coalesced": "knapcache; fwd=miss; collapsed",
+    "miss": "knapcache; fwd=miss",
+    "bypass": "knapcache; fwd=bypass",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,11 @@ class Exchange:
     def usage(self) -> bool:
         """Whether a stream is to end with its usage."""
         return wants_usage(self.body)
+
+    @property
+    def whose(self) -> dict[str, Any]:
+        """Whose it is, as the cache wants to know."""
+        return {"namespace": self.namespace, "context": self.context}
 
     def wishes(self, refresh: bool) -> dict[str, Any]:
         """How the cache is to serve it."""
@@ -94,6 +105,8 @@ class Given(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes | Iterable[bytes]
+    answer: Answer | None = None
+    """What the cache had to say about it; None where it was not asked."""
 
 
 def concerns_us(method: str, path: str) -> Endpoint | None:
@@ -109,16 +122,34 @@ def exchange_of(
     context = {"url": f"{url.scheme}://{url.host}:{url.port or ''}{url.path}"}
     if url.query:
         context["query"] = hashed(bytes(url.query))  # Some send their key in it.
-    context |= {name: headers[name] for name in TELLING if name in headers}
+    return opened(endpoint, headers, raw, body_of(raw), namespace, context)
+
+
+def body_of(raw: bytes) -> dict[str, Any] | None:
+    """The request read; None where it is nothing that has a key."""
     try:
-        body = from_text(raw)
+        return from_text(raw)
     except Uncacheable:
+        return None
+
+
+def opened(
+    endpoint: Endpoint,
+    headers: Mapping[str, str],
+    raw: bytes,
+    body: dict[str, Any] | None,
+    namespace: str | None,
+    context: Mapping[str, str],
+) -> Exchange:
+    """An exchange whose body was read, in a context to which headers may add."""
+    if body is None:
         return Exchange(endpoint, {}, raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
+    more = {name: headers[name] for name in TELLING if name in headers}
     if control.namespace is not None:
-        context["namespace"] = control.namespace
+        more["namespace"] = control.namespace
     stateful = any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
-    return Exchange(endpoint, body, raw, control, namespace, context, bypass=stateful)
+    return Exchange(endpoint, body, raw, control, namespace, {**context, **more} if more else context, bypass=stateful)
 
 
 def credentials(headers: Mapping[str, str]) -> str | None:
@@ -191,17 +222,13 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     headers   those of the provider, for the one whose call it was
     """
     meta = answer.meta
-    wanted = "sse" if exchange.stream else "json"
-    said = [("x-knapcache", answer.how), ("x-knapcache-key", answer.key)]
-    if answer.how in ("hit", "coalesced"):
-        said.append(("age", str(int(answer.age))))
-        if answer.saved_usd is not None:
-            said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+    wanted: Form = "sse" if exchange.stream else "json"
+    said = said_of(answer)
     if "status" in meta:
         if headers is None and meta["status"] == 200 and meta["form"] != wanted:
             raise Incomplete("an answer that is not whole, in the other form")
         given_headers = passing(headers) if headers is not None else [(name, value) for name, value in meta["headers"]]
-        return Given(meta["status"], given_headers + said, answer.payload)
+        return Given(meta["status"], given_headers + said, answer.payload, answer)
     if meta.get("lacks") == "usage" and (exchange.usage or not exchange.stream):
         raise Incomplete("a stream without usage")
     body: bytes | Iterable[bytes]
@@ -214,7 +241,20 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     if headers is None:
         headers = meta.get("ids", {}).items()
     kept = [(name, value) for name, value in passing(headers) if name.lower() != "content-type"]
-    return Given(200, [("content-type", CONTENT_TYPE["sse" if exchange.stream else "json"]), *kept, *said], body)
+    return Given(
+        200, [("content-type", CONTENT_TYPE["sse" if exchange.stream else "json"]), *kept, *said], body, answer
+    )
+
+
+def said_of(answer: Answer) -> list[tuple[str, str]]:
+    """What a caller is told of where its answer comes from: in words of our own, and in those of RFC 9211."""
+    how = answer.how
+    said = [("x-knapcache", how), ("x-knapcache-key", answer.key), ("cache-status", CACHE_STATUS[how])]
+    if how in ("hit", "coalesced"):
+        said.append(("age", str(int(answer.age))))
+        if answer.saved_usd is not None:
+            said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+    return said
 
 
 def not_cached() -> Given:
