@@ -56,6 +56,8 @@ class Exchange:
     context: Mapping[str, str]
     bypass: bool = False
     """It has no key: it is sent as it is."""
+    fresh: float | None = None
+    """Seconds after which the answer is stale, where it is kept for longer than that."""
 
     @property
     def stream(self) -> bool:
@@ -170,15 +172,13 @@ def is_stream(status: int, headers: Mapping[str, str]) -> bool:
 
 def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
     """What a plain answer comes to."""
-    meta, ttl = kept_meta(headers, "json"), exchange.control.ttl
+    meta, ttl = kept_meta(headers, "json", exchange.fresh), exchange.control.ttl
     try:
         if status != 200:
             raise Incomplete(f"status {status}")
         if exchange.endpoint is Endpoint.EMBEDDINGS:
             (part,) = embeddings.parts(read_object(content), embeddings.items(exchange.body.get("input")))
-            return Reply(
-                part.payload, part.model, part.usage, meta=kept_meta(headers, "json"), ttl=exchange.control.ttl
-            )
+            return Reply(part.payload, part.model, part.usage, meta=meta, ttl=ttl)
         whole = plain_answer(exchange.endpoint, content)
     except Incomplete:
         cost = None if status == 200 else 0.0  # nobody bills an error
@@ -194,16 +194,22 @@ def stream_reply(
         whole = collector.whole()
     except Incomplete:
         return Reply(b"".join(passed), meta=failed_meta(200, headers, "sse"), keep=False)
-    meta = kept_meta(headers, "sse")
+    meta = kept_meta(headers, "sse", exchange.fresh)
     if exchange.endpoint in USAGE_APART and whole.usage is None and not asked:
         meta["lacks"] = "usage"
     return Reply(whole.body, whole.model, whole.usage, meta=meta, ttl=exchange.control.ttl)
 
 
-def kept_meta(headers: Mapping[str, str], form: str) -> dict[str, Any]:
+def kept_meta(headers: Mapping[str, str], form: str, fresh: float | None = None) -> dict[str, Any]:
     """What is kept beside a body."""
     ids = {name: headers[name] for name in REQUEST_IDS if name in headers}
-    return {"form": form, **({"ids": ids} if ids else {})}
+    return {"form": form, **({"ids": ids} if ids else {}), **({} if fresh is None else {"fresh": fresh})}
+
+
+def is_stale(answer: Answer) -> bool:
+    """Whether a kept answer is past its time, and was kept for when there is no other."""
+    fresh = answer.meta.get("fresh")
+    return fresh is not None and answer.how == "hit" and answer.age > fresh
 
 
 def failed_meta(status: int, headers: Mapping[str, str], form: str) -> dict[str, Any]:
