@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
-from knapcache.match.reading import from_text
+from knapcache.match.reading import Body, from_text
 from knapcache.match.rules import STATEFUL
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
@@ -42,7 +42,8 @@ class Exchange:
     """A request to an endpoint whose answers are kept."""
 
     endpoint: Endpoint
-    body: dict[str, Any]
+    body: Body
+    """Read once; the cache takes it as it is."""
     raw: bytes
     control: Control
     namespace: str | None
@@ -75,7 +76,7 @@ class Exchange:
 
     def sent(self, ask_usage: bool) -> bytes:
         """The body for the provider: without what speaks to us, and with usage where that is to be asked for."""
-        body = self.body
+        body: dict[str, Any] = self.body
         if isinstance(body.get("cache"), dict):
             body = {name: value for name, value in body.items() if name != "cache"}
         if ask_usage and self.usage_apart:
@@ -113,7 +114,7 @@ def exchange_of(
     try:
         body = from_text(raw)
     except Uncacheable:
-        return Exchange(endpoint, {}, raw, Control(), namespace, context, bypass=True)
+        return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
     if control.namespace is not None:
         context["namespace"] = control.namespace

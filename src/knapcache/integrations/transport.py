@@ -78,7 +78,7 @@ class CacheTransport(Transport):
             return plain_reply(exchange, response.status_code, response.headers, content)
 
         for refresh in (exchange.control.refresh, True):
-            answer = self._cache.fetch(exchange.endpoint, exchange.raw, call, **exchange.wishes(refresh))
+            answer = self._cache.fetch(exchange.endpoint, exchange.body, call, **exchange.wishes(refresh))
             try:
                 return response_of(request, given(exchange, answer, headers), sync=True)
             except Incomplete:
@@ -118,7 +118,7 @@ class CacheTransport(Transport):
             relay.put(
                 self._cache.fetch(
                     exchange.endpoint,
-                    exchange.raw,
+                    exchange.body,
                     lambda: self._stream_call(request, exchange, relay),
                     **exchange.wishes(refresh),
                 )

@@ -64,7 +64,7 @@ class AsyncCacheTransport(Transport):
 
         for refresh in (exchange.control.refresh, True):
             wishes = exchange.wishes(refresh)
-            answer = await self._cache.fetch_async(exchange.endpoint, exchange.raw, call, **wishes)
+            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **wishes)
             try:
                 return response_of(request, given(exchange, answer, headers), sync=False)
             except Incomplete:
@@ -110,7 +110,7 @@ class AsyncCacheTransport(Transport):
 
         try:
             wishes = exchange.wishes(refresh)
-            relay.put(await self._cache.fetch_async(exchange.endpoint, exchange.raw, call, **wishes))
+            relay.put(await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **wishes))
         except BaseException as error:
             relay.put(error)
             if not isinstance(error, Exception):
