@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from knapcache.cache import Cache, Reply
 from knapcache.exchange.exchange import CACHE_STATUS, Exchange, Given, kept_meta, passing
+from knapcache.match import Body
 from knapcache.model import Endpoint
 from knapcache.wire import embeddings
 from knapcache.wire.pieces import compact, read_object
@@ -27,7 +28,7 @@ class Batch:
         self._found = [
             cache.lookup(
                 Endpoint.EMBEDDINGS,
-                {**exchange.body, "input": item},
+                Body({**exchange.body, "input": item}),  # read with the rest
                 namespace=exchange.namespace,
                 context=exchange.context,
                 max_age=control.max_age,

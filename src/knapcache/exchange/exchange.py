@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
-from knapcache.match.reading import from_text
+from knapcache.match.reading import Body, from_text
 from knapcache.match.rules import STATEFUL
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
@@ -48,7 +48,8 @@ class Exchange:
     """A request to an endpoint whose answers are kept."""
 
     endpoint: Endpoint
-    body: dict[str, Any]
+    body: Body
+    """Read once; the cache takes it as it is."""
     raw: bytes
     control: Control
     namespace: str | None
@@ -88,7 +89,7 @@ class Exchange:
 
     def sent(self, ask_usage: bool) -> bytes:
         """The body for the provider: without what speaks to us, and with usage where that is to be asked for."""
-        body = self.body
+        body: dict[str, Any] = self.body
         if isinstance(body.get("cache"), dict):
             body = {name: value for name, value in body.items() if name != "cache"}
         if ask_usage and self.usage_apart:
@@ -127,7 +128,7 @@ def exchange_of(
     return opened(endpoint, headers, raw, body_of(raw), namespace, context)
 
 
-def body_of(raw: bytes) -> dict[str, Any] | None:
+def body_of(raw: bytes) -> Body | None:
     """The request read; None where it is nothing that has a key."""
     try:
         return from_text(raw)
@@ -139,13 +140,13 @@ def opened(
     endpoint: Endpoint,
     headers: Mapping[str, str],
     raw: bytes,
-    body: dict[str, Any] | None,
+    body: Body | None,
     namespace: str | None,
     context: Mapping[str, str],
 ) -> Exchange:
     """An exchange whose body was read, in a context to which headers may add."""
     if body is None:
-        return Exchange(endpoint, {}, raw, Control(), namespace, context, bypass=True)
+        return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
     more = {name: headers[name] for name in TELLING if name in headers}
     if control.namespace is not None:
