@@ -29,13 +29,14 @@ from knapcache.exchange.exchange import Exchange, Given, body_of, hashed, is_sta
 from knapcache.model import Endpoint
 from knapcache.serve.events import Event
 from knapcache.serve.incoming import Incoming, Refused
-from knapcache.serve.upstream import Response, Upstream
+from knapcache.serve.upstream import Pairs, Response, Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.callers import Caller
     from knapcache.serve.proxy import Proxy
 
 LEFT = 499
+SAID_BY_THE_SERVER = ("date", "server")
 BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
 
 
@@ -162,12 +163,12 @@ class Call:
         elif isinstance(found, Live):
             await self._live(found)
         elif isinstance(found.body, bytes):
-            await self.request.answer(found.status, found.headers, found.body)
+            await self.request.answer(found.status, ours(found.headers), found.body)
             self._first()
             self._given(found)
         else:
             self._first()
-            await self.request.blocks(found.status, found.headers, found.body)
+            await self.request.blocks(found.status, ours(found.headers), found.body)
             self._given(found)
 
     def _given(self, found: Given) -> None:
@@ -183,7 +184,7 @@ class Call:
         gone = asyncio.create_task(request.gone())
         gone.add_done_callback(lambda _: setattr(left, "left", True))
         try:
-            await request.start(200, live.headers)
+            await request.start(200, ours(live.headers))
             async for block in live.blocks:
                 if left.left:
                     break
@@ -211,7 +212,7 @@ class Call:
         """Without the cache."""
         response = await self.send(self.exchange.sent(False))
         try:
-            await self.request.start(response.status, [*passing(response.pairs), *BYPASS])
+            await self.request.start(response.status, ours([*passing(response.pairs), *BYPASS]))
             async for piece in response.pieces():
                 self._first()
                 await self.request.piece(piece)
@@ -240,6 +241,11 @@ class Call:
                 self.first or seconds, exchange.stream, *told, asked,
             )
         )  # fmt: skip
+
+
+def ours(headers: Pairs) -> Pairs:
+    """Headers without those that our own server says."""
+    return [pair for pair in headers if pair[0].lower() not in SAID_BY_THE_SERVER]
 
 
 def fresher(exchange: Exchange) -> Exchange:
