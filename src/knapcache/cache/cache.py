@@ -14,6 +14,7 @@ from knapcache.cache.functions import Functions, name_of, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -42,7 +43,7 @@ class Cache:
     prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
     rules       which fields of requests do not count (docs/keys.md)
     secret      16 to 64 bytes that keys and seals depend on
-    shadows     policies whose cost on the same requests is reported beside ours
+    shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     """
@@ -65,9 +66,10 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
     ) -> None:
-        for name in (policy, *shadows):
-            if not registry.find(name).online:
-                raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
+        if not registry.find(policy).online:
+            raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
+        for shadow in shadows:
+            named(shadow)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import importlib
 import json
 import re
 import secrets
@@ -79,7 +78,9 @@ def execute(args: argparse.Namespace) -> None:
 
     loaded = load(args.config, flags(args))
     if not args.show_settings:
-        importlib.import_module("knapcache.serve.run").run(loaded.settings)
+        from knapcache.serve.run import run
+
+        run(loaded.settings)
     elif args.json:
         print(json.dumps(rows(loaded), indent=2))
     else:
