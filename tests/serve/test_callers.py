@@ -46,6 +46,9 @@ def test_own_credentials_are_own_namespaces() -> None:
         bearer("k1", **{"openai-project": "o"}),
         bearer("k1", **{"openai-organization": "o", "openai-project": "o"}),
         bearer('k1", "o'),
+        bearer("k1", **{"x-api-key": "k2"}),
+        bearer("k2", **{"x-api-key": "k1"}),
+        bearer("k1", **{"x-goog-api-key": "k2", "api-key": "k3"}),
     ]
     found = [admitted(who, each) for each in headers]
     for a, b in combinations(found, 2):
@@ -65,7 +68,8 @@ def test_own_credentials_are_own_namespaces() -> None:
         {"x-api-key": "k1"},
         {"api-key": " k1"},
         {"authorization": "Bearer ", "api-key": "k1"},
-        {"authorization": "Bearer k1", "x-api-key": "k2"},
+        {"authorization": "Bearer k1", "x-api-key": "k1"},
+        {"x-goog-api-key": "k1"},
         {"authorization": "Bearer k1", "content-type": "text/html", "x-forwarded-for": "me"},
     ],
 )
@@ -89,6 +93,12 @@ def test_strangers_where_they_are_not_wanted() -> None:
     for headers in ({}, {"authorization": ""}, {"authorization": "Bearer"}, {"x-api-key": "  "}):
         assert who.admit(headers) is None
     assert who.admit(bearer("k")) is not None
+
+
+def test_a_dummy_beside_the_true_key_makes_nobody_share() -> None:
+    who = callers()
+    mine, yours = (admitted(who, bearer("dummy", **{"x-api-key": key})) for key in ("mine", "yours"))
+    assert len({mine.namespace, yours.namespace, admitted(who, bearer("dummy")).namespace}) == 3
 
 
 def test_everyone_shares_where_it_is_said() -> None:
