@@ -91,7 +91,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -121,7 +121,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -144,10 +144,29 @@ class Cache:
             self._ledger.passed("failed", "", self._tenant(namespace))
             raise
 
+    def question(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any] | Question,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Question | None:
+        """A request with its key, which `fetch` and `at_hand` take in its place; None where it has none.
+
+        For those who are asked the same again and again: a key is made from nothing but what it is made from.
+        """
+        found = self._question(endpoint, request, namespace, context)
+        return found if isinstance(found, Question) else None
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
+        return self._core.at_hand(question)
+
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -282,10 +301,12 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
+        if isinstance(request, Question):
+            return request
         tenant = self._namespace if namespace is None else namespace
         try:
             at, body, keys = self._keyer.read(endpoint, request, tenant, context)

@@ -64,7 +64,8 @@ class Passing:
         if len(self._upstreams.all) == 1 or not json:
             return self._upstreams.all[0], request.pieces(), ""
         content = await request.body(self._most, self._most)
-        model = (body_of(content) or {}).get("model")
+        body = body_of(content)
+        model = body.get("model") if body is not None else None
         if not isinstance(model, str):
             return self._upstreams.all[0], content, ""
         upstream = self._upstreams.of(model)
