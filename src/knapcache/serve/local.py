@@ -43,8 +43,8 @@ MAGIC = b"GGUF"
 HEADERS = {"connection": "close"}
 """To be sent with every request. llama.cpp's server promises to keep a connection open after a stream, and closes it:
 a client that believes it loses its next request. On loopback a new connection costs nothing that could be seen."""
-PRICES = {NAME: {"input": 2.5, "output": 4.0}}
-"""A stand-in for a price list: `USD_PER_SECOND` (0.0002) at 80 tokens a second read and 50 written. Nobody bills these
+PRICES = {NAME: {"input": 2.0, "output": 4.0}}
+"""A stand-in for a price list: `USD_PER_SECOND` (0.0002) at 100 tokens a second read and 50 written. Nobody bills these
 dollars; for who wants to see them counted all the same."""
 SLOTS = 2
 """Answers at a time, each with the whole context; others wait. A slot of 2,048 tokens takes 47 MB of memory."""
