@@ -243,16 +243,17 @@ class Core:
         age = max(0.0, self._clock() - landed.created) if how != "miss" else 0.0
         saved = None if how == "miss" else landed.bill.usd
         return Answer(
-            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill
-        )
+            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill,
+            landed.size,
+        )  # fmt: skip
 
     def _hit(self, entry: Entry) -> Answer:
         """The same for what lies in the store: what is served most goes the shortest way."""
-        key, _, model, _, cost, seconds, created, _, kept, _, payload = entry
+        key, _, model, size, cost, seconds, created, _, kept, _, payload = entry
         usd = kept.get("usd")
         age = max(0.0, self._clock() - created)
         meta = copied(kept.get("meta", NOTHING))
-        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"))
+        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
 
 
 _CORES: weakref.WeakSet[Core] = weakref.WeakSet()
