@@ -7,7 +7,7 @@ KnapcacheError
 ├── Incomplete (also ValueError)      an answer that is not whole, or failed: it may be given, and is not kept
 ├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
-├── UpstreamFailed                    a provider that cannot be reached or broke off: says who, and what a caller is told
+├── UpstreamFailed                    a provider that cannot be reached, or broke off: says who, and a status
 ├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 └── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
     └── NotOwner                      another process writes to this store: read, or hand over

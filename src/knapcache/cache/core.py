@@ -101,6 +101,22 @@ class Core:
             books.seen(digest, i, entry.size, entry.cost)
         return self._hit(entry), i
 
+    def at_hand(self, question: Question) -> Answer | None:
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made."""
+        books, digest = self.keeper.books, question.key.digest
+        if books is None:
+            return None
+        entry = self.keeper.store.at_hand(digest)
+        if entry is None or not self._right(entry, question, USUAL):
+            return None
+        i, serial = books.arrive(digest)
+        if serial < 0:
+            return None
+        books.seen(digest, i, entry.size, entry.cost)
+        hit = self._hit(entry)
+        self.count_hit(hit, question)
+        return hit
+
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
         if entry.request != question.key.request or entry.tenant != question.tenant:
             self.ledger.count("collisions")

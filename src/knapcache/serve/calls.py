@@ -25,17 +25,19 @@ import orjson
 from knapcache.cache import Answer
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.answering import Answering, Live
-from knapcache.exchange.exchange import Exchange, Given, body_of, hashed, is_stale, opened, passing
+from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
 from knapcache.model import Endpoint
 from knapcache.serve.events import Event
 from knapcache.serve.incoming import Incoming, Refused
-from knapcache.serve.upstream import Response, Upstream
+from knapcache.serve.shortcut import SPECIAL, Known, Shortcut, raw_headers
+from knapcache.serve.upstream import Pairs, Response, Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.callers import Caller
     from knapcache.serve.proxy import Proxy
 
 LEFT = 499
+SAID_BY_THE_SERVER = ("date", "server")
 BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
 
 
@@ -51,6 +53,7 @@ class Calls:
         self._revalidate, self._on_error = settings.stale_while_revalidate, settings.stale_if_error
         self._window = max(self._revalidate, self._on_error)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
+        self._shortcut, self._at_hand = Shortcut(proxy.cache), proxy.cache.at_hand
 
     async def serve(self, request: Incoming, endpoint: Endpoint) -> None:
         """Answer, and write it down."""
@@ -58,6 +61,43 @@ class Calls:
         if caller is None:
             raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
         raw = await request.body(self._most, self._most_unpacked)
+        if not self._window and not request.query and SPECIAL.isdisjoint(request.headers):
+            known = self._shortcut.get((raw, caller.namespace, endpoint))
+            answer = None if known is None else self._at_hand(known.question)
+            if known is not None and answer is not None:
+                await self._hit(request, caller, known, answer)
+                return
+            usual = True
+        else:
+            usual = False
+        exchange, upstream, model = self._read(request, caller, endpoint, raw)
+        call = Call(request, exchange, upstream, caller, model, self._write)
+        try:
+            found = await self._answering.answer(exchange, upstream.name, call.send)
+            if isinstance(found, Given) and found.answer is not None and found.answer.how == "hit":
+                if usual:
+                    self._shortcut.remember(exchange, upstream, model)
+                elif is_stale(found.answer):
+                    found = await self._stale(call, found, found.answer)
+            await call.give(found)
+        except UpstreamFailed as error:
+            call.over("failed", error.status)
+            if not request.sent:
+                await request.error(error.status, str(error), "upstream_failed")
+
+    async def _hit(self, request: Incoming, caller: Caller, known: Known, answer: Answer) -> None:
+        """An answer at hand, to a request that was known by its bytes."""
+        call = Call(request, known.exchange, known.upstream, caller, known.model, self._write)
+        if known.plain and answer.meta.get("form") == "json":
+            await request.raw(raw_headers(answer), answer.payload)
+            call.over("hit", 200, answer)
+        else:
+            await call.give(given(known.exchange, answer, None))
+
+    def _read(
+        self, request: Incoming, caller: Caller, endpoint: Endpoint, raw: bytes
+    ) -> tuple[Exchange, Upstream, str]:
+        """What is asked, and of whom."""
         body = body_of(raw)
         model = body.get("model", "") if body is not None else ""
         model = model if type(model) is str else ""
@@ -70,17 +110,7 @@ class Calls:
         exchange = opened(endpoint, request.headers, raw, body, caller.namespace, context)
         if self._window and endpoint is not Endpoint.EMBEDDINGS:
             exchange = self._lasting(exchange)
-        call = Call(request, exchange, upstream, caller, model, self._write)
-        try:
-            found = await self._answering.answer(exchange, upstream.name, call.send)
-            if isinstance(found, Given) and found.answer is not None and is_stale(found.answer):
-                found = await self._stale(call, found, found.answer)
-            await call.give(found)
-        except UpstreamFailed as error:
-            call.over("failed", error.status)
-            if request.sent:
-                raise
-            await request.error(error.status, str(error), "upstream_failed")
+        return exchange, upstream, model
 
     # Answers past their time.
 
@@ -162,12 +192,12 @@ class Call:
         elif isinstance(found, Live):
             await self._live(found)
         elif isinstance(found.body, bytes):
-            await self.request.answer(found.status, found.headers, found.body)
+            await self.request.answer(found.status, ours(found.headers), found.body)
             self._first()
             self._given(found)
         else:
             self._first()
-            await self.request.blocks(found.status, found.headers, found.body)
+            await self.request.blocks(found.status, ours(found.headers), found.body)
             self._given(found)
 
     def _given(self, found: Given) -> None:
@@ -183,7 +213,7 @@ class Call:
         gone = asyncio.create_task(request.gone())
         gone.add_done_callback(lambda _: setattr(left, "left", True))
         try:
-            await request.start(200, live.headers)
+            await request.start(200, ours(live.headers))
             async for block in live.blocks:
                 if left.left:
                     break
@@ -211,7 +241,7 @@ class Call:
         """Without the cache."""
         response = await self.send(self.exchange.sent(False))
         try:
-            await self.request.start(response.status, [*passing(response.pairs), *BYPASS])
+            await self.request.start(response.status, ours([*passing(response.pairs), *BYPASS]))
             async for piece in response.pieces():
                 self._first()
                 await self.request.piece(piece)
@@ -228,18 +258,19 @@ class Call:
         """Write it down."""
         seconds = time.perf_counter() - self.request.started
         exchange, how = self.exchange, self.how or how
-        if answer is None:
-            told: tuple[Any, ...] = ("", 0, 0.0, None, 0.0)
-        else:
-            bill = answer.bill
-            told = (answer.key, answer.size, bill.cost, bill.usd, bill.seconds)
-        asked = "" if how in ("hit", "stale") else self.upstream.name
-        self._write(
-            Event(
-                self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
-                self.first or seconds, exchange.stream, *told, asked,
-            )
+        event = Event(
+            self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
+            self.first or seconds, exchange.stream, upstream="" if how in ("hit", "stale") else self.upstream.name,
         )  # fmt: skip
+        if answer is not None:
+            usd, took, cost, _ = answer.bill
+            event = event._replace(key=answer.key, size=answer.size, cost=cost, usd=usd, took=took)
+        self._write(event)
+
+
+def ours(headers: Pairs) -> Pairs:
+    """Headers without those that our own server says."""
+    return [pair for pair in headers if pair[0].lower() not in SAID_BY_THE_SERVER]
 
 
 def fresher(exchange: Exchange) -> Exchange:

@@ -101,6 +101,12 @@ class Incoming:
         await self.start(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
+    async def raw(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """All of a good answer, its headers as bytes."""
+        self.sent = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
     async def blocks(self, status: int, headers: Pairs, blocks: Iterable[bytes]) -> None:
         """An answer in blocks that are all at hand."""
         await self.start(status, headers)

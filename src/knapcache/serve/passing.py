@@ -1,4 +1,4 @@
-"""Everything that is not kept passes through untouched, streams included: bodies as they are packed, in both directions.
+"""Everything that is not kept passes through untouched, streams included: bodies as they are packed, both ways.
 
 Which upstream it goes to: that of the model, where the body is JSON, says one, and there is a choice; else the first.
 """
@@ -17,7 +17,7 @@ from knapcache.serve.upstream import HOP_BY_HOP, Upstream
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
 
-STAYS = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP
+STAYS = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
 """Headers of a response that end here; its body is passed as it is packed, and so are the headers that say how."""
 
 
@@ -53,9 +53,8 @@ class Passing:
             await response.close()
         seconds = time.perf_counter() - request.started
         stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        self._write(
-            Event(began, "", model, caller.name, "pass", response.status, seconds, first, stream, upstream=upstream.name)
-        )
+        told = (began, "", model, caller.name, "pass", response.status, seconds, first, stream)
+        self._write(Event(*told, upstream=upstream.name))
 
     async def _whose(self, request: Incoming) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """The upstream, what is left of the body to send, and the model, where it is known."""
@@ -65,7 +64,8 @@ class Passing:
         if len(self._upstreams.all) == 1 or not json:
             return self._upstreams.all[0], request.pieces(), ""
         content = await request.body(self._most, self._most)
-        model = (body_of(content) or {}).get("model")
+        body = body_of(content)
+        model = body.get("model") if body is not None else None
         if not isinstance(model, str):
             return self._upstreams.all[0], content, ""
         upstream = self._upstreams.of(model)

@@ -1,4 +1,4 @@
-"""The way to the providers. Where it leads is the configuration's alone: no caller names an address, none is redirected.
+"""The way to the providers. Where it leads the settings say: no caller names an address, and none is redirected.
 
     url of kind openai      as OpenAI's SDK has its base_url, the version in it:    https://api.openai.com/v1
     url of kind anthropic   as Anthropic's SDK has it, the version in the path:     https://api.anthropic.com
@@ -27,7 +27,7 @@ from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
 
 if TYPE_CHECKING:
-    from knapcache.serve.settings import UpstreamSettings
+    from knapcache.serve.settings import Settings, UpstreamSettings
 
 Pairs = list[tuple[str, str]]
 
@@ -103,6 +103,7 @@ class Upstream:
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout, sock_read=settings.timeout
         )
+        self._key = settings.key
         self._allowance = BURST
 
     @property
@@ -183,7 +184,7 @@ class Upstream:
 
     def outgoing(self, headers: Pairs, own_key: bool, *, raw: bool = False) -> Pairs:
         """A caller's headers as they go on. own_key: the caller's credential is meant for the provider."""
-        settings, key = self.settings, self.settings.key
+        settings, key = self.settings, self._key
         passed = [
             (name, value)
             for name, value in headers
@@ -201,8 +202,9 @@ class Upstream:
 class Upstreams:
     """All of them, by model."""
 
-    def __init__(self, upstreams: list[Upstream]) -> None:
-        self.all = upstreams
+    def __init__(self, settings: Settings, session: aiohttp.ClientSession, local: Place | None) -> None:
+        self.all = [Upstream(each, session, local if each.local else None) for each in settings.upstreams]
+        self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 
     def of(self, model: str) -> Upstream | None:
@@ -210,7 +212,8 @@ class Upstreams:
         try:
             return self._known[model]
         except KeyError:
-            found = next((upstream for upstream in self.all if upstream.settings.serves(model)), None)
+            settings = self._settings.upstream_for(model)
+            found = next((upstream for upstream in self.all if upstream.settings is settings), None)
             if len(self._known) < 1000:  # names come from outside
                 self._known[model] = found
             return found
