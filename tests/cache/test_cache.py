@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from pathlib import Path
@@ -40,6 +41,14 @@ def test_a_miss_and_a_hit() -> None:
         assert second.meta == {"a": [1]}
         second.meta["a"].append(2)
         assert cache.fetch(CHAT, request_of(1), upstream(1)).meta == {"a": [1]}, "one caller changed another's answer"
+
+
+def test_a_request_as_text() -> None:
+    with small() as cache:
+        upstream = Upstream()
+        cache.fetch(CHAT, request_of(1), upstream(1))
+        assert cache.fetch(CHAT, json.dumps(request_of(1)), upstream(1)).how == "hit"
+        assert cache.fetch(CHAT, '{"model": "\ud800"}', upstream(1)).how == "bypass"
 
 
 def test_dollars() -> None:

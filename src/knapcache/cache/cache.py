@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
 from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
-from knapcache.cache.functions import Functions, name_of, typed
+from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
@@ -89,7 +89,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any],
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -119,7 +119,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any],
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -145,7 +145,7 @@ class Cache:
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any],
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -195,7 +195,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -280,11 +280,13 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any],
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
         tenant = self._namespace if namespace is None else namespace
+        if type(request) is str:
+            request = request.encode(errors="surrogatepass")  # half a character is no UTF-8: such a text has no key
         try:
             at, body, keys = self._keyer.read(endpoint, request, tenant, context)
         except Uncacheable as reason:
