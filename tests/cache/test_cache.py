@@ -12,7 +12,7 @@ import pytest
 
 from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
 from knapcache.cache.ledger import MOST_LABELS
-from knapcache.errors import CorruptState
+from knapcache.errors import CorruptState, StoreError
 from knapcache.kernel import COMPILED
 from knapcache.match import Key
 
@@ -317,10 +317,16 @@ def test_a_secret_keeps_others_out(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small(path=path, secret=b"the first secret") as cache:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
-    with small(path=path, secret=b"another secret!!") as cache:
-        answer = cache.fetch(CHAT, request_of(1), Upstream()(1))
-        assert answer.how == "miss"
-        assert answer.key != key
+        with small(path=path, secret=b"another secret!!") as reader:
+            answer = reader.fetch(CHAT, request_of(1), Upstream()(1))
+            assert answer.how == "miss"
+            assert answer.key != key
+            assert reader.lookup(CHAT, request_of(1)).hit is None
+    for other in (b"another secret!!", None):
+        with pytest.raises(StoreError, match="another secret"):
+            small(path=path, secret=other)
+    with small(path=path, secret=b"the first secret") as cache:
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
         cache.check()
 
 

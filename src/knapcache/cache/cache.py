@@ -285,10 +285,10 @@ class Cache:
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
         tenant = self._namespace if namespace is None else namespace
-        if type(request) is str:
-            request = request.encode(errors="surrogatepass")  # half a character is no UTF-8: such a text has no key
+        # Half a character is no UTF-8: such a text has no key.
+        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
         except Uncacheable as reason:
             return reason
         model = body.get("model")
