@@ -4,8 +4,8 @@
     history.py    money over time          overview.py   what there is now
     recent.py     the last requests        planning.py   how much room pays
 
-What may wait for a disk happens in threads, of which these have a few of their own, and not longer than DEADLINE: a disk
-that hangs makes the dashboard say so, and nothing else. The rest happens on the event loop.
+What may wait for a disk happens in threads, of which there are a few for this alone, and not longer than DEADLINE: a
+disk that hangs makes the dashboard say so, and nothing else. The rest happens on the event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from knapcache.serve.pages import Pages
 from knapcache.serve.planning import Planner
 from knapcache.serve.recent import Recent
 from knapcache.serve.schemas import SCHEMAS, bad, fitting, from_query
-from knapcache.serve.sessions import LIFE, Session, cookie
+from knapcache.serve.sessions import Session, cookie
 
 MOST = 64 << 10
 """Bytes of a body."""
