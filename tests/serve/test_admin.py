@@ -85,8 +85,8 @@ def test_history_sums_to_the_total(parts: Parts, client: TestClient, span: str, 
     found = client.get(f"{API}/history", params={"span": span}).raise_for_status().json()
     assert len(found["points"]) in (points, points + 1)  # midnight may come
     total = client.get(f"{API}/summary").json()["all"]
-    for name in ("requests", "hits", "cost_spent", "cost_saved"):
-        assert sum(point[name] for point in found["points"]) == total[name]
+    for field in ("requests", "hits", "cost_spent", "cost_saved"):
+        assert sum(point[field] for point in found["points"]) == total[field]
     assert sum(point["would"].get("lru", 0.0) for point in found["points"]) == total["would"]["lru"]
 
 
