@@ -38,7 +38,12 @@ def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
     total = each * (hits + misses)
     found |= {"requests": hits + misses, "hits": hits, "misses": misses}
-    found |= {"usd_spent": each * misses, "usd_saved": each * hits, "cost_spent": each * misses, "cost_saved": each * hits}
+    found |= {
+        "usd_spent": each * misses,
+        "usd_saved": each * hits,
+        "cost_spent": each * misses,
+        "cost_saved": each * hits,
+    }
     found |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
     less = each * hits
     found["would"] = {
@@ -252,7 +257,10 @@ class FakeAdmin:
                 return problem(404, "no such entry")
             if method == "DELETE":
                 return JSONResponse(self.purge({"key": key}))
-            said = {"request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}', "answer": "A knapsack."}
+            said = {
+                "request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}',
+                "answer": "A knapsack.",
+            }
             return JSONResponse(entry | (said if self.show_content else {}))
         return JSONResponse({}) if path in ("snapshot", "logout") else problem(404, "no such route")
 
@@ -276,7 +284,9 @@ class FakeAdmin:
         self.start()
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.stop()
 
 

@@ -5,6 +5,8 @@ import { at, h } from "./dom.js";
 import { age, amount, bytes, digits, moment } from "./format.js";
 import { closesOutside, confirm, copyable, toast } from "./notes.js";
 
+const FULL = 0.9; // of the budget: from here on answers have to leave for others
+
 /** JSON in lines, anything else as it is. */
 function pretty(text) {
   try {
@@ -17,16 +19,16 @@ function pretty(text) {
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 
 /** The sentence that says why. */
-export function because(density, price, unit) {
+export function because(density, price, unit, full) {
   const own = amount(1e6 * density, unit);
-  if (!(price > 0)) return `It has earned ${own} for each megabyte it takes. There is still room for everything, so all is kept.`;
+  if (!full || !(price > 0)) return `It has earned ${own} for each megabyte it takes. There is still room, so all is kept.`;
   const times = (1e6 * density) / price;
   if (times < 1) return `It has earned ${own} for each megabyte it takes, less than the ${amount(price, unit)} that room is worth: it goes when room is needed.`;
   return `It has earned ${own} for each megabyte it takes, ${digits(Number(times.toPrecision(2)))} times the ${amount(price, unit)} that room is worth: it stays.`;
 }
 
 export class Drawer {
-  #dialog = at("drawer"); #entries; #unit = "usd"; #price = 0;
+  #dialog = at("drawer"); #entries; #unit = "usd"; #price = 0; #full = false;
 
   /** entries: the table, which is told when one is removed. */
   constructor(entries) {
@@ -37,6 +39,7 @@ export class Drawer {
   update(summary) {
     this.#unit = summary.unit;
     this.#price = summary.price_per_mb;
+    this.#full = summary.budget.bytes > FULL * summary.budget.capacity;
   }
 
   async open(key) {
@@ -58,7 +61,7 @@ export class Drawer {
           h("span", {}, h("b", {}, amount(row.cost, unit)), h("small", {}, "cost")), h("i", {}, "="),
           h("span", { class: "result" }, h("b", {}, amount(row.value, unit)), h("small", {}, "value"))),
         this.#scale(1e6 * row.density),
-        h("p", { class: "sub" }, because(row.density, this.#price, unit)),
+        h("p", { class: "sub" }, because(row.density, this.#price, unit, this.#full)),
         h("dl", { class: "facts" },
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
           fact("Rate", `${digits(Number(row.per_day.toPrecision(3)))} a day`),
