@@ -2,7 +2,7 @@
 
     principal = ("group", its name)            a tenant in a group: shares with the others of the group
                 ("tenant", its name)           a tenant of its own
-                ("key", credential, organisation, project)     no tenants: the caller's own key at the provider
+                ("key", organisation, project, credentials…)   no tenants: the caller's own keys at the provider
                 ("everyone",)                  no tenants, share_all
                 ("anonymous",)                 no credential, where that is allowed
     namespace = HMAC-SHA256(server's secret, principal), 32 hex digits
@@ -10,6 +10,9 @@
 Nothing else of a request has a say in its namespace: a caller cannot ask for another's. The kind of the principal is
 part of it, and it is written as JSON, so no two principals are one text. Without the secret nobody can tell from a
 namespace whose it is, or try keys against it.
+
+Without tenants every credential that a request shows is part of the principal, for all of them are passed on: we do not
+know which one the provider looks at, and one that many know (a dummy, beside the true one) must not make them one.
 
 A credential that is there and cannot be read, or is unknown where tenants are configured, is refused. It is never taken
 for none.
@@ -23,6 +26,8 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from knapcache.exchange.exchange import CREDENTIALS
+from knapcache.serve.secrets import digest_of
 from knapcache.serve.settings import Settings
 
 REMEMBERED = 4096
@@ -58,12 +63,15 @@ class Callers:
         # have to know keys whose digests begin alike to learn from it.
         self._tenants: dict[str, tuple[Caller, bool]] = {}
         self._names = {self._namespace("anonymous"): "anonymous", self._everyone: "everyone"}
+        self._namespaces = {name: namespace for namespace, name in self._names.items()}
         self._quotas: dict[str, int] = {}
         for tenant in settings.tenants:
             namespace = (
                 self._namespace("group", tenant.group) if tenant.group else self._namespace("tenant", tenant.name)
             )
             self._names[namespace] = tenant.group or tenant.name
+            self._namespaces.setdefault(tenant.group or tenant.name, namespace)
+            self._namespaces[tenant.name] = namespace  # rather than a group of that name
             if tenant.quota is not None:
                 self._quotas[namespace] = tenant.quota
             for digest in tenant.keys:
@@ -74,19 +82,16 @@ class Callers:
 
     def admit(self, headers: Mapping[str, str]) -> Caller | None:
         """Who asks, from headers with names in lower case; None: nobody who may (401)."""
-        get = headers.get
-        shown = (
-            get("authorization"),
-            get("x-api-key"),
-            get("api-key"),
-            get("openai-organization"),
-            get("openai-project"),
-        )
+        shown = tuple(map(headers.get, CREDENTIALS))
         return self._known.get(shown) or self._meet(shown)
 
     def name_of(self, namespace: str) -> str:
         """For people: whose answers these are."""
         return self._names.get(namespace) or f"caller-{namespace[:8]}"
+
+    def namespace_of(self, name: str) -> str | None:
+        """Whose answers are meant by a tenant's name, or a group's; None for callers that the settings do not name."""
+        return self._namespaces.get(name)
 
     def quotas(self) -> dict[str, int]:
         """Most bytes, by namespace."""
@@ -98,8 +103,8 @@ class Callers:
         scheme, _, bearer = (authorization or "").strip().partition(" ")
         if scheme and scheme.lower() != BEARER:
             return None
-        credential = next((given.strip() for given in (bearer, *others) if given and given.strip()), None)
-        caller = self._caller(credential, organisation, project)
+        found = dict.fromkeys(given.strip() for given in (bearer, *others) if given and given.strip())
+        caller = self._caller(list(found), organisation, project)
         if caller is not None and sum(len(part) for part in shown if part) <= LONGEST:
             # Those who are refused are not remembered: finding out again costs them more than us.
             if len(self._known) >= REMEMBERED:
@@ -107,22 +112,18 @@ class Callers:
             self._known[shown] = caller
         return caller
 
-    def _caller(self, credential: str | None, organisation: str | None, project: str | None) -> Caller | None:
-        if credential is None:
+    def _caller(self, credentials: list[str], organisation: str | None, project: str | None) -> Caller | None:
+        if not credentials:
             return self._anonymous
+        credential = credentials[0]
         if self._only_tenants:
             caller, passed = self._tenants.get(digest_of(credential), (None, False))
             return caller._replace(key=credential) if caller and passed else caller
         if self._share_all:
             return Caller("everyone", self._everyone, credential)
-        namespace = self._namespace("key", credential, organisation or "", project or "")
+        namespace = self._namespace("key", organisation or "", project or "", *credentials)
         return Caller(f"caller-{namespace[:8]}", namespace, credential)
 
     def _namespace(self, *principal: str) -> str:
         text = json.dumps(principal).encode()  # ASCII: whatever a header held, it can be written
         return hmac.new(self._secret, b"namespace\0" + text, hashlib.sha256).hexdigest()[:32]
-
-
-def digest_of(key: str) -> str:
-    """What the settings hold of a tenant's key."""
-    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

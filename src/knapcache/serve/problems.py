@@ -14,7 +14,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 HIDDEN = {"admin_token", "keys", "key_env", "headers", "url", "otlp_endpoint"}
-"""Settings whose values may be secrets, or hold one: people write passwords into addresses, and keys for names of keys."""
+"""Settings whose values may be secrets, or hold one: passwords get into addresses, keys stand for names of keys."""
+WHOLE = {"upstreams", "tenants", "prices"}
+"""Text that was meant to be these, and could not be read, may hold all of the above."""
 SHOWN = 60
 """Characters of a value that are enough to find it."""
 
@@ -31,15 +33,28 @@ def _line(each: Any, model: type[BaseModel]) -> str:
         return f"{name} is no setting{near(str(where[-1]), known(model, where))}"
     if each["type"] == "missing":
         return f"{name} is missing"
-    text = re.sub(r"^(?:Value error, |Input should (?=be))", "", each["msg"]).replace("be ", "must be ", 1)
-    if each["type"] == "value_error":
-        text = each["msg"].removeprefix("Value error, ")
+    text = words(each["type"], each["msg"])
     if not name:
         return text
-    hidden = any(step in HIDDEN for step in where)
+    hidden = any(step in HIDDEN for step in where) or where[-1] in WHOLE or isinstance(where[-1], int)
     plain = each["input"] is None or isinstance(each["input"], (str, int, float, bool))
     given = "" if hidden or not plain or ", not " in text else f", not {cut(each['input'])}"
     return f"{name}: {text}{given}"
+
+
+def words(kind: str, text: str) -> str:
+    """What is allowed, in our words where pydantic has its own."""
+    if kind == "value_error":
+        return text.removeprefix("Value error, ")
+    text = re.sub(r", unable to .*| or instance of \w+", "", text).replace("Input should be", "must be")
+    for theirs, ours in (
+        ("a valid tuple", "a list"),
+        ("a valid dictionary", "a table"),
+        ("a valid ", "a "),
+        ("a int", "an int"),
+    ):
+        text = text.replace(theirs, ours)
+    return text[0].lower() + text[1:]
 
 
 def _is_a_branch(step: str | int) -> bool:

@@ -6,7 +6,7 @@
 Several processes may start at once, and a power cut may come at any time: a secret is written to a file of its own,
 put on the disk, and then linked to its name, which fails where somebody was first. Whoever was first has made it.
 
-    Invariant: a secret that cannot be read is never replaced. All that was kept depends on it, and it may be on a backup.
+    Invariant: a secret that cannot be read is never replaced. What was kept depends on it, and there may be a backup.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def server_secret(folder: Path | None) -> bytes:
     text = _kept(folder / SECRET, secrets.token_hex(BYTES))
     if not HEX.fullmatch(text):
         raise InvalidInput(
-            f"{folder / SECRET} must be {2 * BYTES} hex digits, and is not: restore it, or remove it and all kept answers"
+            f"{folder / SECRET} must be {2 * BYTES} hex digits: restore it, or remove it, and with it all kept answers"
         )
     return bytes.fromhex(text)
 
@@ -101,7 +101,7 @@ def _make(path: Path, text: str) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Rejected: to refuse a file that others may read. Volumes of containers are mounted so, and then nothing starts."""
+    """Rejected: to refuse a file that others may read. Volumes of containers are often mounted so."""
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         log.warning("%s could be read by other users of this machine, and is now closed to them", path)
         try:

@@ -31,7 +31,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.price import Meter
-from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights
 from knapcache.serve.forms import LOCAL, Names, Room, Seconds, SomeSeconds, Url, is_loopback
 from knapcache.serve.parties import TenantSettings, UpstreamSettings
@@ -86,11 +85,9 @@ class Settings(BaseSettings):
     policy: str = Field("adaptive", description="what decides which answers stay (`knapcache policies`)")
     cost: str = Field("usd", description="what is to be saved: usd, seconds, or a blend such as usd + 0.01*seconds")
     ttl: SomeSeconds | None = Field(None, description="time until an answer expires; none: never")
-    stale_if_error: Seconds = Field(
-        0.0, description="how long after that it may still be given when the upstream fails"
-    )
+    stale_if_error: Seconds = Field(0.0, description="how long an expired answer may be given where the upstream fails")
     stale_while_revalidate: Seconds = Field(
-        0.0, description="how long after that it may be given while a new one is fetched"
+        0.0, description="how long an expired answer may be given while a new one is fetched"
     )
     synchronous: Literal["normal", "full"] = Field(
         "normal", description="full: a power cut loses no answer, and writing is slower"
@@ -221,14 +218,25 @@ class Settings(BaseSettings):
         Weights.of(cost)
         return cost
 
-    @field_validator("fallback_price")
+    @field_validator("prices")
     @classmethod
-    def _prices_are_prices(cls, fallback: Any, info: ValidationInfo) -> Any:
-        """By who uses them. Those who count only seconds may have prices all the same: they are looked at as well."""
-        prices = info.data.get("prices")
-        if prices or fallback is not None:
-            Meter("usd", prices, USD_PER_SECOND if fallback is None else fallback)
-        return fallback
+    def _are_prices(cls, prices: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if prices:  # by who uses them; those who count only seconds may have prices all the same
+            Meter("usd", prices)
+        return prices
+
+    @field_validator("fallback_price", mode="before")
+    @classmethod
+    def _is_a_price(cls, given: Any) -> Any:
+        if given is None:
+            return None
+        if not isinstance(given, dict):
+            try:
+                given = float(given)
+            except (TypeError, ValueError):
+                raise InvalidInput("must be dollars a second, or prices such as { input = 2.5, output = 10 }") from None
+        Meter("usd", None, given)
+        return given
 
     @field_validator("upstreams", mode="before")
     @classmethod
