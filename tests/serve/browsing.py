@@ -18,7 +18,7 @@ FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-back
 DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 WATCH = """
 window.broken = [];
-addEventListener("securitypolicyviolation", (event) => window.broken.push(event.violatedDirective + " " + event.blockedURI));
+addEventListener("securitypolicyviolation", (event) => window.broken.push(event.violatedDirective));
 """
 
 

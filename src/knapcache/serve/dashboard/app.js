@@ -162,18 +162,22 @@ window.addEventListener("hashchange", () => {
 });
 listen(actions);
 
-// Which section is on the screen: the last that has come up to the upper half; at the end of the page the last of all.
+// Which section is looked at: the one that was jumped to while it is on the screen; else the last that has come up to the
+// upper half, and at the end of the page the last of all.
 const links = [...document.querySelectorAll(".sections a")];
 function mark() {
   const end = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
   const passed = links.filter((link) => at(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
-  const here = end && scrollY > 0 ? links.at(-1) : passed.at(-1) ?? links[0];
+  const jumped = links.find((link) => at(link.hash.slice(1)) === document.activeElement);
+  const top = jumped && document.activeElement.getBoundingClientRect().top;
+  const here = jumped && top >= 0 && top < innerHeight * 0.9 ? jumped : end && scrollY > 0 ? links.at(-1) : passed.at(-1) ?? links[0];
   for (const link of links) {
     if (link === here) link.setAttribute("aria-current", "location");
     else link.removeAttribute("aria-current");
   }
 }
 document.addEventListener("scroll", mark, { passive: true });
+document.addEventListener("focusin", mark);
 mark();
 
 start();

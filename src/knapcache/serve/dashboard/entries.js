@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { at, h, put, rows } from "./dom.js";
-import { age, amount, bytes, count, digits } from "./format.js";
+import { age, amount, bytes, count, digits, rate } from "./format.js";
 import { confirm, toast } from "./notes.js";
 
 const PAGE = 20;
@@ -15,7 +15,7 @@ const COLUMNS = [
   ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
   ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "spare"],
   ["requests", "Requests", "requests", (row) => digits(Number(row.requests.toPrecision(3)))],
-  ["per_day", "Per day", "per_day", (row) => digits(Number(row.per_day.toPrecision(3))), "spare"],
+  ["per_day", "Per day", "per_day", rate, "spare"],
   ["cost", "Cost", "cost", (row, unit) => amount(row.cost, unit)],
   ["size", "Size", "size", (row) => bytes(row.size)],
   ["age", "Age", "age", (row) => age(row.age)],

@@ -78,6 +78,9 @@ export function age(seconds) {
   return `${Math.floor(value / 86400)} d`;
 }
 
+/** Requests a day of a kept answer; of a new one nobody can say. */
+export const rate = (row) => (row.age < 600 ? "–" : digits(Number(row.per_day.toPrecision(3))));
+
 const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const dayForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
