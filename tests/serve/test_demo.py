@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serve.running import Running
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
@@ -124,6 +125,15 @@ async def test_a_server_that_is_no_proxy(upstream: FakeUpstream) -> None:
     assert {(body["model"], body["max_tokens"]) for body in bodies} == {("smollm2-135m", 24)}
     await replay(Load(upstream.openai, requests=1), PROMPTS, Tally(), quiet)
     assert "authorization" not in upstream.calls[-1].headers
+
+
+async def test_a_real_proxy(upstream: FakeUpstream, tmp_path: Path) -> None:
+    with Running(tmp_path, upstream.openai) as proxy:
+        load = Load(proxy.openai, requests=60, rate=1e6, clients=1)
+        await replay(load, PROMPTS, tally := Tally(), quiet)
+    distinct = len({one.prompt for one in traffic(load, PROMPTS)})
+    assert dict(tally.how) == {"hit": 60 - distinct, "miss": distinct}
+    assert upstream.count("/chat/completions") == distinct
 
 
 async def test_failures_are_counted_and_do_not_end_it(upstream: FakeUpstream) -> None:

@@ -4,8 +4,8 @@
     history.py    money over time          overview.py   what there is now
     recent.py     the last requests        planning.py   how much room pays
 
-What may wait for a disk happens in threads, of which these have a few of their own, and not longer than DEADLINE: a disk
-that hangs makes the dashboard say so, and nothing else. The rest happens on the event loop.
+What may wait for a disk happens in threads, of which there are a few for this alone, and not longer than DEADLINE: a
+disk that hangs makes the dashboard say so, and nothing else. The rest happens on the event loop.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from knapcache.serve.pages import Pages
 from knapcache.serve.planning import Planner
 from knapcache.serve.recent import Recent
 from knapcache.serve.schemas import SCHEMAS, bad, fitting, from_query
-from knapcache.serve.sessions import LIFE, Session, cookie
+from knapcache.serve.sessions import Session, cookie
 
 MOST = 64 << 10
 """Bytes of a body."""
 THREADS = 4
 DEADLINE = 30.0
 R = TypeVar("R")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,11 @@ class Admin:
 def admin_app(parts: Parts) -> Starlette:
     """Routes under /admin/v1, the dashboard and /metrics. Whoever runs it closes `app.state.admin` at the end."""
     admin = Admin(parts)
-    routes = [At(ROOT + route.path, _endpoint(admin, route), methods=[route.method]) for route in ROUTES]
+    # One for each path, or a wrong method would be told of the first one's alone.
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for route in ROUTES:
+        paths.setdefault(ROOT + route.path, {})[route.method] = _endpoint(admin, route)
+    routes = [At(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
     if parts.settings.dashboard:
         pages = Pages()
         routes += [
@@ -234,7 +239,14 @@ class Door:
         await self._app(scope, receive, careful)
 
 
-def _endpoint(admin: Admin, route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _by_method(methods: dict[str, Endpoint]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return await methods["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
+
+
+def _endpoint(admin: Admin, route: Route) -> Endpoint:
     serve: Callable[[Asked], Awaitable[Said]] = getattr(admin, route.name)
 
     async def endpoint(request: Request) -> Response:
@@ -309,7 +321,7 @@ async def _to_the_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
 
 
-def _metrics(admin: Admin, parts: Parts) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(admin: Admin, parts: Parts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if not parts.settings.metrics_public:
             admin.guard.identify(request)

@@ -52,7 +52,7 @@ CONNECTIONS = 64
 """Open at a time; each has a thread, also while it is idle or waits for a slot."""
 UNTOLD = 256
 """Most tokens of an answer whose caller does not say: a small model does not always find an end."""
-NICE = 5
+NICE = 2
 """How much less urgent than the proxy: hits come first where both share a core."""
 PATIENCE = 60.0
 """Seconds that a start may take, and that a request waits for it."""

@@ -191,8 +191,8 @@ def _cached(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "operationId": endpoint.value.replace("/", "_"),
         "summary": f"As the provider's {endpoint.value}, from the cache where there is an answer",
-        "description": "The caller's own credential, or a tenant's key. Cache-Control: no-store, no-cache, max-age=N and "
-        "only-if-cached are obeyed. With \"stream\": true the answer is a stream of server-sent events.",
+        "description": "The caller's own credential, or a tenant's key. Cache-Control: no-store, no-cache, max-age=N "
+        'and only-if-cached are obeyed. With "stream": true the answer is a stream of server-sent events.',
         "tags": ["cached"],
         "requestBody": {"required": True, "content": anything},
         "responses": {

@@ -1,13 +1,13 @@
 """What there is now, and what is to go: the cache's numbers and history's, in the words of the admin API.
 
-Everything here may wait for a disk, so it runs in a thread. The cache knows tenants by namespace; people know them by name,
-and this is where one becomes the other.
+Everything here may wait for a disk, so it runs in a thread. The cache knows tenants by namespace; people know them by
+name, and this is where one becomes the other.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from knapcache.serve.schemas import ENTRY_FIELDS
 from knapcache.serve.settings import Settings
 
 REST = 50.0
-"""The price of room is asked for again after so many times as long as it took: a large cache has to look at everything."""
+"""All entries are looked at again after so many times as long as it took: at most a fiftieth of the time goes there."""
 STORE = {"closed": "ok"}
 
 
@@ -65,25 +65,25 @@ class Parts(Protocol):
     """Of the proxy, what is looked at here."""
 
     @property
-    def settings(self) -> Settings: ...  # noqa: D102
+    def settings(self) -> Settings: ...
     @property
-    def admin_token(self) -> str: ...  # noqa: D102
+    def admin_token(self) -> str: ...
     @property
-    def started(self) -> float: ...  # noqa: D102
+    def started(self) -> float: ...
     @property
-    def cache(self) -> Cache: ...  # noqa: D102
+    def cache(self) -> Cache: ...
     @property
-    def callers(self) -> Callers: ...  # noqa: D102
+    def callers(self) -> Callers: ...
     @property
-    def journal(self) -> Journal: ...  # noqa: D102
+    def journal(self) -> Journal: ...
     @property
-    def history(self) -> History: ...  # noqa: D102
+    def history(self) -> History: ...
     @property
-    def metrics(self) -> Text: ...  # noqa: D102
+    def metrics(self) -> Text: ...
     @property
-    def request_log(self) -> Log | None: ...  # noqa: D102
+    def request_log(self) -> Log | None: ...
     @property
-    def upstreams(self) -> Upstreams: ...  # noqa: D102
+    def upstreams(self) -> Upstreams: ...
 
 
 class Overview:
@@ -91,7 +91,8 @@ class Overview:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._price, self._price_until = 0.0, 0.0
+        self._room: dict[str, Any] = {}
+        self._room_until = 0.0
 
     def summary(self) -> dict[str, Any]:
         """Everything that fits on one page."""
@@ -121,37 +122,34 @@ class Overview:
             "today": parts.history.today().report(),
             "all": everything.report(),
             "models": [{"name": name, **row.report()} for name, row in parts.history.models().items()],
-            "tenants": self._tenants(stats),
-            "price_per_mb": self._price_per_mb(),
+            "tenants": self._tenants(),
+            "price_per_mb": self._look_around()["price_per_mb"],
             "doubling": doubling(everything, f"{policy}@2x", now - parts.history.since),
             "health": self._health(stats),
         }
 
-    def _tenants(self, stats: dict[str, Any]) -> list[dict[str, Any]]:
-        quotas, sizes = self._parts.callers.quotas(), stats.get("tenant_bytes", {})
+    def _tenants(self) -> list[dict[str, Any]]:
+        quotas, sizes = self._parts.callers.quotas(), self._look_around()["tenants"]
         found = []
         for name, row in self._parts.history.tenants().items():
-            namespace = self._namespace(name, stats)
-            size, quota = sizes.get(namespace, 0 if sizes else None), quotas.get(namespace or "")
-            found.append({"name": name, "namespace": namespace, "bytes": size, "quota": quota, **row.report()})
+            namespace = self._namespace(name, sizes)
+            about = {"name": name, "namespace": namespace, "bytes": sizes.get(namespace, 0)}
+            found.append({**about, "quota": quotas.get(namespace or ""), **row.report()})
         return found
 
-    def _namespace(self, name: str, stats: dict[str, Any]) -> str | None:
-        """Of a caller's name, or of itself; None: nobody of that name is known."""
+    def _namespace(self, name: str, known: Iterable[str]) -> str | None:
+        """Of a caller's name, or of itself; None: nothing of anybody of that name is kept."""
         callers = self._parts.callers
-        known = callers.namespace_of(name)
-        if known is not None:
-            return known
-        namespaces = {*stats.get("by_tenant", ()), *stats.get("tenant_bytes", ())}
-        return next((one for one in namespaces if name in (one, callers.name_of(one))), None)
+        return callers.namespace_of(name) or next((one for one in known if name in (one, callers.name_of(one))), None)
 
-    def _price_per_mb(self) -> float:
+    def _look_around(self, *, anew: bool = False) -> dict[str, Any]:
+        """The price of room, and the room of every tenant: of a while ago, where that takes long to find out."""
         began = time.monotonic()
-        if began >= self._price_until:
-            self._price = self._parts.cache.entries(limit=1)["price_per_mb"]
+        if anew or began >= self._room_until:
+            self._room = self._parts.cache.entries(limit=0)
             ended = time.monotonic()
-            self._price_until = ended + REST * (ended - began)
-        return self._price
+            self._room_until = ended + REST * (ended - began)
+        return self._room
 
     def _health(self, stats: dict[str, Any]) -> dict[str, Any]:
         breaker = stats.get("breaker", {})
@@ -177,7 +175,7 @@ class Overview:
         """Kept answers, with the names of their tenants."""
         tenant = asked["tenant"] or None
         if tenant is not None:
-            tenant = self._namespace(tenant, self._parts.cache.stats()) or tenant
+            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
         found = self._parts.cache.entries(**{**asked, "model": asked["model"] or None, "tenant": tenant})
         rows = [self._row(row) for row in found["rows"]]
         return {"total": found["total"], "rows": rows, "price_per_mb": found["price_per_mb"]}
@@ -201,7 +199,7 @@ class Overview:
         cache = self._parts.cache
         tenant = what.get("tenant")
         if tenant is not None:
-            tenant = self._namespace(tenant, cache.stats()) or tenant
+            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
         return cache.purge(
             key=what.get("key"), model=what.get("model"), tenant=tenant, older_than=what.get("older_than")
         )

@@ -1,7 +1,7 @@
 """A plan from the request log: `knapcache plan` in a process of its own, beside the proxy and behind it.
 
-Replaying takes all of a core for a while, so it happens elsewhere: with a lower priority, one at a time, on one core, and
-not longer than LIMIT. What came of the last one is kept until the next.
+Replaying takes all of a core for a while, so it happens elsewhere: with a lower priority, one at a time, on one core,
+and not longer than LIMIT. What came of the last one is kept until the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Planner:
     def __init__(self, folder: Path | None, limit: float = LIMIT) -> None:
         self._folder, self._limit = folder, limit
         self._task: asyncio.Task[None] | None = None
-        self._state, self._result = "idle", None
+        self._state = "idle"
+        self._result: Any = None
         self._started: float | None = None
         self._seconds: float | None = None
 

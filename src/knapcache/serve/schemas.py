@@ -125,9 +125,7 @@ SCHEMAS: dict[str, Schema] = {
             "all": ref("Row"),
             "models": many(thing({"name": TEXT, **ROW_FIELDS})),
             "tenants": many(
-                thing(
-                    {"name": TEXT, "namespace": maybe(TEXT), "bytes": maybe(COUNT), "quota": maybe(COUNT), **ROW_FIELDS}
-                )
+                thing({"name": TEXT, "namespace": maybe(TEXT), "bytes": COUNT, "quota": maybe(COUNT), **ROW_FIELDS})
             ),
             "price_per_mb": described(NUMBER, "what the last megabyte of room is worth"),
             "doubling": described(
