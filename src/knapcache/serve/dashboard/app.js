@@ -170,7 +170,7 @@ function mark() {
   const passed = links.filter((link) => at(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
   const jumped = links.find((link) => at(link.hash.slice(1)) === document.activeElement);
   const top = jumped && document.activeElement.getBoundingClientRect().top;
-  const here = jumped && top >= 0 && top < innerHeight * 0.9 ? jumped : end && scrollY > 0 ? links.at(-1) : passed.at(-1) ?? links[0];
+  const here = jumped && top >= 0 && top < innerHeight * 0.9 ? jumped : end && scrollY > 0 ? links.at(-1) : (scrollY > 8 && passed.at(-1)) || links[0];
   for (const link of links) {
     if (link === here) link.setAttribute("aria-current", "location");
     else link.removeAttribute("aria-current");

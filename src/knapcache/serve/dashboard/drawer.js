@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { at, h } from "./dom.js";
-import { age, amount, bytes, digits, moment, rate } from "./format.js";
+import { age, amount, bytes, digits, moment, often, rate } from "./format.js";
 import { closesOutside, confirm, copyable, toast } from "./notes.js";
 
 const FULL = 0.9; // of the budget: from here on answers have to leave for others
@@ -60,7 +60,7 @@ export class Drawer {
       h("div", { class: "sheet" },
         h("h3", {}, "Why it is kept"),
         h("p", { class: "sum" },
-          h("span", {}, h("b", {}, digits(Number(row.requests.toPrecision(3)))), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
+          h("span", {}, h("b", {}, often(row.requests)), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
           h("span", {}, h("b", {}, amount(row.cost, unit)), h("small", {}, "cost")), h("i", {}, "="),
           h("span", { class: "result" }, h("b", {}, amount(row.value, unit)), h("small", {}, "value"))),
         this.#scale(1e6 * row.density),
@@ -94,7 +94,7 @@ export class Drawer {
 
   async #remove(row) {
     const sure = await confirm("Purge this answer?", h("p", { class: "sub" },
-      `It costs ${amount(row.cost, this.#unit)} when it is asked for again. So far it was asked for ${digits(Number(row.requests.toPrecision(3)))} times.`), "Purge");
+      `It costs ${amount(row.cost, this.#unit)} when it is asked for again. So far it was asked for ${often(row.requests)} times.`), "Purge");
     if (sure && (await this.#entries.remove(() => api.change("DELETE", `/entries/${row.key}`)))) this.#dialog.close();
   }
 }

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { at, h, put, rows } from "./dom.js";
-import { age, amount, bytes, count, digits, rate } from "./format.js";
+import { age, amount, bytes, count, often, rate } from "./format.js";
 import { confirm, toast } from "./notes.js";
 
 const PAGE = 20;
@@ -14,7 +14,7 @@ const COLUMNS = [
   ["tenant", "Tenant", null, (row) => row.tenant || "–", "spare"],
   ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
   ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "spare"],
-  ["requests", "Requests", "requests", (row) => digits(Number(row.requests.toPrecision(3)))],
+  ["requests", "Requests", "requests", (row) => often(row.requests)],
   ["per_day", "Per day", "per_day", rate, "spare"],
   ["cost", "Cost", "cost", (row, unit) => amount(row.cost, unit)],
   ["size", "Size", "size", (row) => bytes(row.size)],

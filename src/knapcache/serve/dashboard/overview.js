@@ -1,7 +1,7 @@
 // The first screen: what was saved, what it would have been otherwise, and what more room would bring.
 
 import { at, choices, h, put } from "./dom.js";
-import { amount, bytes, count, day, noun, percent, time, usd } from "./format.js";
+import { amount, bytes, count, day, minute, noun, percent, time, usd } from "./format.js";
 import { SpendChart } from "./charts.js";
 import { answered, rateByCost, rateByRequests, rivals, served, sum, without } from "./rows.js";
 
@@ -39,7 +39,7 @@ export class Overview {
     const { today, all, unit, budget, doubling } = summary;
     put("saved-today", amount(today.cost_saved, unit));
     put("saved-all", amount(all.cost_saved, unit));
-    put("saved-since", summary.since ? ` since ${day(summary.since)}` : "");
+    put("saved-since", !summary.since ? "" : ` since ${summary.now - summary.since < 24 * HOUR ? minute(summary.since) : day(summary.since)}`);
     // The other measure, by itself and named: dollars and seconds are never added up.
     put("saved-other", unit === "usd" ? `and ${time(today.seconds_saved)} of waiting today` : `and ${usd(today.usd_saved)} today`);
     document.title = all.requests ? `${amount(today.cost_saved, unit)} saved today · knapcache` : "knapcache";
