@@ -10,9 +10,10 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
 from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
-from knapcache.cache.functions import Functions, name_of, typed
+from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.listing import columns, page, rows_of
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
 from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
@@ -74,6 +75,7 @@ class Cache:
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
         self._ledger = ledger = Ledger()
+        self._clock = clock
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
 
@@ -91,7 +93,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -121,7 +123,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -147,7 +149,7 @@ class Cache:
     def question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -166,7 +168,7 @@ class Cache:
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -216,7 +218,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -261,6 +263,31 @@ class Cache:
         """Remove the answer under a key, given as `Answer.key`; was there one?"""
         return self.purge(key=key) > 0
 
+    def entries(
+        self,
+        search: str = "",
+        model: str | None = None,
+        tenant: str | None = None,
+        sort: str = "value",
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """A page of what is kept: how many meet the conditions, rows, and the price of a megabyte (listing.py)."""
+        return page(
+            self._keeper.kept(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
+            descending=descending, offset=offset, limit=limit,
+        )  # fmt: skip
+
+    def entry(self, key: str | bytes) -> dict[str, Any] | None:
+        """One row of `entries`, with the `request` and the `payload` as bytes; reads the store."""
+        found = self._keeper.entry(checked_digest(key) or b"")
+        if found is None:
+            return None
+        kept, entry = found
+        (row,) = rows_of(kept, columns(kept, self._clock()), [0])
+        return {**row, "request": entry.request, "payload": entry.payload}
+
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
         self._keeper.tend()
@@ -301,15 +328,17 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
         if isinstance(request, Question):
             return request
         tenant = self._namespace if namespace is None else namespace
+        # Half a character is no UTF-8: such a text has no key.
+        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
         except Uncacheable as reason:
             return reason
         model = body.get("model")
