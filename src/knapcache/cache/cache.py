@@ -288,6 +288,11 @@ class Cache:
         (row,) = rows_of(kept, columns(kept, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
 
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False while another owns the file."""
+        return self._keeper.books is not None
+
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
         self._keeper.tend()
