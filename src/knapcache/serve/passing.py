@@ -52,7 +52,7 @@ class Passing:
         seconds = time.perf_counter() - request.started
         stream = response.headers.get("content-type", "").startswith("text/event-stream")
         told = (began, "", model, caller.name, "pass", response.status, seconds, first, stream)
-        self._write(Event(*told, upstream=upstream.name))
+        self._write(Event(*told, upstream=upstream.name, trace=request.headers.get("traceparent", "")))
 
     async def _whose(self, request: Incoming) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """The upstream, what is left of the body to send, and the model, where it is known."""

@@ -58,23 +58,30 @@ def run(settings: Settings) -> None:
     with listen(settings.host, settings.port) as listening, alone(settings):
         port = listening.getsockname()[1]
         if settings.workers == 1:
-            serve(settings, listening, lambda: print(greeting(settings, port), flush=True))
+            serve(settings, listening, lambda token: print(greeting(settings, port, token), flush=True))
         else:
-            supervise(settings, listening, serve, lambda: print(greeting(settings, port), flush=True))
+            token = token_of(settings)
+            supervise(settings, listening, serve, lambda: print(greeting(settings, port, token), flush=True))
 
 
-def serve(settings: Settings, listening: socket.socket, serving: Callable[[], None]) -> None:
-    """Serve in this process."""
+def serve(settings: Settings, listening: socket.socket, serving: Callable[[str], None]) -> None:
+    """Serve in this process. serving: is told the admin token, once requests are served."""
     set_up_logs(settings)
-    server(Proxy(settings, team=settings.workers > 1), serving).run([listening])
+    proxy = Proxy(settings, team=settings.workers > 1)
+    server(proxy, lambda: serving(proxy.admin_token)).run([listening])
 
 
 def set_up_logs(settings: Settings) -> None:
     """Lines for people or machines, without secrets."""
-    given = settings.admin_token
-    keys = [upstream.key for upstream in settings.upstreams]
-    secrets = [given.get_secret_value() if given else None, *keys]
+    secrets = [token_of(settings), *(upstream.key for upstream in settings.upstreams)]
     logs.set_up(settings.log_level, settings.log_format, secrets=[secret for secret in secrets if secret])
+
+
+def token_of(settings: Settings) -> str | None:
+    """The admin token: given, or kept. None: each process makes one."""
+    if settings.admin_token is not None:
+        return settings.admin_token.get_secret_value()
+    return None if settings.memory_only else admin_token(data_directory(settings.path))
 
 
 def server(proxy: Proxy, serving: Callable[[], None] = lambda: None) -> Server:
@@ -127,13 +134,12 @@ def alone(settings: Settings) -> Iterator[None]:
         os.close(descriptor)
 
 
-def greeting(settings: Settings, port: int) -> str:
+def greeting(settings: Settings, port: int, token: str | None) -> str:
     """How to use it."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     first = settings.upstreams[0]
-    given = settings.admin_token
-    token = given.get_secret_value() if given else admin_token(None if settings.memory_only else settings.path)
+    known = settings.admin_token is not None  # to whoever set it: it need not stand in a terminal
     told: dict[str, Any] = {
         "url": url,
         "kept": f"keeps what pays in {settings.capacity / 1e6:,.0f} MB"
@@ -141,6 +147,8 @@ def greeting(settings: Settings, port: int) -> str:
         "upstreams": ", ".join("a small model on this machine" if u.local else u.name for u in settings.upstreams),
         "model": "smollm2-135m" if first.local else first.models[0].replace("*", "4o-mini"),
         "key": ', api_key="any"' if first.local or first.key_env else "",
-        "dashboard": f"{url}/dashboard" + ("" if given else f"#token={token}") if settings.dashboard else "off",
+        "dashboard": f"{url}/dashboard" + ("" if known else f"#token={token}")
+        if settings.dashboard
+        else "off",
     }
     return GREETING.format(**told)

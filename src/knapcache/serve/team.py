@@ -122,7 +122,7 @@ class Outside:
         assert self._session is not None
         while self._waiting:
             told = self._waiting[:AT_ONCE]
-            async with self._session.post(f"http://owner{EVENTS}", data=orjson.dumps(told)) as answer:
+            async with self._session.post(f"http://owner{EVENTS}", data=orjson.dumps(list(map(tuple, told)))) as answer:
                 answer.raise_for_status()
             del self._waiting[: len(told)]
 

@@ -26,7 +26,7 @@ log = logging.getLogger("knapcache.serve")
 SPAWN = multiprocessing.get_context("spawn")
 PAUSE = 1.0
 """Seconds between two starts."""
-Serve = Callable[[Settings, socket.socket, Callable[[], None]], None]
+Serve = Callable[[Settings, socket.socket, Callable[[str], None]], None]
 
 
 class Worker:
@@ -54,7 +54,7 @@ def _work(settings: Settings, listening: socket.socket, serve: Serve, tell: Conn
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    serve(settings, listening, lambda: tell.send("serving"))
+    serve(settings, listening, lambda _token: tell.send("serving"))
 
 
 def supervise(settings: Settings, listening: socket.socket, serve: Serve, greet: Callable[[], None]) -> None:
