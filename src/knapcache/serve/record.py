@@ -35,7 +35,7 @@ class Record:
             from knapcache.serve.telemetry import Telemetry
 
             self._telemetry = telemetry = Telemetry(settings.otlp_endpoint)
-            lost["telemetry"] = lambda: telemetry.lost
+            lost["spans"] = lambda: telemetry.lost
         self.metrics = Metrics(cache.stats, lost)
         told = (self.metrics, self.history, self.request_log, self._telemetry, logs)
         self._listeners = [listener.listen for listener in told if listener is not None]
