@@ -64,7 +64,7 @@ export class Overview {
   }
 
   #moreRoom(doubling, unit, watched) {
-    if (doubling?.saves == null) return "";
+    if (doubling?.saves == null || !this.#summary.all.requests) return "";
     if (doubling.saves <= 0) return "Twice the room would have saved no more.";
     const daily = watched >= HOUR && doubling.per_day > 0 ? `, ${amount(doubling.per_day, unit)} a day` : "";
     return `Twice the room would have saved ${amount(doubling.saves, unit)} more${daily}.`;
