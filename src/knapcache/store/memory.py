@@ -77,6 +77,19 @@ class MemoryStore:
             return None
         return entry
 
+    def at_hand(self, key: bytes) -> Entry | None:
+        """Everything is."""
+        return self.get(key)
+
+    def read(self, key: bytes) -> Entry | None:
+        """There is no other place."""
+        return self.get(key)
+
+    @property
+    def behind(self) -> bool:
+        """Nothing ever waits here."""
+        return False
+
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
