@@ -299,10 +299,10 @@ class Cache:
 
     def stats(self) -> dict[str, Any]:
         """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
-        return {**self._ledger.report(), **self._keeper.stats()}
+        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._core.reads.breaker.stats()}
 
     def check(self) -> None:
-        """Derive every total anew; CorruptState when books and reality differ."""
+        """Derive every total anew; CorruptState when books and reality differ. Reads everything, and requests wait."""
         self._ledger.check()
         self._keeper.check()
 
