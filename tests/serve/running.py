@@ -17,7 +17,7 @@ class Running:
     """A proxy with these settings, in front of an upstream."""
 
     def __init__(self, folder: Path, upstream: str, **settings: Any) -> None:
-        given = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}], "cost": "seconds"}
+        given = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
         given |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
         self.proxy = Proxy(Settings(**(given | settings)))
         self._socket = listen("127.0.0.1", 0)

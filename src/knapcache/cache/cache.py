@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
 from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
-from knapcache.cache.functions import Functions, name_of, typed
+from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
@@ -93,7 +93,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -123,7 +123,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -149,7 +149,7 @@ class Cache:
     def question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -168,7 +168,7 @@ class Cache:
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -218,7 +218,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -328,15 +328,17 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
         if isinstance(request, Question):
             return request
         tenant = self._namespace if namespace is None else namespace
+        # Half a character is no UTF-8: such a text has no key.
+        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
         except Uncacheable as reason:
             return reason
         model = body.get("model")

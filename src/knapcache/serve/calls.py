@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from knapcache.cache import Answer
-from knapcache.errors import UpstreamFailed
+from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.answering import Answering, Live
 from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
 from knapcache.model import Endpoint
@@ -221,7 +221,7 @@ class Call:
                 await request.piece(block)
             if not left.left:
                 await request.piece(b"", more=False)
-        except UpstreamFailed as error:
+        except (UpstreamFailed, Incomplete) as error:
             if not left.left:
                 await request.piece(broken_off(self.exchange.endpoint, str(error)), more=False)
         except OSError:  # gone, says the server

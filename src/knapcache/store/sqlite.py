@@ -132,11 +132,12 @@ class SqliteStore:
         entry = self._hot.get(key)
         if entry is None:
             checked_key(key)
+            stamp = self._hot.stamp  # before the look at what is on its way: what comes between makes the stamp old
             if self._writer is not None and (job := self._writer.pending.get(key)) is not None:
                 put = job.put
                 entry = put if put is not None and put.key == key else None
             else:
-                entry = self._read(key)
+                entry = self._read(key, stamp)
         if entry is None or (entry.expires is not None and entry.expires <= self._clock()):
             return None
         return entry
@@ -148,8 +149,8 @@ class SqliteStore:
             entry = job.put if job.put is not None and job.put.key == key else None
         return None if entry is None or (entry.expires is not None and entry.expires <= self._clock()) else entry
 
-    def _read(self, key: bytes) -> Entry | None:
-        number, stamp = row_id(key), self._hot.stamp
+    def _read(self, key: bytes, stamp: int) -> Entry | None:
+        number = row_id(key)
         rows = self._readers.rows(_GET, (number,), number)
         if not rows:
             return None
