@@ -126,6 +126,8 @@ def test_tenants() -> None:
     assert [caller.key for caller in (a, b, c, g)] == [None, None, "key-of-c", None]
     assert who.quotas() == {a.namespace: 1_000_000, b.namespace: 2_000_000}
     assert [who.name_of(caller.namespace) for caller in (a, b, c, g)] == ["a", "g", "g", "g"]
+    assert [who.namespace_of(caller.name) for caller in (a, b, c, g)] == [one.namespace for one in (a, b, c, g)]
+    assert who.namespace_of("d") is None
     assert admitted(who, bearer("key-of-a", **{"openai-project": "p"})) == a, "tenants are who we say they are"
 
 

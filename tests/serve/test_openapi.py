@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from starlette.testclient import TestClient
 
 from knapcache.model import Endpoint
 from knapcache.serve.admin import Admin, admin_app
+from knapcache.serve.history import SPANS
 from knapcache.serve.openapi import ROOT, ROUTES, document
 from knapcache.serve.schemas import SCHEMAS
 
@@ -81,9 +84,30 @@ def test_the_document_is_served_to_anybody_and_its_schemas_are_schemas(parts: Pa
     assert document()["openapi"] == "3.1.0"
 
 
+def test_every_route_and_field_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "admin.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
+    assert documented == [f"{route.method} {route.path}" for route in ROUTES]
+    fields = [name for route in ROUTES for name in route.parameters]
+    fields += [*SCHEMAS["Row"]["properties"], *SCHEMAS["Purge"]["properties"], *SPANS]
+    for name in fields:
+        assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/admin.md does not mention {name}"
+
+
 @schema.parametrize()
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_whatever_is_asked_the_answer_is_as_the_document_says(client: TestClient, parts: Parts, case: Any) -> None:
+    ask(client, parts, case)
+
+
+@pytest.mark.long
+@schema.parametrize()
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+def test_the_same_for_longer(client: TestClient, parts: Parts, case: Any) -> None:
+    ask(client, parts, case)
+
+
+def ask(client: TestClient, parts: Parts, case: Any) -> None:
     if case.operation.path.endswith("/purge"):
         parts.ask(1)
     sent = case.as_transport_kwargs(base_url=BASE, headers=BEARER)
