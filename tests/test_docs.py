@@ -86,7 +86,7 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "inspect", "plan", "policies", "purge", "replay")
+                words[0] not in ("experiment", "inspect", "plan", "policies", "purge", "replay", "serve")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):

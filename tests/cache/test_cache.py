@@ -413,3 +413,14 @@ def test_every_policy_can_run_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     child = spawn(EVERY_POLICY)
     assert told(child) == "done"
     ended(child)
+
+
+def test_an_answer_says_how_much_room_it_takes(quick_path: Path) -> None:
+    for path in (None, quick_path / "answers.db"):
+        with small(path=path) as cache:
+            first, again = (cache.fetch(CHAT, request_of(1), Upstream()(1)) for _ in range(2))
+            assert (first.how, again.how) == ("miss", "hit")
+            cache._keeper.store.flush()
+            assert first.size == again.size == cache.stats()["bytes"] > len(first.payload)
+            assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).size == 0
+            assert cache.fetch(CHAT, b"{", Upstream()(3)).size == 0

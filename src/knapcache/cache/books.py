@@ -29,7 +29,7 @@ from concurrent.futures import Future
 
 from knapcache.cache.ids import Ids, table_size
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.shadow import Shadows
+from knapcache.cache.shadow import Shadows, named
 from knapcache.cache.snapshot import State, copied, unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.policy import registry
@@ -95,7 +95,7 @@ class Books:
         self.expiring = threading.Lock()
         self._queue: deque[Change] = deque()
         self._said = False
-        for name in (policy, *shadows):
+        for name in (policy, *(named(shadow)[0].name for shadow in shadows)):
             warm_up(name)
 
     def open(self, now: float) -> None:

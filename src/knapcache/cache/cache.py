@@ -14,6 +14,7 @@ from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -42,7 +43,7 @@ class Cache:
     prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
     rules       which fields of requests do not count (docs/keys.md)
     secret      16 to 64 bytes that keys and seals depend on
-    shadows     policies whose cost on the same requests is reported beside ours
+    shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     """
@@ -65,9 +66,10 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
     ) -> None:
-        for name in (policy, *shadows):
-            if not registry.find(name).online:
-                raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
+        if not registry.find(policy).online:
+            raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
+        for shadow in shadows:
+            named(shadow)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
@@ -89,7 +91,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -119,7 +121,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -142,10 +144,29 @@ class Cache:
             self._ledger.passed("failed", "", self._tenant(namespace))
             raise
 
+    def question(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | dict[str, Any] | Question,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Question | None:
+        """A request with its key, which `fetch` and `at_hand` take in its place; None where it has none.
+
+        For those who are asked the same again and again: a key is made from nothing but what it is made from.
+        """
+        found = self._question(endpoint, request, namespace, context)
+        return found if isinstance(found, Question) else None
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
+        return self._core.at_hand(question)
+
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -280,10 +301,12 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
+        if isinstance(request, Question):
+            return request
         tenant = self._namespace if namespace is None else namespace
         # Half a character is no UTF-8: such a text has no key.
         given = request.encode(errors="surrogatepass") if isinstance(request, str) else request

@@ -101,6 +101,22 @@ class Core:
             books.seen(digest, i, entry.size, entry.cost)
         return self._hit(entry), i
 
+    def at_hand(self, question: Question) -> Answer | None:
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made."""
+        books, digest = self.keeper.books, question.key.digest
+        if books is None:
+            return None
+        entry = self.keeper.store.at_hand(digest)
+        if entry is None or not self._right(entry, question, USUAL):
+            return None
+        i, serial = books.arrive(digest)
+        if serial < 0:
+            return None
+        books.seen(digest, i, entry.size, entry.cost)
+        hit = self._hit(entry)
+        self.count_hit(hit, question)
+        return hit
+
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
         if entry.request != question.key.request or entry.tenant != question.tenant:
             self.ledger.count("collisions")
@@ -243,16 +259,17 @@ class Core:
         age = max(0.0, self._clock() - landed.created) if how != "miss" else 0.0
         saved = None if how == "miss" else landed.bill.usd
         return Answer(
-            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill
-        )
+            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill,
+            landed.size,
+        )  # fmt: skip
 
     def _hit(self, entry: Entry) -> Answer:
         """The same for what lies in the store: what is served most goes the shortest way."""
-        key, _, model, _, cost, seconds, created, _, kept, _, payload = entry
+        key, _, model, size, cost, seconds, created, _, kept, _, payload = entry
         usd = kept.get("usd")
         age = max(0.0, self._clock() - created)
         meta = copied(kept.get("meta", NOTHING))
-        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"))
+        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
 
 
 _CORES: weakref.WeakSet[Core] = weakref.WeakSet()

@@ -50,6 +50,8 @@ class Event(NamedTuple):
     """Seconds that the provider took for it, or had taken."""
     upstream: str = ""
     """The name of the upstream that was asked; empty where none was."""
+    trace: str = ""
+    """The caller's `traceparent` header, as it came; empty where there was none."""
 
     @property
     def saved(self) -> bool:

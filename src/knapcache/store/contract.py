@@ -111,6 +111,9 @@ class Store(Protocol):
     def get(self, key: bytes) -> Entry | None:
         """The entry under `key`, or None."""
 
+    def at_hand(self, key: bytes) -> Entry | None:
+        """The same, if it is in memory: no disk is asked, and nothing is waited for."""
+
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:

@@ -137,6 +137,13 @@ class SqliteStore:
             return None
         return entry
 
+    def at_hand(self, key: bytes) -> Entry | None:
+        """The entry, if it was read or written lately."""
+        entry = self._hot.get(key)
+        if entry is None and self._writer is not None and (job := self._writer.pending.get(key)) is not None:
+            entry = job.put if job.put is not None and job.put.key == key else None
+        return None if entry is None or (entry.expires is not None and entry.expires <= self._clock()) else entry
+
     def _read(self, key: bytes, stamp: int) -> Entry | None:
         number = row_id(key)
         rows = self._readers.rows(_GET, (number,), number)
