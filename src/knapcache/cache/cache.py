@@ -13,6 +13,7 @@ from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.listing import columns, page, rows_of
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
 from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
@@ -74,6 +75,7 @@ class Cache:
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
         self._ledger = ledger = Ledger()
+        self._clock = clock
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
 
@@ -147,7 +149,7 @@ class Cache:
     def question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -260,6 +262,36 @@ class Cache:
     def forget(self, key: str | bytes) -> bool:
         """Remove the answer under a key, given as `Answer.key`; was there one?"""
         return self.purge(key=key) > 0
+
+    def entries(
+        self,
+        search: str = "",
+        model: str | None = None,
+        tenant: str | None = None,
+        sort: str = "value",
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """A page of what is kept: how many meet the conditions, rows, and the price of a megabyte (listing.py)."""
+        return page(
+            self._keeper.kept(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
+            descending=descending, offset=offset, limit=limit,
+        )  # fmt: skip
+
+    def entry(self, key: str | bytes) -> dict[str, Any] | None:
+        """One row of `entries`, with the `request` and the `payload` as bytes; reads the store."""
+        found = self._keeper.entry(checked_digest(key) or b"")
+        if found is None:
+            return None
+        kept, entry = found
+        (row,) = rows_of(kept, columns(kept, self._clock()), [0])
+        return {**row, "request": entry.request, "payload": entry.payload}
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False while another owns the file."""
+        return self._keeper.books is not None
 
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""

@@ -18,6 +18,7 @@ the `vsocb` family asks it about every key it knows, within the request that mak
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -25,6 +26,8 @@ from collections.abc import Callable
 from typing import Any
 
 from knapcache.cache.books import AT_ONCE, Books
+from knapcache.cache.index import Kept, kept_of
+from knapcache.cache.inspect import kept_in
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
@@ -52,6 +55,7 @@ class Keeper:
         self._open_books, self._ledger, self._clock = open_books, ledger, clock
         self._tending = threading.Lock()
         self._chores = self._swept = self._snapped = 0.0
+        self._disk_bytes = store.disk_bytes()  # as of the last round: who asks for statistics waits for no disk
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if not isinstance(store, SqliteStore):
@@ -118,6 +122,8 @@ class Keeper:
             try:
                 if self._closed.is_set():
                     return
+                with contextlib.suppress(OSError):
+                    self._disk_bytes = self.store.disk_bytes()
                 if self.books is None:
                     self._succeed()
                 if self.books is not None:
@@ -163,6 +169,8 @@ class Keeper:
             "entries": totals.entries,
             "bytes": totals.size,
             "capacity": self.store.capacity,
+            "budget": self.store.budget,
+            "disk_bytes": self._disk_bytes,
             "owner": books is not None,
             "store": dict(self.store.counters()),
         }
@@ -172,9 +180,25 @@ class Keeper:
                     "policy": books.name,
                     "ids": len(books.ids),
                     "oracle_calls": books.policy.oracle_calls,
+                    "oracle_seconds": books.oracle_seconds,
                     "shadows": books.shadows.spent(),
                 }
         return found
+
+    def kept(self) -> Kept:
+        """All that is kept: by the books, or as the owner has left it in the file."""
+        if self.books is not None:
+            return self.books.kept()
+        assert isinstance(self.store, SqliteStore)
+        return kept_in(self.store)
+
+    def entry(self, key: bytes) -> tuple[Kept, Entry] | None:
+        """One answer with its bytes, and what is known of it. Nobody's request: the policy does not count it."""
+        entry = self.store.get(key)
+        if entry is None:
+            return None
+        kept = kept_of([entry.head], {}) if self.books is None else self.books.kept(key)
+        return (kept, entry) if kept.keys else None
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
         """Remove what meets every condition given."""

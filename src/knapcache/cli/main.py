@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from knapcache.cli import experiment, inspect, plan, policies, purge, replay, serve
+from knapcache.cli import demo, experiment, inspect, plan, policies, purge, replay, serve
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -37,6 +37,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     inspect.add(commands)
     purge.add(commands)
     serve.add(commands)
+    demo.add(commands, with_options="demo" in argv)
     return parser
 
 

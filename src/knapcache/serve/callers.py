@@ -63,12 +63,15 @@ class Callers:
         # have to know keys whose digests begin alike to learn from it.
         self._tenants: dict[str, tuple[Caller, bool]] = {}
         self._names = {self._namespace("anonymous"): "anonymous", self._everyone: "everyone"}
+        self._namespaces = {name: namespace for namespace, name in self._names.items()}
         self._quotas: dict[str, int] = {}
         for tenant in settings.tenants:
             namespace = (
                 self._namespace("group", tenant.group) if tenant.group else self._namespace("tenant", tenant.name)
             )
             self._names[namespace] = tenant.group or tenant.name
+            self._namespaces.setdefault(tenant.group or tenant.name, namespace)
+            self._namespaces[tenant.name] = namespace  # rather than a group of that name
             if tenant.quota is not None:
                 self._quotas[namespace] = tenant.quota
             for digest in tenant.keys:
@@ -85,6 +88,10 @@ class Callers:
     def name_of(self, namespace: str) -> str:
         """For people: whose answers these are."""
         return self._names.get(namespace) or f"caller-{namespace[:8]}"
+
+    def namespace_of(self, name: str) -> str | None:
+        """Whose answers are meant by a tenant's name, or a group's; None for callers that the settings do not name."""
+        return self._namespaces.get(name)
 
     def quotas(self) -> dict[str, int]:
         """Most bytes, by namespace."""

@@ -179,11 +179,8 @@ class Call:
     async def send(self, content: bytes) -> Response:
         """Send it upstream."""
         request, upstream = self.request, self.upstream
-        path = upstream.path(request.path)
-        if request.query:
-            path = f"{path}?{request.query.decode('latin-1')}"
         headers = upstream.outgoing(list(request.headers.items()), self.caller.key is not None)
-        return await upstream.call(path, headers, content)
+        return await upstream.call(upstream.path(request.target), headers, content)
 
     async def give(self, found: Given | Live | None) -> None:
         """Give the caller what was found."""

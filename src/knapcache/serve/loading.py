@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput
+from knapcache.serve.forms import room, seconds
 from knapcache.serve.problems import near
 from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
 
@@ -144,6 +145,34 @@ def _with_source(line: str, sources: Mapping[str, str], config: Path | None) -> 
     where = {"file": str(config), "environment": PREFIX + name.upper(), "flag": "the command line"}
     source = sources.get(name, "default")
     return line if source == "default" else f"{line} (from {where[source]})"
+
+
+def markdown(model: type[BaseModel] = Settings) -> str:
+    """The table of docs/operations.md, which a test compares with this one."""
+    lines = ["| setting | default | what it is for |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def _default(field: FieldInfo) -> str:
+    """A default, the same on every machine."""
+    value = field.get_default()
+    may_be_none = type(None) in getattr(field.annotation, "__args__", ())
+    if field.is_required() or field.default_factory is not None or (value is None and not may_be_none):
+        return ""  # there is none, or the right column says what it depends on
+    if value is None or value in ((), {}):
+        return "none"
+    form = next((how.func for how in field.metadata if isinstance(how, BeforeValidator)), None)
+    if form is room:
+        text = f"{value // 10**6}MB" if value % 10**6 == 0 else f"{value >> 10}KiB"
+    elif form is seconds:
+        text = f"{value:g}s"
+    elif isinstance(value, tuple):
+        text = ", ".join(value)
+    else:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text}`"
 
 
 class _Environment(EnvSettingsSource):

@@ -35,9 +35,7 @@ class Passing:
         if caller is None:
             raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
         upstream, content, model = await self._whose(request)
-        path = upstream.path(request.path)
-        if request.query:
-            path = f"{path}?{request.query.decode('latin-1')}"
+        path = upstream.path(request.target)
         headers = upstream.outgoing(list(request.headers.items()), caller.key is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]

@@ -16,7 +16,7 @@ then there is room for the packing, and s behind it for the next requests.csv.
 Nothing here may leave a folder that the lab cannot read, whenever the process dies. A file gets its name when its first
 line is whole (requests.csv) or its last (a part). A part that is there both packed and plain is read once. Lines are
 written whole, but a kill can still cut the last one off, where a write crosses a page: it then has too few fields, the
-lab leaves it out, and the next start takes it off. `how` stands last, because a cut inside the last field cannot be seen.
+lab leaves it out, and the next start takes it off. `how` stands last, as a cut inside the last field cannot be seen.
 Rejected: sync after each write, since only a power cut would make a difference, and that may cost a tail.
 
 One process writes to a folder.

@@ -76,7 +76,10 @@ class Settings(BaseSettings):
     # Where it listens and where its files are.
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0: any free one")
-    path: Path = Field(default_factory=lambda: Path(user_data_dir("knapcache")), description="data directory")
+    path: Path = Field(
+        default_factory=lambda: Path(user_data_dir("knapcache")),
+        description="data directory; default: the user's own for knapcache",
+    )
     workers: int = Field(1, ge=1, le=64, description="processes; one of them decides and writes")
     grace: Seconds = Field(30.0, description="time for open requests when it is told to stop")
 

@@ -94,6 +94,10 @@ class Store(Protocol):
     """A store, as caches see it."""
 
     @property
+    def budget(self) -> int:
+        """Bytes for all that the store keeps, whatever it is for."""
+
+    @property
     def capacity(self) -> int:
         """Room for entries: the capacity of the policy above."""
 
@@ -138,6 +142,9 @@ class Store(Protocol):
 
     def totals(self) -> Totals:
         """The books, as of the last change kept."""
+
+    def disk_bytes(self) -> int:
+        """What lies on disk now; never above the budget."""
 
     def counters(self) -> Mapping[str, int]:
         """What went wrong since the store was opened, by kind."""

@@ -159,6 +159,10 @@ class MemoryStore:
         with self._lock:
             return Totals(len(self._entries), self._size)
 
+    def disk_bytes(self) -> int:
+        """Nothing ever lies there."""
+        return 0
+
     def counters(self) -> Mapping[str, int]:
         """What went wrong so far."""
         return {"refused": self._refused}

@@ -97,6 +97,11 @@ class SqliteStore:
     # What callers ask before they put.
 
     @property
+    def budget(self) -> int:
+        """Bytes for everything on disk."""
+        return self.layout.budget
+
+    @property
     def capacity(self) -> int:
         """Room for entries."""
         return self.layout.capacity

@@ -116,8 +116,9 @@ def test_several_files_are_one_trace(tmp_path: Path) -> None:
     write(tmp_path / ".log.csv.part", b"half of")
     (tmp_path / "inner").mkdir()
     told: list[tuple[int, int]] = []
-    for given in ([first, second, last], tmp_path, [tmp_path], [first, str(last)]):
-        trace = read_trace(given, progress=lambda done, total: told.append((done, total)))
+    meanings: list[Path | list[str | Path]] = [[first, second, last], tmp_path, [tmp_path], [first, str(last)]]
+    for meant in meanings:
+        trace = read_trace(meant, progress=lambda done, total: told.append((done, total)))
         assert trace.names == ["a", "b", "c"]
         assert trace.keys.tolist() == [0, 1, 2, 0]
         assert trace.times is not None
