@@ -1,6 +1,7 @@
-"""The admin API as the dashboard sees it, with numbers that a test sets and moves: real HTTP on loopback, no cache behind.
+"""The admin API as the dashboard sees it, with numbers that a test sets and moves: real HTTP on loopback.
 
-For states that a real cache takes days or luck to reach: a month of history, a broken upstream, a server that goes away.
+For states that a real cache takes days or luck to reach: hours of traffic, thousands of requests, a server that goes
+away and comes back. What the two must agree on is tested with the real one (test_dashboard_live.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
     total = each * (hits + misses)
     found |= {"requests": hits + misses, "hits": hits, "misses": misses}
-    found |= {"usd_spent": each * misses, "usd_saved": each * hits, "cost_spent": each * misses, "cost_saved": each * hits}
+    found |= {
+        "usd_spent": each * misses,
+        "usd_saved": each * hits,
+        "cost_spent": each * misses,
+        "cost_saved": each * hits,
+    }
     found |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
     less = each * hits
     found["would"] = {
@@ -140,24 +146,28 @@ class FakeAdmin:
         named = total["requests"] > 0
         models = [{"name": name, **part(shares[k])} for k, name in enumerate(self.models)] if named else []
         tenants = [
-            {"name": name, "namespace": f"{k:032x}", "bytes": used // 3, "quota": 50_000_000 if k == 0 else None, **part(shares[k])}
+            {"name": name, "namespace": f"{k:032x}", "bytes": used // 3, "quota": None if k else 50_000_000,
+             **part(shares[k])}
             for k, name in enumerate(self.tenants)
         ] if named else []  # fmt: skip
         more = total["would"]["none"] - total["would"]["adaptive@2x"] - total["cost_saved"]
         return {
             "now": time.time(), "started": self.started, "version": "0.1.0", "unit": self.unit,
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
-            "budget": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries), "disk_bytes": int(1.04 * used), "budget": 268_000_000},
+            "budget": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
+                       "disk_bytes": int(1.04 * used), "budget": 268_000_000},
             "today": today, "all": total, "models": models, "tenants": tenants,
             "price_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
             "doubling": {"saves": more, "per_day": more / 2},
-            "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams, "breaker": {"state": "closed", "opened": 0, "skipped": 0}},
+            "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
+                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}},
         }  # fmt: skip
 
     def history(self, span: str) -> dict[str, Any]:
         """GET /history."""
         step, most = STEPS[span]
-        now, sums = int(time.time() // step) * step, {}
+        now = int(time.time() // step) * step
+        sums: dict[int, list[dict[str, Any]]] = {}
         for at, one in self.points.items():
             sums.setdefault(at // step * step, []).append(one)
         first = max(now - step * (most - 1), min(sums, default=now))
@@ -252,7 +262,10 @@ class FakeAdmin:
                 return problem(404, "no such entry")
             if method == "DELETE":
                 return JSONResponse(self.purge({"key": key}))
-            said = {"request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}', "answer": "A knapsack."}
+            said = {
+                "request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}',
+                "answer": "A knapsack.",
+            }
             return JSONResponse(entry | (said if self.show_content else {}))
         return JSONResponse({}) if path in ("snapshot", "logout") else problem(404, "no such route")
 
@@ -276,7 +289,9 @@ class FakeAdmin:
         self.start()
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.stop()
 
 

@@ -159,9 +159,9 @@ def test_a_known_caller_costs_little() -> None:
     who, headers = callers(), bearer("k", **{"content-type": "application/json", "user-agent": "x"})
     who.admit(headers)
     best = 1.0
-    for _ in range(20):
+    for _ in range(300):  # short rounds: on a busy machine some of them are not interrupted
         start = time.perf_counter()
-        for _ in range(500):
+        for _ in range(50):
             who.admit(headers)
-        best = min(best, (time.perf_counter() - start) / 500)
+        best = min(best, (time.perf_counter() - start) / 50)
     assert best < 3e-6

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.events import Event
 from knapcache.serve.metrics import BUCKETS, HOWS, LOST, MOST_LABELS, MOST_SETS, OTHER, Metrics
 
@@ -110,6 +110,11 @@ def test_what_the_cache_says_when_it_can() -> None:
     without.listen([event()])
     assert total(without, "knapcache_requests_total") == 1
     assert "knapcache_bytes" not in samples(without)
+
+
+def test_who_may_lose_things() -> None:
+    with pytest.raises(InvalidInput, match="'telemetry' cannot lose anything: allowed are journal, request_log, spans"):
+        Metrics(dict, {"telemetry": lambda: 0})
 
 
 def test_of_a_real_cache() -> None:

@@ -159,12 +159,16 @@ class Books:
             self.apply()
             entry = self.store.get(key)
         if entry is None:
-            with self.deciding:
-                if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
-                    self._queue.append(Change(None, [key]))
-                    self.ledger.count("vanished")
-            self.apply()
+            self.vanished(key, i, serial)
         return entry
+
+    def vanished(self, key: bytes, i: int, serial: int) -> None:
+        """The answer of that serial is not where it should be."""
+        with self.deciding:
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
+                self._queue.append(Change(None, [key]))
+                self.ledger.count("vanished")
+        self.apply()
 
     def seen(self, key: bytes, i: int, size: int, cost: float) -> None:
         """A request was answered without a call: for the shadows."""
@@ -185,11 +189,16 @@ class Books:
         return kept
 
     def _decide(self, i: int, entry: Entry) -> bool:
-        if entry.size > self.store.largest:
-            # The policy is not asked. But what lies there is older than what was just paid for.
+        too_large = entry.size > self.store.largest
+        if too_large or self.store.behind:
+            # The policy is not asked. But what lies there is older than what was just paid for. While a disk hangs such
+            # evictions are all that is queued: no more of them than there are answers.
             if self.policy.forget(i):
                 self._queue.append(Change(None, [entry.key]))
-            self.ledger.count("too_large")
+            if too_large:
+                self.ledger.count("too_large")
+            else:
+                self.ledger.count("too_slow")
             return False
         admit, evicted = self._settled(i, entry.size, entry.cost)
         keys = [self.ids.keys[victim] for victim in evicted]

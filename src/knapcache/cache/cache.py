@@ -288,16 +288,21 @@ class Cache:
         (row,) = rows_of(kept, columns(kept, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
 
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False while another owns the file."""
+        return self._keeper.books is not None
+
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
         self._keeper.tend()
 
     def stats(self) -> dict[str, Any]:
         """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
-        return {**self._ledger.report(), **self._keeper.stats()}
+        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._core.reads.breaker.stats()}
 
     def check(self) -> None:
-        """Derive every total anew; CorruptState when books and reality differ."""
+        """Derive every total anew; CorruptState when books and reality differ. Reads everything, and requests wait."""
         self._ledger.check()
         self._keeper.check()
 

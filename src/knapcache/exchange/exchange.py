@@ -28,8 +28,14 @@ from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART, Form
 from knapcache.wire.pieces import compact, read_object
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
+GATEWAYS = (
+    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
+)  # fmt: skip
+"""Where gateways look for credentials."""
 TELLING = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers that change answers."""
+ROUTING = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
+"""Headers that tell a gateway where to send a request. They may have keys in them, and are hashed."""
 REQUEST_IDS = ("x-request-id", "request-id")
 OWN = frozenset(
     ("connection", "content-encoding", "content-length", "keep-alive", "set-cookie", "trailer", "transfer-encoding")
@@ -149,6 +155,7 @@ def opened(
         return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
     more = {name: headers[name] for name in TELLING if name in headers}
+    more |= {name: hashed(headers[name].encode()) for name in ROUTING if name in headers}
     if control.namespace is not None:
         more["namespace"] = control.namespace
     stateful = any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
@@ -157,7 +164,7 @@ def opened(
 
 def credentials(headers: Mapping[str, str]) -> str | None:
     """Whose cache it is: a hash, for a namespace is written down and a key must not be."""
-    found = "\n".join(f"{name}: {headers[name]}" for name in CREDENTIALS if name in headers)
+    found = "\n".join(f"{name}: {headers[name]}" for name in (*CREDENTIALS, *GATEWAYS) if name in headers)
     return f"key-{hashed(found.encode())}" if found else None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from knapcache.errors import UpstreamFailed
 from knapcache.model import Endpoint
@@ -34,8 +34,8 @@ HOT = {f"{root}/{at.value}": at for root in ("/v1", "") for at in Endpoint}
 class App:
     """One proxy."""
 
-    def __init__(self, proxy: Proxy, rest: Any) -> None:
-        self._proxy, self._rest = proxy, rest
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
         self._hosts = None if "*" in proxy.settings.allowed_hosts else frozenset(proxy.settings.allowed_hosts)
         self._most_headers = proxy.settings.max_headers
         self._calls: Calls | None = None
@@ -57,7 +57,7 @@ class App:
             elif path in ("/healthz", "/readyz"):
                 await self._health(Incoming(scope, receive, send, started))
             else:
-                await self._rest(scope, receive, send)
+                await self._proxy.rest(scope, receive, send)
 
     async def _serve(self, request: Incoming, endpoint: Endpoint | None) -> None:
         assert self._calls is not None

@@ -179,11 +179,8 @@ class Call:
     async def send(self, content: bytes) -> Response:
         """Send it upstream."""
         request, upstream = self.request, self.upstream
-        path = upstream.path(request.path)
-        if request.query:
-            path = f"{path}?{request.query.decode('latin-1')}"
         headers = upstream.outgoing(list(request.headers.items()), self.caller.key is not None)
-        return await upstream.call(path, headers, content)
+        return await upstream.call(upstream.path(request.target), headers, content)
 
     async def give(self, found: Given | Live | None) -> None:
         """Give the caller what was found."""
@@ -258,14 +255,17 @@ class Call:
         """Write it down."""
         seconds = time.perf_counter() - self.request.started
         exchange, how = self.exchange, self.how or how
-        event = Event(
-            self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
-            self.first or seconds, exchange.stream, upstream="" if how in ("hit", "stale") else self.upstream.name,
-        )  # fmt: skip
+        key, size, cost, usd, took = "", 0, 0.0, None, 0.0
         if answer is not None:
-            usd, took, cost, _ = answer.bill
-            event = event._replace(key=answer.key, size=answer.size, cost=cost, usd=usd, took=took)
-        self._write(event)
+            key, size, (usd, took, cost, _) = answer.key, answer.size, answer.bill
+        asked = "" if how in ("hit", "stale") else self.upstream.name
+        self._write(
+            Event(
+                self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
+                self.first or seconds, exchange.stream, key, size, cost, usd, took, asked,
+                self.request.headers.get("traceparent", ""),
+            )
+        )  # fmt: skip
 
 
 def ours(headers: Pairs) -> Pairs:

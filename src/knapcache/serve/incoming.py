@@ -35,7 +35,7 @@ class Left(Exception):  # noqa: N818 - never leaves the package
 class Incoming:
     """One request."""
 
-    __slots__ = ("_receive", "_send", "headers", "method", "path", "query", "sent", "started")
+    __slots__ = ("_receive", "_send", "headers", "method", "path", "query", "sent", "spelled", "started")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._receive, self._send = receive, send
@@ -44,10 +44,18 @@ class Incoming:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
+        self.spelled: bytes | None = scope.get("raw_path")
+        """The path as it came; %2F is no slash."""
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         """By lower-case names, as ASGI has them; of several of one name the last."""
         self.sent = False
         """The answer has begun."""
+
+    @property
+    def target(self) -> str:
+        """Path and query as they came."""
+        path = self.spelled.decode("latin-1") if self.spelled else self.path
+        return f"{path}?{self.query.decode('latin-1')}" if self.query else path
 
     async def body(self, most: int, most_unpacked: int) -> bytes:
         """All of it, unpacked; Refused where it is too much."""

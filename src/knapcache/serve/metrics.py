@@ -24,7 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.events import Event
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
@@ -94,6 +94,8 @@ class Metrics(Collector):
         self, cache_stats: Callable[[], Mapping[str, Any]], lost: Mapping[str, Callable[[], int]] | None = None
     ) -> None:
         """`lost`: who can lose things (names as in LOST), and how to ask how many it has lost."""
+        if unknown := sorted(set(lost or {}) - set(LOST)):  # now, not when somebody scrapes
+            raise InvalidInput(f"{unknown[0]!r} cannot lose anything: allowed are {', '.join(LOST)}")
         self._cache_stats = cache_stats
         self._lost = dict(lost or {})
         self._models, self._tenants, self._endpoints = Names(), Names(), Names()

@@ -35,9 +35,7 @@ class Passing:
         if caller is None:
             raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
         upstream, content, model = await self._whose(request)
-        path = upstream.path(request.path)
-        if request.query:
-            path = f"{path}?{request.query.decode('latin-1')}"
+        path = upstream.path(request.target)
         headers = upstream.outgoing(list(request.headers.items()), caller.key is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
@@ -54,7 +52,7 @@ class Passing:
         seconds = time.perf_counter() - request.started
         stream = response.headers.get("content-type", "").startswith("text/event-stream")
         told = (began, "", model, caller.name, "pass", response.status, seconds, first, stream)
-        self._write(Event(*told, upstream=upstream.name))
+        self._write(Event(*told, upstream=upstream.name, trace=request.headers.get("traceparent", "")))
 
     async def _whose(self, request: Incoming) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """The upstream, what is left of the body to send, and the model, where it is known."""

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from knapcache.cache import Answer, Cache
 from knapcache.cache.values import Question
-from knapcache.exchange.exchange import TELLING, Exchange
+from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
 from knapcache.model import Endpoint
 from knapcache.serve.upstream import Upstream
 from knapcache.wire.asking import SPEAKING, Control
 
-SPECIAL = frozenset((*SPEAKING, *TELLING, "content-encoding"))
+SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))
 """Headers that change the answer, or what is wanted of the cache."""
 ROOM = 32 << 20
 LONGEST = 64 << 10

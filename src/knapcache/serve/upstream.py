@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import aiohttp
 from multidict import CIMultiDict
+from yarl import URL
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
+from knapcache.serve.local import HEADERS
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings
@@ -154,11 +156,11 @@ class Upstream:
     ) -> Response:
         """Send it, and wait for the head of the response. raw: the body is passed on as it is packed."""
         self.calls += 1
-        base = self.settings.url if self._local is None else await self._local.ready()
         try:
+            base = self.settings.url if self._local is None else await self._local.ready()
             response = await self._session.request(
                 method,
-                base.rstrip("/") + path,
+                URL(base.rstrip("/") + path, encoded=True),  # as it was spelled
                 data=content,
                 headers=CIMultiDict(headers),
                 allow_redirects=False,
@@ -194,6 +196,8 @@ class Upstream:
             and (name not in CREDENTIALS or (own_key and key is None))
             and name not in settings.headers
         ]
+        if self._local is not None:
+            passed += HEADERS.items()
         if key is not None:
             passed.append(("x-api-key", key) if settings.kind == "anthropic" else ("authorization", f"Bearer {key}"))
         return [*passed, *settings.headers.items()]

@@ -213,12 +213,19 @@ class Ownership:
 
     # Locks of this kind are the process's: a second one in the same process would be granted, and closing any
     # descriptor of the file would drop the first. So owners within the process are counted here.
-    _owned: set[Path] = set()  # noqa: RUF012 - shared on purpose
+    _owned: dict[Path, Ownership] = {}  # noqa: RUF012 - shared on purpose
 
     def __init__(self, path: Path) -> None:
         self._path = Path(f"{path.resolve()}.lock")
-        if self._path in self._owned:
+        if self._owned.setdefault(self._path, self) is not self:  # one step: threads may open at the same time
             raise NotOwner(f"{path} is open in this process already")
+        try:
+            self._take(path)
+        except BaseException:
+            del self._owned[self._path]
+            raise
+
+    def _take(self, path: Path) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -227,7 +234,6 @@ class Ownership:
             owner = os.read(self._descriptor, 20).decode(errors="replace").strip() or "unknown"
             os.close(self._descriptor)
             raise NotOwner(f"{path} belongs to process {owner}") from None
-        self._owned.add(self._path)
         # For people: the lock is what counts. A full disk is no reason not to own.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
@@ -240,7 +246,7 @@ class Ownership:
 
     def release(self) -> None:
         """Another process may own it now."""
-        self._owned.discard(self._path)
+        self._owned.pop(self._path, None)
         os.close(self._descriptor)
 
 

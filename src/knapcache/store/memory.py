@@ -78,8 +78,17 @@ class MemoryStore:
         return entry
 
     def at_hand(self, key: bytes) -> Entry | None:
-        """The same: everything is."""
+        """Everything is."""
         return self.get(key)
+
+    def read(self, key: bytes) -> Entry | None:
+        """There is no other place."""
+        return self.get(key)
+
+    @property
+    def behind(self) -> bool:
+        """Nothing ever waits here."""
+        return False
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None

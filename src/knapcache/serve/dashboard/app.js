@@ -103,7 +103,7 @@ async function enter(token) {
   try {
     await api.login(token);
   } catch (error) {
-    askForToken(error instanceof api.Away ? `Not now: ${error.message}.` : "That is not the admin token.");
+    askForToken(error instanceof api.Unknown ? "That is not the admin token." : `Not now: ${error.message}.`);
     return;
   }
   at("token").value = "";
@@ -162,17 +162,22 @@ window.addEventListener("hashchange", () => {
 });
 listen(actions);
 
-// Which section is on the screen.
-const links = new Map([...document.querySelectorAll(".sections a")].map((link) => [link.hash.slice(1), link]));
-const watching = new IntersectionObserver((seen) => {
-  for (const { target, isIntersecting } of seen) {
-    if (!isIntersecting) continue;
-    for (const [id, link] of links) {
-      if (id === target.id) link.setAttribute("aria-current", "location");
-      else link.removeAttribute("aria-current");
-    }
+// Which section is looked at: the one that was jumped to while it is on the screen; else the last that has come up to the
+// upper half, and at the end of the page the last of all.
+const links = [...document.querySelectorAll(".sections a")];
+function mark() {
+  const end = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+  const passed = links.filter((link) => at(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
+  const jumped = links.find((link) => at(link.hash.slice(1)) === document.activeElement);
+  const top = jumped && document.activeElement.getBoundingClientRect().top;
+  const here = jumped && top >= 0 && top < innerHeight * 0.9 ? jumped : end && scrollY > 0 ? links.at(-1) : (scrollY > 8 && passed.at(-1)) || links[0];
+  for (const link of links) {
+    if (link === here) link.setAttribute("aria-current", "location");
+    else link.removeAttribute("aria-current");
   }
-}, { rootMargin: "-30% 0px -65% 0px" });
-for (const id of links.keys()) watching.observe(at(id));
+}
+document.addEventListener("scroll", mark, { passive: true });
+document.addEventListener("focusin", mark);
+mark();
 
 start();

@@ -11,6 +11,14 @@ import { amounts, grouped, times } from "./scale.js";
 const HEIGHT = 264, TOP = 12, BOTTOM = 26;
 const MOST = 160; // steps drawn; more would be finer than the screen
 
+const LEAST = 15; // and at least so many, where the past is empty
+
+/** Without the time before the first request, which says nothing. */
+function begun(points) {
+  const first = points.findIndex((point) => point.requests > 0);
+  return points.slice(Math.max(0, Math.min(first < 0 ? 0 : first - 1, points.length - LEAST)));
+}
+
 const line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 export class SpendChart {
@@ -51,7 +59,7 @@ export class SpendChart {
   #draw() {
     const { points, step, adding, unit, now } = this.#data;
     let paid = 0, gone = 0;
-    const groups = grouped(points, step, MOST);
+    const groups = grouped(begun(points), step, MOST);
     this.#step = groups.length ? groups.at(-1).end - groups.at(-1).start : step;
     this.#marks = groups.map(({ start, end, rows }) => {
       const row = sum(rows);

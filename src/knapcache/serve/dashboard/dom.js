@@ -35,7 +35,7 @@ export function rows(body, fresh) {
   if (key) body.querySelector(`[data-key="${CSS.escape(key)}"]`)?.querySelector("button, a")?.focus({ preventScroll: true });
 }
 
-/** A group of choices, one of which holds; arrow keys move, as in every radio group. */
+/** A group of choices, one of which holds; arrow keys move, as in every radio group. Returns how to set it. */
 export function choices(root, options, chosen, pick) {
   const buttons = options.map(([value, label]) =>
     h("button", { type: "button", role: "radio", data: { value }, on: { click: () => choose(value) } }, label));
@@ -57,4 +57,5 @@ export function choices(root, options, chosen, pick) {
   });
   root.replaceChildren(...buttons);
   choose(chosen, true);
+  return (value) => choose(value, true);
 }

@@ -2,13 +2,18 @@
 
 import * as api from "./api.js";
 import { at, h } from "./dom.js";
-import { age, amount, bytes, digits, moment } from "./format.js";
+import { age, amount, bytes, digits, moment, often, rate } from "./format.js";
 import { closesOutside, confirm, copyable, toast } from "./notes.js";
 
-/** JSON in lines, anything else as it is. */
+const FULL = 0.9; // of the budget: from here on answers have to leave for others
+
+/** JSON in lines, anything else as it is. What was asked is kept with its endpoint and namespace before it, as
+ *  `length:text,` each; the reader wants the request. */
 function pretty(text) {
+  let rest = text;
+  for (let found; (found = /^(\d+):/.exec(rest)); ) rest = rest.slice(found[0].length + Number(found[1]) + 1);
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    return JSON.stringify(JSON.parse(rest), null, 2);
   } catch {
     return text;
   }
@@ -17,16 +22,16 @@ function pretty(text) {
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 
 /** The sentence that says why. */
-export function because(density, price, unit) {
+export function because(density, price, unit, full) {
   const own = amount(1e6 * density, unit);
-  if (!(price > 0)) return `It has earned ${own} for each megabyte it takes. There is still room for everything, so all is kept.`;
+  if (!full || !(price > 0)) return `It has earned ${own} for each megabyte it takes. There is still room, so all is kept.`;
   const times = (1e6 * density) / price;
   if (times < 1) return `It has earned ${own} for each megabyte it takes, less than the ${amount(price, unit)} that room is worth: it goes when room is needed.`;
   return `It has earned ${own} for each megabyte it takes, ${digits(Number(times.toPrecision(2)))} times the ${amount(price, unit)} that room is worth: it stays.`;
 }
 
 export class Drawer {
-  #dialog = at("drawer"); #entries; #unit = "usd"; #price = 0;
+  #dialog = at("drawer"); #entries; #unit = "usd"; #price = 0; #full = false;
 
   /** entries: the table, which is told when one is removed. */
   constructor(entries) {
@@ -37,6 +42,7 @@ export class Drawer {
   update(summary) {
     this.#unit = summary.unit;
     this.#price = summary.price_per_mb;
+    this.#full = summary.budget.bytes > FULL * summary.budget.capacity;
   }
 
   async open(key) {
@@ -54,14 +60,14 @@ export class Drawer {
       h("div", { class: "sheet" },
         h("h3", {}, "Why it is kept"),
         h("p", { class: "sum" },
-          h("span", {}, h("b", {}, digits(Number(row.requests.toPrecision(3)))), h("small", {}, "requests")), h("i", {}, "×"),
+          h("span", {}, h("b", {}, often(row.requests)), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
           h("span", {}, h("b", {}, amount(row.cost, unit)), h("small", {}, "cost")), h("i", {}, "="),
           h("span", { class: "result" }, h("b", {}, amount(row.value, unit)), h("small", {}, "value"))),
         this.#scale(1e6 * row.density),
-        h("p", { class: "sub" }, because(row.density, this.#price, unit)),
+        h("p", { class: "sub" }, because(row.density, this.#price, unit, this.#full)),
         h("dl", { class: "facts" },
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
-          fact("Rate", `${digits(Number(row.per_day.toPrecision(3)))} a day`),
+          fact("Rate", rate(row) === "–" ? "too new to say" : `${rate(row)} a day`),
           fact("Cost", [row.usd != null && amount(row.usd, "usd"), row.seconds != null && amount(row.seconds, "seconds")].filter(Boolean).join(" and ") || "–"),
           fact("Age", `${age(row.age)}, since ${moment(Date.now() / 1000 - row.age)}`),
           fact("Expires", row.expires_in == null ? "never" : row.expires_in <= 0 ? "now" : `in ${age(row.expires_in)}`),
@@ -88,7 +94,7 @@ export class Drawer {
 
   async #remove(row) {
     const sure = await confirm("Purge this answer?", h("p", { class: "sub" },
-      `It costs ${amount(row.cost, this.#unit)} when it is asked for again, ${digits(Number(row.per_day.toPrecision(2)))} times a day so far.`), "Purge");
+      `It costs ${amount(row.cost, this.#unit)} when it is asked for again. So far it was asked for ${often(row.requests)} times.`), "Purge");
     if (sure && (await this.#entries.remove(() => api.change("DELETE", `/entries/${row.key}`)))) this.#dialog.close();
   }
 }

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { at, h, put, rows } from "./dom.js";
-import { age, amount, bytes, count, digits } from "./format.js";
+import { age, amount, bytes, count, often, rate } from "./format.js";
 import { confirm, toast } from "./notes.js";
 
 const PAGE = 20;
@@ -14,8 +14,8 @@ const COLUMNS = [
   ["tenant", "Tenant", null, (row) => row.tenant || "–", "spare"],
   ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
   ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "spare"],
-  ["requests", "Requests", "requests", (row) => digits(Number(row.requests.toPrecision(3)))],
-  ["per_day", "Per day", "per_day", (row) => digits(Number(row.per_day.toPrecision(3))), "spare"],
+  ["requests", "Requests", "requests", (row) => often(row.requests)],
+  ["per_day", "Per day", "per_day", rate, "spare"],
   ["cost", "Cost", "cost", (row, unit) => amount(row.cost, unit)],
   ["size", "Size", "size", (row) => bytes(row.size)],
   ["age", "Age", "age", (row) => age(row.age)],
@@ -145,21 +145,19 @@ export class Entries {
     to.focus();
   }
 
-  /** What the purge button would remove: the chosen model or tenant, by itself. */
+  /** What the purge button would remove: the chosen model and tenant. A search narrows what is seen, not what goes. */
   #scope() {
-    for (const which of ["model", "tenant"]) {
-      const name = at(`by-${which}`).value;
-      const other = at(which === "model" ? "by-tenant" : "by-model").value;
-      if (name && !other && !at("search").value.trim()) return { which, name };
-    }
-    return null;
+    const what = {};
+    for (const which of ["model", "tenant"]) if (at(`by-${which}`).value) what[which] = at(`by-${which}`).value;
+    const name = Object.values(what).join(" of ");
+    return name && !at("search").value.trim() ? { what, name } : null;
   }
 
   async #purge() {
     const scope = this.#scope();
     const olders = [["2592000", "30 days"], ["604800", "a week"], ["86400", "a day"], ["3600", "an hour"]]; // the mildest first
     const pick = h("select", { "aria-label": "What to remove" },
-      scope && h("option", { value: "scope" }, `All of the ${scope.which} ${scope.name}`),
+      scope && h("option", { value: "scope" }, `All of ${scope.name}`),
       olders.map(([seconds, words]) => h("option", { value: seconds }, `Everything older than ${words}`)),
       h("option", { value: "all" }, "Everything"));
     const size = scope ? `${count(this.#shown.total)} ${this.#shown.total === 1 ? "answer is" : "answers are"} shown. ` : "";
@@ -167,7 +165,7 @@ export class Entries {
       h("p", { class: "sub" }, `${size}What is removed has to be paid for again when somebody asks. It cannot be brought back.`),
       h("label", { class: "field" }, pick)], "Purge");
     if (!sure) return;
-    const what = pick.value === "scope" ? { [scope.which]: scope.name } : pick.value === "all" ? { all: true } : { older_than: Number(pick.value) };
+    const what = pick.value === "scope" ? scope.what : pick.value === "all" ? { all: true } : { older_than: Number(pick.value) };
     await this.remove(() => api.change("POST", "/purge", what));
   }
 

@@ -78,6 +78,12 @@ export function age(seconds) {
   return `${Math.floor(value / 86400)} d`;
 }
 
+/** How often: counts that fade with time are no whole numbers. */
+export const often = (times) => digits(times >= 10 ? Math.round(times) : times >= 1 ? Number(times.toFixed(1)) : Number(times.toPrecision(1)));
+
+/** Requests a day of a kept answer; of a new one nobody can say. */
+export const rate = (row) => (row.age < 600 ? "–" : often(row.per_day));
+
 const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const dayForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });

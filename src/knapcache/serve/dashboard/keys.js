@@ -31,7 +31,7 @@ export function help(logout) {
 
 /** actions: {help, pause, theme, connect}. */
 export function listen(actions) {
-  let led = 0; // when g was pressed
+  let led = -Infinity; // when g was pressed
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
     if (event.key === "Escape" && typing && !document.querySelector("dialog[open]")) {
@@ -40,7 +40,7 @@ export function listen(actions) {
     }
     if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector("dialog[open]")) return;
     const after = performance.now() - led < SOON;
-    led = 0;
+    led = -Infinity;
     const place = after ? PLACES[event.key] : Object.values(PLACES)[Number(event.key) - 1];
     if (place) go(place);
     else if (after) return;

@@ -3,7 +3,7 @@
 // Invariant: at most KEPT rows are remembered and SHOWN are drawn, however long the page stays open.
 
 import { at, h, put } from "./dom.js";
-import { amount, clock, count, time, usd } from "./format.js";
+import { amount, clock, count, time } from "./format.js";
 
 export const KEPT = 500, SHOWN = 100;
 
@@ -99,8 +99,8 @@ export class Live {
 
   #line(row, fresh = false) {
     const saved = SERVED.includes(row.how);
-    const value = this.#unit === "usd" ? row.usd : row.cost ?? null;
-    const text = value == null ? (this.#unit !== "usd" || row.usd == null ? "–" : usd(row.usd)) : `${saved ? "+" : ""}${amount(value, this.#unit)}`;
+    const value = KIND[row.how] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
+    const text = value == null ? "–" : `${saved ? "+" : ""}${amount(value, this.#unit)}`;
     const cells = {
       time: clock(row.time), model: row.model || "–", tenant: row.tenant || "–", endpoint: row.endpoint || "–", status: String(row.status),
       first: row.first == null ? "–" : time(row.first), seconds: time(row.seconds), worth: text,
@@ -109,7 +109,7 @@ export class Live {
     if (row.key && (saved || row.how === "miss")) {
       cells.model = h("button", { type: "button", class: "link", "aria-haspopup": "dialog", on: { click: () => this.#open(row.key) } }, cells.model);
     }
-    return h("tr", { class: `${fresh ? "fresh " : ""}${saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
+    return h("tr", { data: { serial: row.serial }, class: `${fresh ? "fresh " : ""}${saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
       h("td", { class: `${name} ${SPARE.has(name) ? "spare" : ""} ${name === "status" && row.status >= 400 ? "wrong" : ""}` }, cells[name])));
   }
 }

@@ -33,7 +33,7 @@ export function panel(title, ...body) {
   dialog.replaceChildren(
     h("header", { class: "head" }, h("h2", { id: "panel-title" }, title),
       h("button", { type: "button", class: "quiet icon", "aria-label": "Close", on: { click: () => dialog.close() } }, "✕")),
-    ...body);
+    ...body.flat());
   if (!dialog.open) dialog.showModal();
 }
 

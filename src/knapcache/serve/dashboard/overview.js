@@ -1,16 +1,17 @@
 // The first screen: what was saved, what it would have been otherwise, and what more room would bring.
 
 import { at, choices, h, put } from "./dom.js";
-import { amount, bytes, count, day, noun, percent, time, usd } from "./format.js";
+import { amount, bytes, count, day, minute, noun, percent, time, usd } from "./format.js";
 import { SpendChart } from "./charts.js";
 import { answered, rateByCost, rateByRequests, rivals, served, sum, without } from "./rows.js";
 
+const HOUR = 3600; // after less, a rate per day is a guess
 const SPANS = [["hour", "Hour"], ["day", "Day"], ["month", "Month"], ["all", "All"]];
 const IN_WORDS = { hour: "last hour", day: "last day", month: "last month", all: "in all" };
 
 export class Overview {
   #chart = new SpendChart(at("chart"));
-  #span = "day"; #adding = "total"; #history = null; #summary = null;
+  #span = "day"; #adding = "total"; #history = null; #summary = null; #spans;
 
   /** changed: called when another span was picked, which has to be fetched. */
   constructor(changed) {
@@ -18,7 +19,7 @@ export class Overview {
       this.#adding = value;
       this.#draw();
     });
-    choices(at("span"), SPANS, this.#span, (value) => {
+    this.#spans = choices(at("span"), SPANS, this.#span, (value) => {
       this.#span = value;
       changed();
     });
@@ -28,13 +29,17 @@ export class Overview {
     return this.#span;
   }
 
-  /** A new summary has come. */
+  /** A new summary has come. The first decides the span: a young history looks best from near. */
   update(summary) {
+    if (!this.#summary && summary.now - (summary.since ?? summary.started) < 2 * HOUR) {
+      this.#span = "hour";
+      this.#spans("hour");
+    }
     this.#summary = summary;
     const { today, all, unit, budget, doubling } = summary;
     put("saved-today", amount(today.cost_saved, unit));
     put("saved-all", amount(all.cost_saved, unit));
-    put("saved-since", summary.since ? ` since ${day(summary.since)}` : "");
+    put("saved-since", !summary.since ? "" : ` since ${summary.now - summary.since < 24 * HOUR ? minute(summary.since) : day(summary.since)}`);
     // The other measure, by itself and named: dollars and seconds are never added up.
     put("saved-other", unit === "usd" ? `and ${time(today.seconds_saved)} of waiting today` : `and ${usd(today.usd_saved)} today`);
     document.title = all.requests ? `${amount(today.cost_saved, unit)} saved today · knapcache` : "knapcache";
@@ -55,13 +60,13 @@ export class Overview {
     put("room-sub", `${count(budget.entries)} ${budget.entries === 1 ? "answer" : "answers"}${budget.disk_bytes ? ` · ${bytes(budget.disk_bytes)} on disk` : ""}`);
 
     put("price", amount(summary.price_per_mb, unit));
-    put("doubling", this.#moreRoom(doubling, unit));
+    put("doubling", this.#moreRoom(doubling, unit, summary.now - (summary.since ?? summary.started)));
   }
 
-  #moreRoom(doubling, unit) {
-    if (doubling?.saves == null) return "";
+  #moreRoom(doubling, unit, watched) {
+    if (doubling?.saves == null || !this.#summary.all.requests) return "";
     if (doubling.saves <= 0) return "Twice the room would have saved no more.";
-    const daily = doubling.per_day > 0 ? `, ${amount(doubling.per_day, unit)} a day` : "";
+    const daily = watched >= HOUR && doubling.per_day > 0 ? `, ${amount(doubling.per_day, unit)} a day` : "";
     return `Twice the room would have saved ${amount(doubling.saves, unit)} more${daily}.`;
   }
 

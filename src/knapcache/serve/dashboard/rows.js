@@ -4,8 +4,7 @@
 //     without  = cost_spent + cost_saved                   what the same answers cost without a cache
 //     saved by X = would.none − would.X                    X: another policy on the same requests, with its own cache
 //
-// `would` counts only requests that could be kept. Those that could not cost everybody the same, so differences of
-// `would` may be set beside cost_saved, but would.none − cost_spent may not: it would charge us alone for them.
+// What no cache could have answered cost everybody the same: it is in every `would`, and in no difference of two.
 
 const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved"];
 

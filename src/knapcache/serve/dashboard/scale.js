@@ -13,7 +13,7 @@ export function nice(least) {
 }
 
 /** Ticks from 0 to at least `most`: [{value, text}], about `wanted` of them, in the unit of the page. */
-export function amounts(most, unit, wanted = 4) {
+export function amounts(most, unit, wanted = 5) {
   const top = most > 0 ? most : unit === "usd" ? 0.01 : 1;
   // Hours are counted in hours: ticks at 2.78 h, because that is 10,000 s, help nobody.
   const [one, name] = unit === "seconds" ? LENGTHS.find(([length]) => top >= length) ?? LENGTHS.at(-1) : [1, ""];
