@@ -86,7 +86,7 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "inspect", "plan", "policies", "purge", "replay")
+                words[0] not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
@@ -419,3 +419,24 @@ def test_the_claims_hold_in_the_committed_results() -> None:
         assert excess["adaptive", changes] <= 0.5 * excess["gdsf-cost", changes]
     best = min(r["cost_mean"] for r in rows("drift") if r["changes"] == 0 and r["policy"] != "static")
     assert row("drift", policy="adaptive", changes=0)["cost_mean"] <= 1.03 * best
+
+
+def test_numbers_and_options_of_the_local_model() -> None:
+    from knapcache.cli.main import build_parser
+    from knapcache.serve import demo, local
+
+    page, bench = text("docs/local-model.md"), json.loads(text("bench/results/local.json"))
+    for line in (
+        f"| from start to ready | {bench['load_seconds']:.2f} s |",
+        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['read']:.0f} |",
+        f"| tokens written a second, one answer at a time | {bench['written']:.0f} |",
+        f"| tokens written a second, two answers at a time, together | {bench['written_together']:.0f} |",
+        f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
+    ):
+        assert line in page, f"the table in docs/local-model.md is not the committed result: {line}"
+    assert (local.SLOTS, local.UNTOLD, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), "docs/local-model.md says so"
+    price = local.PRICES[local.NAME]
+    assert f"[prices.{local.NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
+    usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
+    for option in set(re.findall(r"--[a-z-]+", usage)):
+        assert f"`{option}`" in page or f" {option} " in page, f"docs/local-model.md does not mention {option}"

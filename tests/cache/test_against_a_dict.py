@@ -154,6 +154,9 @@ class Machine(RuleBasedStateMachine):
             assert stats["requests"] == self.requests
             assert stats["bytes"] <= stats["capacity"]
             assert stats["shadows"]["none"] >= stats["shadows"]["lru"]
+            rows = self.cache.entries(limit=1000)["rows"]
+            assert {row["tenant"] for row in rows} <= {"", "a", "b"}
+            assert sum(row["size"] for row in rows) <= stats["bytes"]  # what has expired is not listed
 
     def teardown(self) -> None:
         if hasattr(self, "cache"):

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from knapcache.cache.shadow import BATCH, Shadows
+from knapcache import Cache, InvalidInput
+from knapcache.cache.shadow import BATCH, Shadows, named
 from knapcache.policy import registry
 
 NAMES = ("lru", "gdsf-cost")
@@ -36,6 +37,38 @@ def test_as_one_by_one(many: int) -> None:
     shadows.check()
     for name, policy in policies.items():
         assert shadows._policies[name].residents == policy.residents
+
+
+def test_more_room_than_ours() -> None:
+    """A name with a factor is the policy in a cache that much larger."""
+    rng = random.Random(3)
+    shadows = Shadows(("lru", "lru@2x", "lru@0.5x"), 5000, 60)
+    alone = {times: Shadows(("lru",), int(5000 * times), 60) for times in (1, 2, 0.5)}
+    for _ in range(BATCH + 100):
+        i, size, cost = rng.randrange(60), rng.randrange(1, 900), rng.random()
+        for shadow in (shadows, *alone.values()):
+            shadow.see(i, size, cost)
+    spent = shadows.spent()
+    assert [spent[name] for name in ("lru", "lru@2x", "lru@0.5x")] == [s.spent()["lru"] for s in alone.values()]
+    assert spent["lru@2x"] < spent["lru"] < spent["lru@0.5x"] < spent["none"]
+    shadows.check()
+
+
+@pytest.mark.parametrize(
+    "name", ["lru@", "lru@2", "lru@x", "lru@0x", "lru@-1x", "lru@1e3x", "lru@nanx", "lru@9999999x"]
+)
+def test_no_shadow(name: str) -> None:
+    with pytest.raises(InvalidInput, match="adaptive@2x"):
+        named(name)
+    with pytest.raises(InvalidInput, match="adaptive@2x"):
+        Cache("1MiB", cost="seconds", policy="lru", shadows=(name,))
+
+
+def test_shadows_of_no_online_policy() -> None:
+    with pytest.raises(InvalidInput, match="unknown policy 'nosuch'"):
+        named("nosuch@2x")
+    with pytest.raises(InvalidInput, match="sees the future"):
+        named("belady@2x")
 
 
 def test_none_at_all() -> None:

@@ -150,6 +150,26 @@ def test_the_body_comes_back_whole() -> None:
     assert found.body == {"model": "m", "stream": True, "temperature": 1}
 
 
+def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b'{"model": "m", "temperature": 1.0, "seed": 123456789012345678901234567890, "stream": true}'
+    body = reading.from_text(text)
+    assert type(body) is reading.Body
+    wanted = KEYER.read("chat/completions", text)
+    for reader in ("read_text", "plain"):
+        monkeypatch.setattr(f"knapcache.match.canonical.{reader}", None)
+    found = KEYER.read("chat/completions", body)
+    assert found.keys == wanted.keys
+    assert found.body is body
+    assert set(body) == {"model", "temperature", "seed", "stream"}
+
+
+def test_a_dict_with_the_fields_of_a_body_is_read_like_any_other() -> None:
+    body = reading.from_text(b'{"model": "m", "input": "a"}')
+    for like in ({**body, "x": float("nan")}, dict(body, x={1: 2})):
+        with pytest.raises(Uncacheable):
+            KEYER.read("chat/completions", like)
+
+
 # Embeddings.
 
 

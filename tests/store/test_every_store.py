@@ -57,7 +57,16 @@ class Uncounted(MemoryStore):
         return self._entries.pop(key, None) is not None
 
 
-@pytest.mark.parametrize(("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced")])
+class Blind(MemoryStore):
+    """Does not know what it has."""
+
+    def at_hand(self, _key: bytes) -> Entry | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced"), (Blind, "at_hand")]
+)
 def test_the_suite_notices(broken: type[MemoryStore], check: str) -> None:
     with pytest.raises(AssertionError, match=check):
         check_store(lambda clock: broken(2 << 20, clock=clock))

@@ -23,15 +23,20 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
+import numpy as np
+
 from knapcache.cache.ids import Ids, table_size
+from knapcache.cache.index import Index, Kept
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.shadow import Shadows
+from knapcache.cache.shadow import Shadows, named
 from knapcache.cache.snapshot import State, copied, unpack
 from knapcache.errors import CorruptState, StoreError
+from knapcache.model import Decision
 from knapcache.policy import registry
 from knapcache.store.contract import Entry, Store, expired
 
@@ -84,6 +89,10 @@ class Books:
         size = ids or table_size(store.capacity)
         self.policy = registry.find(policy).build(store.capacity, size)
         self.ids = Ids(self.policy)
+        self.index = Index(size)
+        self.oracle_seconds = 0.0
+        """Spent in decisions that asked the Oracle."""
+        self._oracle_calls = self.policy.head["oracle_calls"]
         # As policy.arrive, without its checks of the argument: ids come from our own table.
         kernel = type(self.policy).arrive_kernel
         self._arrive = functools.partial(kernel, self.policy.head, self.policy.rows)
@@ -95,7 +104,7 @@ class Books:
         self.expiring = threading.Lock()
         self._queue: deque[Change] = deque()
         self._said = False
-        for name in (policy, *shadows):
+        for name in (policy, *(named(shadow)[0].name for shadow in shadows)):
             warm_up(name)
 
     def open(self, now: float) -> None:
@@ -115,6 +124,7 @@ class Books:
         for i in self.policy.residents:
             head = heads.get(self.ids.keys[i])
             if head is not None and head.size == self.policy.rows["room"][i]:
+                self.index.note(i, head)
                 del heads[head.key]  # known
             else:
                 self.policy.forget(i)
@@ -122,6 +132,7 @@ class Books:
             i = self._intern(head.key)
             self.policy.arrive(i)
             admit, evicted = self.policy.settle(i, head.size, head.cost)
+            self.index.note(i, head)
             gone += [self.ids.keys[victim] for victim in evicted if victim != i]
             gone += [] if admit else [head.key]
         self._queue.extend(Change(None, gone[k : k + AT_ONCE]) for k in range(0, len(gone), AT_ONCE))
@@ -148,12 +159,16 @@ class Books:
             self.apply()
             entry = self.store.get(key)
         if entry is None:
-            with self.deciding:
-                if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
-                    self._queue.append(Change(None, [key]))
-                    self.ledger.count("vanished")
-            self.apply()
+            self.vanished(key, i, serial)
         return entry
+
+    def vanished(self, key: bytes, i: int, serial: int) -> None:
+        """The answer of that serial is not where it should be."""
+        with self.deciding:
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
+                self._queue.append(Change(None, [key]))
+                self.ledger.count("vanished")
+        self.apply()
 
     def seen(self, key: bytes, i: int, size: int, cost: float) -> None:
         """A request was answered without a call: for the shadows."""
@@ -174,21 +189,35 @@ class Books:
         return kept
 
     def _decide(self, i: int, entry: Entry) -> bool:
-        if entry.size > self.store.largest:
-            # The policy is not asked. But what lies there is older than what was just paid for.
+        too_large = entry.size > self.store.largest
+        if too_large or self.store.behind:
+            # The policy is not asked. But what lies there is older than what was just paid for. While a disk hangs such
+            # evictions are all that is queued: no more of them than there are answers.
             if self.policy.forget(i):
                 self._queue.append(Change(None, [entry.key]))
-            self.ledger.count("too_large")
+            if too_large:
+                self.ledger.count("too_large")
+            else:
+                self.ledger.count("too_slow")
             return False
-        admit, evicted = self.policy.settle(i, entry.size, entry.cost)
+        admit, evicted = self._settled(i, entry.size, entry.cost)
         keys = [self.ids.keys[victim] for victim in evicted]
         if evicted:
             self.ledger.count("evictions", len(evicted))
         if admit:
             self.ids.serial[i] += 1
+            self.index.note(i, entry)
         if admit or keys:
             self._queue.append(Change(entry if admit else None, keys, i, self.ids.serial[i]))
         return admit
+
+    def _settled(self, i: int, size: int, cost: float) -> Decision:
+        """The policy's decision. Two looks at the clock: a decision takes a hundred times as long."""
+        calls, start = self._oracle_calls.item(), time.perf_counter()
+        decision = self.policy.settle(i, size, cost)
+        if self._oracle_calls.item() != calls:
+            self.oracle_seconds += time.perf_counter() - start
+        return decision
 
     def _intern(self, key: bytes) -> int:
         i = self.ids.find(key)
@@ -277,6 +306,17 @@ class Books:
             self._queue.append(Change(None, (), snapshot=snapshot))
         self.apply()
 
+    def kept(self, key: bytes | None = None) -> Kept:
+        """A copy of what is known of all answers, or of one."""
+        with self.deciding:
+            resident = self.policy.rows["resident"]
+            i = -1 if key is None else self.ids.find(key)
+            if key is None:
+                ids = np.flatnonzero(resident[: len(self.ids)])
+            else:
+                ids = np.array([i] if i >= 0 and resident[i] else [], np.int64)
+            return self.index.kept(self.policy, self.ids.keys, ids)
+
     def residents(self) -> set[bytes]:
         """Keys of what the policy holds."""
         return {self.ids.keys[i] for i in self.policy.residents}
@@ -299,7 +339,8 @@ class Books:
         self.shadows.check()
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
             raise CorruptState("keys and ids differ")
-        heads = {head.key: head.size for head in self.store.heads()}
+        found = {head.key: head for head in self.store.heads()}
+        heads = {key: head.size for key, head in found.items()}
         if any(self.store.counters().get(what) for what in DAMAGE):
             # What a disk has lost is noticed when it is asked for; here it is asked for all at once.
             for i in self.policy.residents:
@@ -311,3 +352,4 @@ class Books:
                 f"the policy holds {len(known)} answers of {sum(known.values())} bytes, "
                 f"the store {len(heads)} of {sum(heads.values())}; {len(heads.items() ^ known.items())} differ"
             )
+        self.index.check({self.ids.find(key): head for key, head in found.items()})

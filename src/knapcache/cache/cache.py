@@ -10,10 +10,12 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
 from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
-from knapcache.cache.functions import Functions, name_of, typed
+from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.listing import columns, page, rows_of
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -42,7 +44,7 @@ class Cache:
     prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
     rules       which fields of requests do not count (docs/keys.md)
     secret      16 to 64 bytes that keys and seals depend on
-    shadows     policies whose cost on the same requests is reported beside ours
+    shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     """
@@ -65,13 +67,15 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
     ) -> None:
-        for name in (policy, *shadows):
-            if not registry.find(name).online:
-                raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
+        if not registry.find(policy).online:
+            raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
+        for shadow in shadows:
+            named(shadow)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
         self._ledger = ledger = Ledger()
+        self._clock = clock
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
 
@@ -89,7 +93,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -119,7 +123,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -142,10 +146,29 @@ class Cache:
             self._ledger.passed("failed", "", self._tenant(namespace))
             raise
 
+    def question(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | str | dict[str, Any] | Question,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Question | None:
+        """A request with its key, which `fetch` and `at_hand` take in its place; None where it has none.
+
+        For those who are asked the same again and again: a key is made from nothing but what it is made from.
+        """
+        found = self._question(endpoint, request, namespace, context)
+        return found if isinstance(found, Question) else None
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
+        return self._core.at_hand(question)
+
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -195,7 +218,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -240,16 +263,46 @@ class Cache:
         """Remove the answer under a key, given as `Answer.key`; was there one?"""
         return self.purge(key=key) > 0
 
+    def entries(
+        self,
+        search: str = "",
+        model: str | None = None,
+        tenant: str | None = None,
+        sort: str = "value",
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """A page of what is kept: how many meet the conditions, rows, and the price of a megabyte (listing.py)."""
+        return page(
+            self._keeper.kept(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
+            descending=descending, offset=offset, limit=limit,
+        )  # fmt: skip
+
+    def entry(self, key: str | bytes) -> dict[str, Any] | None:
+        """One row of `entries`, with the `request` and the `payload` as bytes; reads the store."""
+        found = self._keeper.entry(checked_digest(key) or b"")
+        if found is None:
+            return None
+        kept, entry = found
+        (row,) = rows_of(kept, columns(kept, self._clock()), [0])
+        return {**row, "request": entry.request, "payload": entry.payload}
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False while another owns the file."""
+        return self._keeper.books is not None
+
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
         self._keeper.tend()
 
     def stats(self) -> dict[str, Any]:
         """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
-        return {**self._ledger.report(), **self._keeper.stats()}
+        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._core.reads.breaker.stats()}
 
     def check(self) -> None:
-        """Derive every total anew; CorruptState when books and reality differ."""
+        """Derive every total anew; CorruptState when books and reality differ. Reads everything, and requests wait."""
         self._ledger.check()
         self._keeper.check()
 
@@ -280,13 +333,17 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
+        if isinstance(request, Question):
+            return request
         tenant = self._namespace if namespace is None else namespace
+        # Half a character is no UTF-8: such a text has no key.
+        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
         except Uncacheable as reason:
             return reason
         model = body.get("model")

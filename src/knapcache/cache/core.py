@@ -6,7 +6,9 @@
     settle     cost by the meter, room by the store, and the policy decides; then the store acts     books.py
 
 Whatever happens to the store, requests are answered. Waiting for the network is the caller's: everything here is a
-plain call, of microseconds but for the store's reads, and `fetch_async` awaits nothing but the call and the flight.
+plain call, of microseconds but for the store's reads. `fetch` makes them itself. `fetch_async` never waits for a disk
+on the event loop: what is at hand in memory it serves at once, and others read for it (reads.py). No lock that it takes
+is ever held by somebody who waits for a disk; `check` alone holds everything up.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import orjson
 from knapcache.cache.flight import Flights
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.reads import Reads
 from knapcache.cache.values import NOTHING, Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, StoreError
 from knapcache.price import Meter
 from knapcache.price.meter import Bill
-from knapcache.store.contract import Clock, Entry
+from knapcache.store.contract import AWAY, Away, Clock, Entry
 
 
 class Landed(NamedTuple):
@@ -67,6 +70,7 @@ class Core:
         self, keeper: Keeper, meter: Meter, ledger: Ledger, ttl: float | None, wait: float, clock: Clock
     ) -> None:
         self.keeper, self.meter, self.ledger = keeper, meter, ledger
+        self.reads = Reads(keeper)
         self.flights: Flights[Landed] = Flights()
         self._ttl, self._wait, self._clock = ttl, wait, clock
         _CORES.add(self)
@@ -74,6 +78,7 @@ class Core:
     def forked(self) -> None:
         """In a child: no call of the parent's will ever land here."""
         self.flights = Flights()
+        self.reads.forked()
         self.ledger.forked()
         self.keeper.forked()
 
@@ -86,20 +91,51 @@ class Core:
         return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
 
     def _look(self, question: Question, wish: Wish) -> tuple[Answer | None, int]:
-        digest = question.key.digest
+        entry, i, serial = self._at_hand(question, wish)
+        if serial >= 0 and (entry is None or entry is AWAY):
+            books = self.keeper.books
+            digest = question.key.digest
+            entry = self.keeper.store.get(digest) if books is None else books.get(digest, i, serial)
+        return self._looked(entry, question, wish, i), i
+
+    async def _look_async(self, question: Question, wish: Wish) -> tuple[Answer | None, int]:
+        entry, i, serial = self._at_hand(question, wish)
+        if serial >= 0 and (entry is None or entry is AWAY):
+            entry = await self.reads.get(question.key.digest, i, serial)
+        return self._looked(entry, question, wish, i), i
+
+    def _at_hand(self, question: Question, wish: Wish) -> tuple[Entry | Away | None, int, int]:
+        """Count the request. What memory has; the id; the serial of what should be there, −1 where nothing should."""
         books = self.keeper.books
-        entry, i = None, -1
-        if books is None:  # another process decides; what it keeps is there to be read
-            entry = None if wish.refresh else self.keeper.store.get(digest)
-        else:
-            i, serial = books.arrive(digest)
-            if serial >= 0 and not wish.refresh:
-                entry = books.get(digest, i, serial)
-        if entry is None or not self._right(entry, question, wish):
-            return None, i
+        # Without books another process decides; what it keeps is there to be read.
+        i, serial = (-1, 0) if books is None else books.arrive(question.key.digest)
+        if serial < 0 or wish.refresh:
+            return None, i, -1
+        return self.keeper.store.at_hand(question.key.digest), i, serial
+
+    def _looked(self, entry: Entry | Away | None, question: Question, wish: Wish, i: int) -> Answer | None:
+        if entry is None or isinstance(entry, Away) or not self._right(entry, question, wish):
+            return None
+        books = self.keeper.books
         if books is not None:
-            books.seen(digest, i, entry.size, entry.cost)
-        return self._hit(entry), i
+            books.seen(question.key.digest, i, entry.size, entry.cost)
+        return self._hit(entry)
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made."""
+        books, digest = self.keeper.books, question.key.digest
+        if books is None:
+            return None
+        entry = self.keeper.store.at_hand(digest)
+        if entry is None or isinstance(entry, Away) or not self._right(entry, question, USUAL):
+            return None
+        i, serial = books.arrive(digest)
+        if serial < 0:
+            return None
+        books.seen(digest, i, entry.size, entry.cost)
+        hit = self._hit(entry)
+        self.count_hit(hit, question)
+        return hit
 
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
         if entry.request != question.key.request or entry.tenant != question.tenant:
@@ -111,12 +147,16 @@ class Core:
 
     def fetch(self, question: Question, call: Callable[[], Reply], wish: Wish) -> Answer:
         """The whole of it."""
-        found = self._begin(question, wish)
+        started, ended = time.perf_counter(), self.flights.ended
+        found = self._begun(question, wish, *self._look(question, wish), started, ended)
         return found if isinstance(found, Answer) else self._send(found, question, call, wish)
 
     def _send(self, found: Lookup, question: Question, call: Callable[[], Reply], wish: Wish) -> Answer:
         def lead() -> Landed:
-            return self._meanwhile(found, wish) or self.land(found, *timed(call))
+            landed = None
+            if self._may_be_there(found, wish):
+                landed = self._landed(self.keeper.store.get(question.key.digest), question, wish)
+            return landed or self.land(found, *timed(call))
 
         def alone() -> Landed:
             return self.land(found, *timed(call), store=False)
@@ -133,12 +173,16 @@ class Core:
 
     async def fetch_async(self, question: Question, call: Callable[[], Awaitable[Reply]], wish: Wish) -> Answer:
         """The same for coroutines."""
-        found = self._begin(question, wish)
+        started, ended = time.perf_counter(), self.flights.ended
+        found = self._begun(question, wish, *await self._look_async(question, wish), started, ended)
         if isinstance(found, Answer):
             return found
 
         async def lead() -> Landed:
-            return self._meanwhile(found, wish) or self.land(found, *await timed_async(call))
+            landed = None
+            if self._may_be_there(found, wish):
+                landed = self._landed(await self.reads.find(question.key.digest), question, wish)
+            return landed or self.land(found, *await timed_async(call), aside=True)
 
         async def alone() -> Landed:
             return self.land(found, *await timed_async(call), store=False)
@@ -153,9 +197,9 @@ class Core:
             raise
         return self._finish(found, landed, shared)
 
-    def _begin(self, question: Question, wish: Wish) -> Answer | Lookup:
-        started, ended = time.perf_counter(), self.flights.ended
-        hit, i = self._look(question, wish)
+    def _begun(
+        self, question: Question, wish: Wish, hit: Answer | None, i: int, started: float, ended: int
+    ) -> Answer | Lookup:
         if hit is not None:
             self.count_hit(hit, question)
             return hit
@@ -164,13 +208,11 @@ class Core:
             raise NotCached("only a kept answer was asked for, and there is none")
         return Lookup(question.key.digest.hex(), None, None, question, i, started, ended)
 
-    def _meanwhile(self, found: Lookup, wish: Wish) -> Landed | None:
+    def _may_be_there(self, found: Lookup, wish: Wish) -> bool:
         """Somebody may have brought the answer between our look and our turn to lead."""
-        question = found.question
-        assert question
-        if self.flights.ended == found.ended or wish.refresh:
-            return None
-        entry = self.keeper.store.get(question.key.digest)
+        return self.flights.ended != found.ended and not wish.refresh
+
+    def _landed(self, entry: Entry | None, question: Question, wish: Wish) -> Landed | None:
         return _landed(entry) if entry is not None and self._right(entry, question, wish) else None
 
     def _finish(self, found: Lookup, landed: Landed, shared: bool) -> Answer:
@@ -204,15 +246,15 @@ class Core:
             return self.meter.time(seconds)
         return self.meter.bill(question.endpoint, reply.model or question.model, reply.usage, seconds)
 
-    def land(self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True) -> Landed:
-        """A call has brought a reply: count what it cost, and let the policy decide."""
+    def land(self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, aside: bool = False) -> Landed:
+        """A call has brought a reply: count what it cost, and let the policy decide. aside: never wait for a disk."""
         question = found.question
         assert question
         bill = self.bill(question, reply, seconds)
         model = reply.model or question.model
         self.ledger.paid(model, question.tenant, bill)
         entry = self._entry(question, reply, bill, model) if store and reply.keep else None
-        kept = entry is not None and self.keeper.settle(found.id, entry)
+        kept = entry is not None and self.keeper.settle(found.id, entry, aside)
         if kept:
             self.ledger.kept(model, question.tenant)
         size = entry.size if entry else 0
@@ -243,16 +285,17 @@ class Core:
         age = max(0.0, self._clock() - landed.created) if how != "miss" else 0.0
         saved = None if how == "miss" else landed.bill.usd
         return Answer(
-            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill
-        )
+            landed.payload, copied(landed.meta), how, question.key.digest.hex(), age, saved, landed.model, landed.bill,
+            landed.size,
+        )  # fmt: skip
 
     def _hit(self, entry: Entry) -> Answer:
         """The same for what lies in the store: what is served most goes the shortest way."""
-        key, _, model, _, cost, seconds, created, _, kept, _, payload = entry
+        key, _, model, size, cost, seconds, created, _, kept, _, payload = entry
         usd = kept.get("usd")
         age = max(0.0, self._clock() - created)
         meta = copied(kept.get("meta", NOTHING))
-        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"))
+        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
 
 
 _CORES: weakref.WeakSet[Core] = weakref.WeakSet()

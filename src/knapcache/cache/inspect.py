@@ -13,12 +13,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from knapcache.cache.index import Kept, kept_of, requests_at
 from knapcache.cache.opening import seal_secret
-from knapcache.cache.snapshot import read
+from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput
-from knapcache.estimate.discount import HALF_LIVES
-from knapcache.policy.adaptive import Adaptive
-from knapcache.policy.contract import Policy
 from knapcache.store.contract import Clock, Head, wall_clock
 from knapcache.store.layout import LEAST_BUDGET, PAGE, Layout
 from knapcache.store.sqlite import SqliteStore
@@ -62,8 +60,8 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
     """Totals, and a row for every entry, of the greatest value first."""
     now = clock()
     known = read(store.load_snapshot() or b"")
-    counted = {} if known is None else dict(zip(known.keys, requests_of(known.policy), strict=False))
-    rows = [_row(head, max(1.0, counted.get(head.key, 1.0)), now) for head in store.heads()]
+    counted = _counted(known)
+    rows = [_row(head, counted.get(head.key, 1.0), now) for head in store.heads()]
     rows.sort(key=lambda row: (-row["value"], row["key"]))
     size = sum(row["size"] for row in rows)
     return {
@@ -79,13 +77,14 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
     }
 
 
-def requests_of(policy: Policy) -> list[float]:
-    """Requests by id, as a policy counts them: by the longest of its half-lives, since an answer came in, or not."""
-    names = policy.rows.dtype.names
-    if isinstance(policy, Adaptive):
-        faded = 2.0 ** ((policy.rows["last"] - policy.head["t"][0]) / HALF_LIVES[0])
-        return (policy.rows["recent"][:, 0] * faded).tolist()  # type: ignore[no-any-return]
-    return policy.rows["requests"].astype(float).tolist() if "requests" in names else []
+def kept_in(store: SqliteStore) -> Kept:
+    """All that lies in a store that another process owns, with the requests of its last snapshot."""
+    return kept_of(list(store.heads()), _counted(read(store.load_snapshot() or b"")))
+
+
+def _counted(known: Known | None) -> dict[bytes, float]:
+    """Requests by key."""
+    return {} if known is None else dict(zip(known.keys, requests_at(known.policy, slice(None)).tolist(), strict=False))
 
 
 def _row(head: Head, requests: float, now: float) -> dict[str, Any]:

@@ -18,13 +18,18 @@ the `vsocb` family asks it about every key it knows, within the request that mak
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from knapcache.cache.aside import Aside
 from knapcache.cache.books import AT_ONCE, Books
+from knapcache.cache.index import Kept, kept_of
+from knapcache.cache.inspect import kept_in
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
@@ -37,6 +42,8 @@ log = logging.getLogger("knapcache.cache")
 TICK = 1.0
 CHORES = 60.0
 """Seconds between two sweeps, and between two snapshots."""
+MOST_HANDED = 8 << 20
+"""Bytes of answers that wait for a thread to hand them over."""
 SWEEP = 1024
 """Settled answers between two sweeps of a store in memory, and no fewer than a quarter of its entries."""
 
@@ -51,7 +58,11 @@ class Keeper:
         self.books: Books | None = None
         self._open_books, self._ledger, self._clock = open_books, ledger, clock
         self._tending = threading.Lock()
+        self._handing, self._handed = threading.Lock(), 0
+        self._aside = Aside("knapcache-outbox", 1)
+        weakref.finalize(self, self._aside.close)
         self._chores = self._swept = self._snapped = 0.0
+        self._disk_bytes = store.disk_bytes()  # as of the last round: who asks for statistics waits for no disk
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if not isinstance(store, SqliteStore):
@@ -78,7 +89,8 @@ class Keeper:
 
         Threads of the parent may have held the locks, and are not here to let them go.
         """
-        self._tending = threading.Lock()
+        self._tending, self._handing, self._handed = threading.Lock(), threading.Lock(), 0
+        self._aside.forked()
         if self.books is not None:
             self.books.deciding, self.books.applying, self.books.expiring = (threading.Lock() for _ in range(3))
         if isinstance(self.store, SqliteStore):
@@ -89,11 +101,11 @@ class Keeper:
             else:
                 self.store = self.store.reader()
 
-    def settle(self, i: int, entry: Entry) -> bool:
-        """An answer was paid for. Is it kept, or handed to whoever decides?"""
+    def settle(self, i: int, entry: Entry, aside: bool = False) -> bool:
+        """An answer was paid for. Is it kept, or handed to whoever decides? aside: without waiting for a disk."""
         books = self.books
         if books is None:
-            return self._hand_over(entry)
+            return self._hand_over_aside(entry) if aside else self._hand_over(entry)
         kept = books.settle(i, entry)
         if self._thread is None and books.settled >= self._swept + max(SWEEP, self.store.totals().entries // 4):
             self._swept = books.settled
@@ -112,12 +124,29 @@ class Keeper:
         self._ledger.count("handed_over")
         return True
 
+    def _hand_over_aside(self, entry: Entry) -> bool:
+        """The same by a thread. What waits for it is bounded, and what does not fit is not handed over."""
+        with self._handing:
+            room = self._handed + entry.size <= MOST_HANDED
+            self._handed += entry.size if room else 0
+        if room and self._aside.do(functools.partial(self._hand_over_counted, entry)):
+            return True
+        self._ledger.count("not_handed_over")
+        return False
+
+    def _hand_over_counted(self, entry: Entry) -> None:
+        self._hand_over(entry)
+        with self._handing:
+            self._handed -= entry.size
+
     def tend(self, *, all_chores: bool = True) -> None:
         """One round. With a failing disk it does what it can: the next round will do the rest."""
         with self._tending:
             try:
                 if self._closed.is_set():
                     return
+                with contextlib.suppress(OSError):
+                    self._disk_bytes = self.store.disk_bytes()
                 if self.books is None:
                     self._succeed()
                 if self.books is not None:
@@ -163,6 +192,8 @@ class Keeper:
             "entries": totals.entries,
             "bytes": totals.size,
             "capacity": self.store.capacity,
+            "budget": self.store.budget,
+            "disk_bytes": self._disk_bytes,
             "owner": books is not None,
             "store": dict(self.store.counters()),
         }
@@ -172,9 +203,25 @@ class Keeper:
                     "policy": books.name,
                     "ids": len(books.ids),
                     "oracle_calls": books.policy.oracle_calls,
+                    "oracle_seconds": books.oracle_seconds,
                     "shadows": books.shadows.spent(),
                 }
         return found
+
+    def kept(self) -> Kept:
+        """All that is kept: by the books, or as the owner has left it in the file."""
+        if self.books is not None:
+            return self.books.kept()
+        assert isinstance(self.store, SqliteStore)
+        return kept_in(self.store)
+
+    def entry(self, key: bytes) -> tuple[Kept, Entry] | None:
+        """One answer with its bytes, and what is known of it. Nobody's request: the policy does not count it."""
+        entry = self.store.get(key)
+        if entry is None:
+            return None
+        kept = kept_of([entry.head], {}) if self.books is None else self.books.kept(key)
+        return (kept, entry) if kept.keys else None
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
         """Remove what meets every condition given."""

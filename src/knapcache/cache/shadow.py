@@ -3,7 +3,8 @@
 A shadow is a policy of the registry over the same table of ids. It sees every request whose cost is known, once, when
 the answer is given: a hit of ours brings the size and cost the answer was kept with, a miss those that were just paid.
 If the shadow would have missed, it pays that cost. A request that waited for another's call counts as one that
-came after it, to the advantage of the shadow. "none" pays for every request.
+came after it, to the advantage of the shadow. "none" pays for every request. A name may say how much room the shadow
+has: "adaptive@2x" has twice ours, and what it pays less than ours is what doubling the room would save.
 
 Nobody waits for what shadows think. So requests are written down, and after BATCH of them, or when somebody asks, one
 compiled loop a shadow goes through them: by one call a request the two of the default took a sixth of a hit.
@@ -15,6 +16,7 @@ When a number is taken from a key, shadows forget its answer; counts that they k
 from __future__ import annotations
 
 import functools
+import re
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
 from knapcache.policy import registry
 
@@ -59,11 +62,26 @@ def shadow_loop(
     return loop
 
 
+def named(name: str) -> tuple[registry.Spec, float]:
+    """The policy that a shadow's name stands for, and its room in caches of ours: "lru" is 1, "adaptive@2x" is 2."""
+    policy, at, room = name.partition("@") if isinstance(name, str) else ("", "", "")
+    spec = registry.find(policy)
+    if not spec.online:
+        raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
+    times = float(room[:-1]) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?x", room) else 0.0
+    if at and not times:
+        raise InvalidInput(f"a shadow is a policy, or one with so much room, such as 'adaptive@2x', not {name!r}")
+    return spec, times if at else 1.0
+
+
 class Shadows:
     """Policies by name. The caller's lock is around every call."""
 
     def __init__(self, names: tuple[str, ...], capacity: int, ids: int) -> None:
-        self._policies = {name: registry.find(name).build(capacity, ids) for name in names}
+        self._policies = {}
+        for name in names:
+            spec, times = named(name)
+            self._policies[name] = spec.build(max(1, int(capacity * times)), ids)
         self._spent = dict.fromkeys(("none", *names), 0.0)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
         self._catch_up()  # compiles, or loads

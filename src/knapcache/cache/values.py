@@ -68,6 +68,8 @@ class Answer:
     model: str
     bill: Bill = field(default=Bill(None, 0.0, 0.0, ""), repr=False)
     """What it cost when it was paid for."""
+    size: int = 0
+    """Room it takes in the cache, or would take; 0 where it may not be kept."""
 
 
 class Question(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.match.reading import from_text, plain
+from knapcache.match.reading import Body, plain, read_text
 from knapcache.match.rules import STATEFUL, TOGETHER, Rules
 from knapcache.model import Endpoint
 
@@ -72,19 +72,22 @@ class Keyer:
     ) -> Keyed:
         """The keys of a request, or Uncacheable.
 
-        body        JSON text, or plain objects, which are not changed
+        body        JSON text, plain objects, which are not changed, or a Body, which is not read again
         namespace   whose cache it is (a tenant): no key of one is a key of another
         context     what else the answer depends on and the body does not say: the upstream, a version header
         """
         at = endpoint if type(endpoint) is Endpoint else checked(endpoint)
-        if type(body) is bytes:
-            value = from_text(body)
+        value: dict[str, Any]
+        if type(body) is Body:
+            value = body
+        elif type(body) is bytes:
+            value = read_text(body)
         elif isinstance(body, (bytearray, memoryview)):
-            value = from_text(bytes(body))
+            value = read_text(bytes(body))
         else:
             value = plain(body)
         start = opening(at, text(namespace), pairs(context) if context else ())
-        counted = value.copy()
+        counted = value.copy()  # a plain dict, of a Body as well
         for name in self.rules.excluded(at).intersection(value):
             del counted[name]
         if at in STATEFUL:

@@ -31,8 +31,22 @@ DEEPEST = 200
 BLANKS = b" \t\r\n"
 
 
-def from_text(text: bytes) -> dict[str, Any]:
+class Body(dict[str, Any]):
+    """A body that was read: plain objects, numbers in normal form. Whoever gets it need not read again, nor change it.
+
+    A promise of whoever makes one, as `from_text` does; a copy of it, or a dict with its fields, promises nothing.
+    """
+
+    __slots__ = ()
+
+
+def from_text(text: bytes) -> Body:
     """The body that JSON text spells; nothing is lost on the way."""
+    return Body(read_text(text))
+
+
+def read_text(text: bytes) -> dict[str, Any]:
+    """The same as a plain dict, for those who hand it to nobody."""
     try:
         body = orjson.loads(text)
         written = orjson.dumps(body)

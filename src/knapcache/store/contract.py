@@ -1,6 +1,7 @@
 """What a store is. It holds answers and decides nothing: a policy above it says what comes and what goes.
 
     get(key) -> Entry | None                what lies under the key, whole and not expired, or nothing
+    at_hand(key) -> Entry | None | AWAY     the same without waiting for a disk
     apply(put, evict, snapshot) -> Future   some leave, one comes, the policy's state goes along: all or nothing
     purge(…), expire() -> keys              remove by tenant, model, age; the keys go back, so that policies can forget
     heads() -> Iterator[Head]               everything about every entry but its bytes
@@ -16,6 +17,8 @@ Laws, which `knapcache.testing.check_store` tests:
 4. charge(entry) is the room an entry takes, overhead included. Σ charge ≤ capacity is all a caller has to keep: then
    everything the store writes stays within the budget it was given.
 5. `get` never waits for a writer, and never raises for the sake of a broken disk.
+6. `at_hand` waits for nothing: it is what `get` would return, or AWAY where only the disk can tell. Then `read` reads
+   it, and says StoreError where `get` says None for the sake of a broken disk.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -82,6 +85,14 @@ class Entry(NamedTuple):
         return Head(*self[:9])
 
 
+class Away:
+    """The type of AWAY."""
+
+
+AWAY: Final = Away()
+"""Not in memory: only the disk can tell."""
+
+
 class Totals(NamedTuple):
     """The books."""
 
@@ -92,6 +103,10 @@ class Totals(NamedTuple):
 
 class Store(Protocol):
     """A store, as caches see it."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes for all that the store keeps, whatever it is for."""
 
     @property
     def capacity(self) -> int:
@@ -110,6 +125,16 @@ class Store(Protocol):
 
     def get(self, key: bytes) -> Entry | None:
         """The entry under `key`, or None."""
+
+    def at_hand(self, key: bytes) -> Entry | Away | None:
+        """The same without waiting for anything; AWAY where only the disk can tell."""
+
+    def read(self, key: bytes) -> Entry | None:
+        """The same from where it lies; StoreError when that cannot be read."""
+
+    @property
+    def behind(self) -> bool:
+        """Does so much wait to be kept that more would be refused?"""
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
@@ -135,6 +160,9 @@ class Store(Protocol):
 
     def totals(self) -> Totals:
         """The books, as of the last change kept."""
+
+    def disk_bytes(self) -> int:
+        """What lies on disk now; never above the budget."""
 
     def counters(self) -> Mapping[str, int]:
         """What went wrong since the store was opened, by kind."""

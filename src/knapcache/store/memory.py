@@ -77,6 +77,19 @@ class MemoryStore:
             return None
         return entry
 
+    def at_hand(self, key: bytes) -> Entry | None:
+        """Everything is."""
+        return self.get(key)
+
+    def read(self, key: bytes) -> Entry | None:
+        """There is no other place."""
+        return self.get(key)
+
+    @property
+    def behind(self) -> bool:
+        """Nothing ever waits here."""
+        return False
+
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
@@ -154,6 +167,10 @@ class MemoryStore:
         """The books."""
         with self._lock:
             return Totals(len(self._entries), self._size)
+
+    def disk_bytes(self) -> int:
+        """Nothing ever lies there."""
+        return 0
 
     def counters(self) -> Mapping[str, int]:
         """What went wrong so far."""

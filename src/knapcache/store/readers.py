@@ -1,7 +1,8 @@
 """A connection for each thread that reads, opened anew when the file was replaced, and never an exception.
 
 `rows` returns what a statement finds, read to its end: a statement left half way would hold the log back. When it
-cannot, it returns None and counts why. Damage is reported to `on_damage`, with the row's id where it is known.
+cannot, it returns None and counts why; or says StoreError, to those who want to tell a broken disk from damage. Damage
+is reported to `on_damage`, with the row's id where it is known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import apsw
 
+from knapcache.errors import StoreError
 from knapcache.store.file import DAMAGE, connect
 
 BUSY = 0.05  # a reader only ever waits for a log that is being recovered
@@ -37,8 +39,10 @@ class Readers:
         self._closed = False
         self._inode, self._looked, self._replaced = self._now_at_path(), time.monotonic(), 0
 
-    def rows(self, statement: str, values: tuple[Any, ...], number: int | None = None) -> list[Any] | None:
-        """What the statement finds. `number`: the only row it can be about."""
+    def rows(
+        self, statement: str, values: tuple[Any, ...], number: int | None = None, *, raising: bool = False
+    ) -> list[Any] | None:
+        """What the statement finds. `number`: the only row it can be about. `raising`: StoreError for a broken disk."""
         try:
             return self._cursor().execute(statement, values).fetchall()
         except DAMAGE:
@@ -50,9 +54,11 @@ class Readers:
             self._let_go()
             if number is not None:
                 self._on_damage(number)
-        except apsw.Error:
+        except apsw.Error as error:
             self._counters["failed_reads"] += 1
             self._let_go()
+            if raising:
+                raise StoreError(f"not read: {error}") from error
         return None
 
     def close(self) -> None:

@@ -21,6 +21,8 @@ from typing import Any, Self
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store import layout as arithmetic
 from knapcache.store.contract import (
+    AWAY,
+    Away,
     Clock,
     Entry,
     Head,
@@ -97,6 +99,11 @@ class SqliteStore:
     # What callers ask before they put.
 
     @property
+    def budget(self) -> int:
+        """Bytes for everything on disk."""
+        return self.layout.budget
+
+    @property
     def capacity(self) -> int:
         """Room for entries."""
         return self.layout.capacity
@@ -124,21 +131,40 @@ class SqliteStore:
 
     def get(self, key: bytes) -> Entry | None:
         """The entry under `key`, or None."""
+        entry = self.at_hand(key)
+        if entry is AWAY:
+            try:
+                return self.read(key)
+            except StoreError:  # counted
+                return None
+        return entry  # type: ignore[return-value]
+
+    def at_hand(self, key: bytes) -> Entry | Away | None:
+        """The entry as far as memory has it: read lately, or on its way to the file."""
         entry = self._hot.get(key)
         if entry is None:
             checked_key(key)
-            if self._writer is not None and (job := self._writer.pending.get(key)) is not None:
-                put = job.put
-                entry = put if put is not None and put.key == key else None
-            else:
-                entry = self._read(key)
-        if entry is None or (entry.expires is not None and entry.expires <= self._clock()):
-            return None
-        return entry
+            writer = self._writer
+            if writer is None or (job := writer.pending.get(key)) is None:
+                return None if self._closed else AWAY
+            put = job.put
+            if put is None or put.key != key:
+                return None
+            entry = put
+        return entry if entry.expires is None or entry.expires > self._clock() else None
 
-    def _read(self, key: bytes) -> Entry | None:
-        number, stamp = row_id(key), self._hot.stamp
-        rows = self._readers.rows(_GET, (number,), number)
+    def read(self, key: bytes) -> Entry | None:
+        """The entry in the file; StoreError when the file cannot be read."""
+        stamp = self._hot.stamp  # before the look at what is on its way: what comes between makes the stamp old
+        if self._writer is not None and (job := self._writer.pending.get(key)) is not None:
+            entry = job.put if job.put is not None and job.put.key == key else None
+        else:
+            entry = self._read(key, stamp)
+        return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
+
+    def _read(self, key: bytes, stamp: int) -> Entry | None:
+        number = row_id(key)
+        rows = self._readers.rows(_GET, (number,), number, raising=True)
         if not rows:
             return None
         entry = self._sealer.entry(rows[0])
@@ -159,6 +185,11 @@ class SqliteStore:
             self._writer.suspect()
 
     # Writing.
+
+    @property
+    def behind(self) -> bool:
+        """Is the disk so slow that more would be refused?"""
+        return self._writer is not None and self._writer.behind
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None

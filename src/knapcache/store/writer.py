@@ -30,6 +30,7 @@ from knapcache.store.rows import INSERT, KEEP_STATE, row_id
 
 RETRY_SECONDS = 1.0  # how soon owed evictions are tried again when nothing else happens
 LEAST_QUEUE = 8 << 20
+MOST_JOBS = 1 << 14  # small changes take room as well
 
 DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
 
@@ -95,6 +96,11 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="knapcache-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def behind(self) -> bool:
+        """Does more wait than may wait? Evictions always may: there are only so many entries to evict."""
+        return self._queued > self._most_queued or self._queue.qsize() > MOST_JOBS
+
     def submit(
         self,
         put: Entry | None = None,
@@ -105,7 +111,7 @@ class Writer:
     ) -> Future[None]:
         """Queue a change; what is refused still evicts. More evictions than the log can hold go ahead of the rest."""
         with self._lock:
-            if self._queued > self._most_queued and (row or snapshot):
+            if self.behind and (row or snapshot):
                 refusal = refusal or f"the disk is too slow: {self._queued} bytes are waiting"
             keys = [*evict, put.key] if put else evict
             if refusal:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.contract import Entry, Store, Totals
+from knapcache.store.contract import Away, Entry, Store, Totals
 
 Build = Callable[[Callable[[], float]], Store]
 """clock → a fresh, empty store."""
@@ -58,6 +58,7 @@ def check_store(build: Build, *, seed: int = 0) -> None:
         too_much,
         bad_input,
         charges,
+        at_hand_or_away,
         many_threads,
         closed,
     ):
@@ -87,6 +88,25 @@ def what_was_put_is_got(store: Store, _clock: Hand, rng: Rng) -> None:
         assert store.get(entry.key) == entry, "not as it was put"
     assert sorted(store.heads()) == sorted(entry.head for entry in entries), "heads() differ"
     assert store.totals() == Totals(len(entries), sum(entry.size for entry in entries)), "wrong totals"
+
+
+def at_hand_or_away(store: Store, clock: Hand, rng: Rng) -> None:
+    """What memory says is what `get` says, or that only the disk can tell; then `read` tells the same."""
+    entries = [make_entry(store, k, rng, expires=clock.now + 10.0 if k % 2 else None) for k in range(10)]
+    for wait in (False, True):
+        for entry in entries:
+            store.apply(entry, evict=[entries[0].key] if entry is entries[9] else [])
+        for _ in range(2):  # as it is on its way, or not; and then perhaps after it was read
+            if wait:
+                store.flush()
+            for entry in entries:
+                found = store.at_hand(entry.key)
+                if isinstance(found, Away):
+                    store.flush()
+                    found = store.read(entry.key)
+                assert found == store.get(entry.key), "at_hand and get differ"
+        clock.now += 20.0
+    assert not store.behind, "nothing waits"
 
 
 def replaced(store: Store, _clock: Hand, rng: Rng) -> None:

@@ -1,0 +1,84 @@
+"""Reads of the store for coroutines: by threads, until a deadline, and while the breaker is open not at all.
+
+What does not come in time counts as not known: the request goes upstream, and the answer is not blamed for it, as one
+that is really missing is (books.py). A read that is waited for no longer goes on in its thread; while all threads hang,
+no others are begun.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections.abc import Callable
+
+from knapcache.cache.aside import LATE, Aside
+from knapcache.cache.breaker import DEADLINE, Breaker
+from knapcache.cache.keeper import Keeper
+from knapcache.errors import StoreError
+from knapcache.store.contract import AWAY, Away, Entry, Store
+
+
+class Reads:
+    """Of one cache, for all its event loops."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self.breaker = Breaker()
+        self._aside = Aside("knapcache-read")
+        weakref.finalize(self, self._aside.close)
+
+    def forked(self) -> None:
+        """In a child: no thread of the parent's, and none of its troubles."""
+        self.breaker = Breaker()
+        self._aside.forked()
+
+    async def get(self, digest: bytes, i: int, serial: int) -> Entry | None:
+        """The answer that should be there; forgotten where it is not, as by `Books.get`. None, too, if nobody knows."""
+        for last in (False, True):
+            found = self._keeper.store.at_hand(digest)
+            if found is AWAY:
+                found = await self._from_disk(digest)
+            if isinstance(found, Away):
+                return None
+            books = self._keeper.books
+            if found is not None or books is None:
+                return found
+            if last:
+                books.vanished(digest, i, serial)
+            else:
+                books.apply()
+        return None
+
+    async def find(self, digest: bytes) -> Entry | None:
+        """An answer that may be there."""
+        found = self._keeper.store.at_hand(digest)
+        if found is AWAY:
+            found = await self._from_disk(digest)
+        return None if isinstance(found, Away) else found
+
+    async def _from_disk(self, digest: bytes) -> Entry | Away | None:
+        """By a thread, in time; AWAY otherwise."""
+        breaker, read = self.breaker, functools.partial(_read, self._keeper.store, digest)
+        if not breaker.admits():
+            if breaker.probe() and not self._aside.do(lambda: breaker.probed(_timely(read))):
+                breaker.probed(False)
+            return AWAY
+        found, begun = await self._aside.wait(read, DEADLINE)
+        if begun:  # what was not begun says nothing of the disk: there was more to read before it
+            breaker.read(found is not LATE and found is not AWAY)
+        return AWAY if found is LATE else found
+
+
+def _read(store: Store, digest: bytes) -> Entry | Away | None:
+    """AWAY: the disk is broken."""
+    try:
+        return store.read(digest)
+    except StoreError:
+        return AWAY
+
+
+def _timely(read: Callable[[], Entry | Away | None]) -> bool:
+    """Whether a read comes well, and in time."""
+    start = time.perf_counter()
+    return read() is not AWAY and time.perf_counter() - start <= DEADLINE

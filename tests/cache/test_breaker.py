@@ -1,0 +1,344 @@
+"""A disk that stops, hangs or takes its time: requests go upstream at once, without an error, and all is well after."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.store.test_faults import Disk, Weather
+
+from knapcache import Cache, Reply
+from knapcache.cache import opening
+from knapcache.cache.aside import LATE, Aside
+from knapcache.cache.breaker import COOL, FAILURES, Breaker
+from knapcache.errors import StoreError
+from knapcache.store.sqlite import SqliteStore
+
+from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+
+ENTRIES = 150
+
+
+# The state machine.
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    for _ in range(3):
+        for _ in range(FAILURES - 1):
+            breaker.read(False)
+        breaker.read(True)
+    assert breaker.admits()
+    assert not breaker.probe()
+    for _ in range(FAILURES):
+        breaker.read(False)
+    assert breaker.stats() == {"state": "open", "opened": 1, "skipped": 0}
+    assert not breaker.admits()
+    assert not breaker.probe()
+    clock.now += COOL
+    assert breaker.probe()
+    assert not breaker.probe(), "one at a time"
+    assert breaker.stats() == {"state": "half-open", "opened": 1, "skipped": 1}
+    breaker.read(False)
+    breaker.probed(False)
+    assert breaker.state == "open"
+    assert not breaker.probe()
+    clock.now += COOL
+    assert breaker.probe()
+    assert not breaker.admits()
+    breaker.probed(True)
+    assert breaker.admits()
+    breaker.read(False)
+    assert breaker.stats() == {"state": "closed", "opened": 1, "skipped": 2}
+
+
+# Threads.
+
+
+async def test_work_aside() -> None:
+    aside = Aside("aside", 2)
+    free = threading.Event()
+    assert await aside.wait(lambda: 7, 5.0) == (7, True)
+    late = await asyncio.gather(*(aside.wait(lambda: free.wait(30), 0.05) for _ in range(5)))
+    assert [begun for _, begun in late] == [True, True, False, False, False]
+    assert all(result is LATE for result, _ in late)
+    done: list[int] = []
+    assert aside.do(lambda: done.append(1))
+    free.set()
+    assert await aside.wait(lambda: 8, 5.0) == (8, True)
+    assert done == [1]
+    aside.close()
+    assert await aside.wait(lambda: 9, 5.0) == (LATE, False)
+    assert not aside.do(lambda: done.append(2))
+
+
+def test_a_loop_that_has_ended_is_not_told() -> None:
+    aside, free = Aside("aside", 1), threading.Event()
+    assert asyncio.run(aside.wait(lambda: free.wait(30), 0.01))[0] is LATE
+    free.set()
+    assert asyncio.run(aside.wait(lambda: 1, 5.0)) == (1, True)
+    aside.close()
+
+
+# The whole.
+
+
+class Slow(Weather):
+    """Reads and writes take `seconds`, or as long as it is stormy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calm = threading.Event()
+        self.calm.set()
+        self.broken = False
+        self.delay = 0.0
+
+    def strike(self, *, writing: bool) -> None:  # noqa: ARG002 - reads and writes alike
+        if not self.calm.is_set():
+            self.struck += 1
+            self.calm.wait(self.delay or None)
+        if self.broken:
+            self.struck += 1
+            raise apsw.IOError("the disk is gone")
+
+    def storm(self, delay: float = 0.0, *, broken: bool = False) -> None:
+        self.delay, self.broken = delay, broken
+        if not broken:
+            self.calm.clear()
+
+    def over(self) -> None:
+        self.broken = False
+        self.calm.set()
+
+
+@pytest.fixture
+def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    found = Slow()
+    disk = Disk(found)
+    monkeypatch.setattr(opening, "SqliteStore", functools.partial(SqliteStore, vfs=disk.name, memory=0, busy=0.05))
+    yield found
+    found.over()
+    disk.unregister()
+
+
+def answered(name: object, n: int = 8000) -> Callable[[], Awaitable[Reply]]:
+    async def call() -> Reply:
+        return Upstream()(name, n)()
+
+    return call
+
+
+async def ask(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
+    """How it was answered, and in how many seconds; the upstream takes none."""
+    start = time.perf_counter()
+    answer = await cache.fetch_async(CHAT, request_of(name), answered(name, n))
+    assert right(answer.payload, name)
+    return answer.how, time.perf_counter() - start
+
+
+class Pulse:
+    """How long the event loop was held up at most."""
+
+    async def __aenter__(self) -> Pulse:
+        self.worst = 0.0
+        self._task = asyncio.create_task(self._beat())
+        return self
+
+    async def _beat(self) -> None:
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(0.002)
+            self.worst = max(self.worst, time.perf_counter() - start - 0.002)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+
+def filled(path: Path) -> Cache:
+    cache = small(capacity="8MiB", path=path)
+    for name in range(ENTRIES):
+        cache.fetch(CHAT, request_of(name), Upstream()(name, 8000))
+    cache._keeper.store.flush()
+    return cache
+
+
+async def opened(cache: Cache) -> None:
+    """Until the breaker has seen enough."""
+    for name in range(10):
+        if cache.stats()["breaker"]["state"] != "closed":
+            return
+        await ask(cache, name)
+    raise AssertionError("it does not open")
+
+
+STORMS: dict[str, Any] = {
+    "black-holed": lambda weather: weather.storm(),
+    "5 s slow": lambda weather: weather.storm(5.0),
+    "stopped": lambda weather: weather.storm(broken=True),
+}
+
+
+@pytest.mark.parametrize("kind", STORMS)
+async def test_a_disk_that_does_not_answer(quick_path: Path, weather: Slow, kind: str) -> None:
+    """R9: once the breaker is open, 99 of 100 requests lose at most 50 ms, and none fails."""
+    cache = filled(quick_path / "answers.db")
+    assert (await ask(cache, 0))[0] == "hit"
+    STORMS[kind](weather)
+    async with Pulse() as pulse:
+        await opened(cache)
+        assert weather.struck > 0
+        times = sorted([(await ask(cache, name % 200))[1] for name in range(10, 310)])
+        assert times[int(0.99 * len(times))] <= 0.05
+        at_once = await asyncio.gather(*(ask(cache, f"new {name}") for name in range(200)))
+        assert {how for how, _ in at_once} == {"miss"}
+        again = await ask(cache, "new 1")
+        if kind != "stopped":
+            assert again[0] == "hit", "what is on its way to the disk is at hand"
+        assert cache.stats()["breaker"]["skipped"] > 0
+    assert pulse.worst < 2.0, "the event loop waited for the disk"
+    weather.over()
+    await recovered(cache)
+    assert await asyncio.to_thread(sound, cache)
+
+
+async def recovered(cache: Cache) -> None:
+    limit = time.monotonic() + 20
+    while True:
+        await ask(cache, 140)
+        if cache.stats()["breaker"]["state"] == "closed" and (await ask(cache, 140))[0] == "hit":
+            return
+        assert time.monotonic() < limit, cache.stats()["breaker"]
+        await asyncio.sleep(0.05)
+
+
+def sound(cache: Cache) -> bool:
+    cache._keeper.store.flush()
+    cache.check()
+    cache.close()
+    return True
+
+
+async def test_what_hangs_is_not_blamed(quick_path: Path, weather: Slow) -> None:
+    """Nothing is forgotten because a disk did not answer for a while."""
+    cache = filled(quick_path / "answers.db")
+    entries = cache.stats()["entries"]
+    weather.storm()
+    await opened(cache)
+    for name in range(20, 60):
+        with pytest.raises(Exception, match="only a kept answer"):
+            await cache.fetch_async(CHAT, request_of(name), answered(name), only_cached=True)
+    weather.over()
+    await recovered(cache)
+    assert cache.stats().get("vanished", 0) == 0
+    assert cache.stats()["entries"] >= entries
+    assert [(await ask(cache, name))[0] for name in range(20, 60)] == ["hit"] * 40
+    assert await asyncio.to_thread(sound, cache)
+
+
+async def test_a_writer_that_hangs_does_not_fill_the_memory(quick_path: Path, weather: Slow) -> None:
+    cache = small(capacity="64MiB", path=quick_path / "answers.db")
+    store = cache._keeper.store
+    assert isinstance(store, SqliteStore)
+    writer = store._writer
+    assert writer
+    weather.storm()
+    for name in range(300):
+        assert (await ask(cache, name, 200_000))[0] == "miss"
+    assert writer._queued <= writer._most_queued + store.largest
+    stats = cache.stats()
+    assert stats["too_slow"] > 0
+    assert stats["kept"] + stats["too_slow"] == 300
+    jobs = writer._queue.qsize()
+    for name in range(300, 600):
+        await ask(cache, name, 200_000)
+    assert writer._queue.qsize() == jobs, "what is not kept leaves nothing behind"
+    await cache.fetch_async(CHAT, request_of(0), answered(0), refresh=True)
+    with pytest.raises(Exception, match="only a kept answer"):  # the old answer went, for a younger one was paid for
+        await cache.fetch_async(CHAT, request_of(0), answered(0), only_cached=True)
+    weather.over()
+    await asyncio.to_thread(store.flush)
+    assert (await ask(cache, 1, 200_000))[0] == "hit"
+    assert (await ask(cache, 1000, 200_000))[0] == "miss"
+    assert (await ask(cache, 1000, 200_000))[0] == "hit"
+    assert await asyncio.to_thread(sound, cache)
+
+
+async def test_what_is_missing_is_forgotten(quick_path: Path) -> None:
+    """The same three steps as without a loop."""
+    cache = filled(quick_path / "answers.db")
+    store = cache._keeper.store
+    gone = next(iter(store.heads())).key
+    await asyncio.to_thread(store.apply(evict=[gone]).result)
+    hows = [(await ask(cache, name))[0] for name in range(ENTRIES)]
+    assert (hows.count("hit"), hows.count("miss")) == (ENTRIES - 1, 1)
+    assert cache.stats()["vanished"] == 1
+    assert await asyncio.to_thread(sound, cache)
+
+
+async def test_many_at_once_do_not_open_it(quick_path: Path) -> None:
+    cache = filled(quick_path / "answers.db")
+    hows = await asyncio.gather(*(ask(cache, name % ENTRIES) for name in range(3000)))
+    assert {how for how, _ in hows} == {"hit"}
+    assert cache.stats()["breaker"]["opened"] == 0
+    assert await asyncio.to_thread(sound, cache)
+
+
+async def test_readers_hand_over_without_waiting(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = quick_path / "answers.db"
+    with filled(path) as owner, small(capacity="8MiB", path=path) as reader:
+        assert (await ask(reader, 1))[0] == "hit"
+        assert (await ask(reader, "new"))[0] == "miss"
+        limit = time.monotonic() + 10
+        while reader.stats().get("handed_over", 0) < 1:
+            assert time.monotonic() < limit
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(owner.tend)
+        assert (await ask(owner, "new"))[0] == "hit"
+        free = threading.Event()
+        monkeypatch.setattr(reader._keeper.store, "hand_over", lambda _: free.wait(30))
+        async with Pulse() as pulse:
+            for name in range(20):
+                assert (await ask(reader, f"large {name}", 1 << 20))[0] == "miss"
+        assert pulse.worst < 2.0
+        assert reader.stats()["not_handed_over"] > 0
+        free.set()
+
+
+async def test_after_the_end(quick_path: Path) -> None:
+    cache = filled(quick_path / "answers.db")
+    cache.close()
+    assert (await ask(cache, 1))[0] == "miss"
+    assert cache.stats()["breaker"]["opened"] == 0
+
+
+def test_a_read_that_fails_says_so(quick_path: Path, weather: Slow) -> None:
+    cache = filled(quick_path / "answers.db")
+    store = cache._keeper.store
+    key = next(iter(store.heads())).key
+    found = store.get(key)
+    assert found
+    assert found.payload == payload_of(int(found.request.split(b"question ")[1].split(b'"')[0]), 8000)
+    weather.storm(broken=True)
+    assert isinstance(store, SqliteStore)
+    store._readers._let_go()  # SQLite's own memory has it
+    with pytest.raises(StoreError, match="not read"):
+        store.read(key)
+    assert store.get(key) is None
+    weather.over()
+    assert store.read(key) == found
+    assert sound(cache)
