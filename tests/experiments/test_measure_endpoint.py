@@ -29,7 +29,7 @@ class Model(HTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One call."""
 
-    def do_POST(self) -> None:  # noqa: N802  # the name http.server wants
+    def do_POST(self) -> None:  # the name http.server wants
         assert isinstance(self.server, Model)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path != "/v1/chat/completions" or self.server.fail_at == len(self.server.seen):

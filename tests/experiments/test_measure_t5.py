@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the T5 that is timed on a GPU needs PyTorch")
+pytest.importorskip("torch", reason="the T5 that is timed on a GPU needs PyTorch")
 
-from measure import t5  # noqa: E402  # only where PyTorch is
+import torch  # only where it is
+
+from measure import t5  # the same
 
 
 def plainly(model: t5.T5, prompt: list[int], said: list[int]) -> torch.Tensor:
