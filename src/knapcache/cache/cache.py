@@ -14,7 +14,7 @@ from knapcache.cache.functions import Functions, name_of, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
-from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.opening import checked_counts, checked_digest, checked_ttl, open_store, room
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
@@ -271,6 +271,13 @@ class Cache:
         kept, entry = found
         (row,) = rows_of(kept, columns(kept, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
+
+    def touch(self, counts: Mapping[str, int]) -> int:
+        """Requests that were answered elsewhere with answers of this cache, by key (`Answer.key`).
+
+        The policy and the shadows count them, the ledger does not. How many there were of keys that are known.
+        """
+        return self._keeper.touch(checked_counts(counts))
 
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""

@@ -119,6 +119,8 @@ class Core:
         books = self.keeper.books
         if books is not None:
             books.seen(question.key.digest, i, entry.size, entry.cost)
+        else:
+            self.keeper.touch({entry.key: 1})
         return self._hit(entry)
 
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
