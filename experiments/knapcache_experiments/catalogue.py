@@ -11,6 +11,7 @@ from knapcache_experiments import (
     drift,
     errata,
     figure_1,
+    figure_2,
     long_run,
     one_hits,
     table_2,
@@ -19,5 +20,5 @@ from knapcache_experiments.framework import Experiment
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (figure_1, table_2, errata, confidence, alpha, long_run, drift, one_hits, approximate)
+    for module in (figure_1, table_2, figure_2, errata, confidence, alpha, long_run, drift, one_hits, approximate)
 }

@@ -7,6 +7,7 @@ KnapcacheError
 ├── Incomplete (also ValueError)      an answer that is not whole, or failed: it may be given, and is not kept
 ├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
 ├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
+├── UpstreamFailed                    a provider that cannot be reached, or broke off: says who, and a status
 ├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
 └── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
     └── NotOwner                      another process writes to this store: read, or hand over
@@ -50,6 +51,20 @@ class NotCached(KnapcacheError, LookupError):  # noqa: N818
 
 class ClusterFailed(KnapcacheError):  # noqa: N818
     """A cluster cannot do the work."""
+
+
+class UpstreamFailed(KnapcacheError):  # noqa: N818
+    """A provider did not answer."""
+
+    def __init__(self, status: int, message: str, before: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        """What a caller is told."""
+        self.before = before
+        """Nothing of an answer had come: the call may be made again."""
+
+    def __reduce__(self) -> tuple[type[UpstreamFailed], tuple[int, str, bool]]:
+        return UpstreamFailed, (self.status, str(self), self.before)
 
 
 class CorruptState(KnapcacheError):  # noqa: N818

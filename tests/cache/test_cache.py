@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
 from knapcache.cache.ledger import MOST_LABELS
-from knapcache.errors import CorruptState
+from knapcache.errors import CorruptState, StoreError
 from knapcache.kernel import COMPILED
 from knapcache.match import Key
 
@@ -40,6 +41,14 @@ def test_a_miss_and_a_hit() -> None:
         assert second.meta == {"a": [1]}
         second.meta["a"].append(2)
         assert cache.fetch(CHAT, request_of(1), upstream(1)).meta == {"a": [1]}, "one caller changed another's answer"
+
+
+def test_a_request_as_text() -> None:
+    with small() as cache:
+        upstream = Upstream()
+        cache.fetch(CHAT, request_of(1), upstream(1))
+        assert cache.fetch(CHAT, json.dumps(request_of(1)), upstream(1)).how == "hit"
+        assert cache.fetch(CHAT, '{"model": "\ud800"}', upstream(1)).how == "bypass"
 
 
 def test_dollars() -> None:
@@ -308,10 +317,16 @@ def test_a_secret_keeps_others_out(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small(path=path, secret=b"the first secret") as cache:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
-    with small(path=path, secret=b"another secret!!") as cache:
-        answer = cache.fetch(CHAT, request_of(1), Upstream()(1))
-        assert answer.how == "miss"
-        assert answer.key != key
+        with small(path=path, secret=b"another secret!!") as reader:
+            answer = reader.fetch(CHAT, request_of(1), Upstream()(1))
+            assert answer.how == "miss"
+            assert answer.key != key
+            assert reader.lookup(CHAT, request_of(1)).hit is None
+    for other in (b"another secret!!", None):
+        with pytest.raises(StoreError, match="another secret"):
+            small(path=path, secret=other)
+    with small(path=path, secret=b"the first secret") as cache:
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
         cache.check()
 
 

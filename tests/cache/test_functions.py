@@ -227,3 +227,60 @@ def test_cost_is_time() -> None:
         assert stats["cost_spent"] == stats["seconds_spent"]
         (row,) = (row for label, row in stats["by_model"].items() if label.endswith("test_cost_is_time.<locals>.f"))
         assert row["hits"] == 1
+
+
+def test_what_a_function_closes_over_counts() -> None:
+    with small() as cache:
+
+        def times(factor: Any, calls: list[Any] | None = None) -> Any:
+            later: Any
+
+            @cache.cached
+            def product(x: int) -> Any:
+                if calls is not None:
+                    calls.append(x)
+                return [factor, x, later is None]
+
+            later = object()
+            return product
+
+        def pair(factor: Any) -> Any:
+            return cache.cached(name="pair")(lambda x: [factor, x])
+
+        assert [times(factor)(7) for factor in (2, 2.0, "2", [2], 2**70, "\ud800")] == [
+            [2, 7, False], [2.0, 7, False], ["2", 7, False], [[2], 7, False], [2**70, 7, False], ["\ud800", 7, False],
+        ]  # fmt: skip
+        calls: list[Any] = []
+        same_again = times(3, calls), times(3, [])
+        assert [product(7) for product in same_again] == [[3, 7, False]] * 2
+        assert calls == [7], "the same data, decorated twice, is the same function"
+        assert pair(2)(7) == pair(3)(7) == [2, 7], "functions that are given one name share answers"
+
+
+def test_functions_that_have_no_name_of_their_own_are_refused() -> None:
+    class Scale:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def times(self, x: int) -> int:
+            return self.factor * x
+
+        @classmethod
+        def made(cls, x: int) -> int:
+            return x
+
+    with small() as cache:
+        for nameless, why in (
+            (lambda x: x, "has no name"),
+            (Scale(2).times, "belongs to an object"),
+            (Scale.made, "belongs to an object"),
+            ("a".join, "belongs to an object"),
+        ):
+            with pytest.raises(InvalidInput, match=why):
+                cache.cached(nameless)
+        with pytest.raises(InvalidInput, match="does not say what its arguments are"):
+            cache.cached(dict)
+        twice = cache.cached(name="twice")(Scale(2).times)
+        assert twice(4) == twice(4) == 8
+        assert cache.cached(len)([1, 2]) == 2
+        assert cache.stats()["hits"] == 1

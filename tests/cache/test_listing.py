@@ -57,6 +57,9 @@ def test_rows_are_the_entries(cache: Cache) -> None:
         assert row["requests"] == (2 if row["cost"] == 4.0 else 1)
         assert row["expires_in"] == (50.0 if row["cost"] == 1.0 else None)
     assert found["price_per_mb"] == pytest.approx(1e6 * min(row["density"] for row in found["rows"]))
+    for tenant, size in cache.entries(model="m1", limit=0)["tenants"].items():  # of all, whatever the conditions
+        assert size == sum(row["size"] for row in found["rows"] if row["tenant"] == tenant) > 0
+    assert found["tenants"].keys() == {row["tenant"] for row in found["rows"]}
 
 
 def test_conditions(cache: Cache) -> None:
@@ -87,7 +90,7 @@ def test_what_has_gone_is_not_listed(cache: Cache) -> None:
     cache.purge(tenant="b")
     assert {row["tenant"] for row in cache.entries()["rows"]} == {"a"}
     cache.purge()
-    assert cache.entries() == {"total": 0, "rows": [], "price_per_mb": 0.0}
+    assert cache.entries() == {"total": 0, "rows": [], "price_per_mb": 0.0, "tenants": {}}
 
 
 def test_one_entry(cache: Cache) -> None:

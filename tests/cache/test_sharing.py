@@ -223,6 +223,18 @@ def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
         owner.check()
 
 
+def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as owner, small(capacity=2 << 20, path=path, tell_hits=False) as reader:
+        key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
+        owner._keeper.store.flush()
+        assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        reader.tend()
+        owner.tend()
+        assert "touched" not in owner.stats()
+        assert owner.touch({key: 1}) == 1
+
+
 def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
     path = quick_path / "answers.db"
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost"}

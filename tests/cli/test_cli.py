@@ -51,7 +51,18 @@ POLICIES = [
     "pfoo",
 ]
 IN_FIGURE_1 = {*POLICIES[1 : POLICIES.index("gdsf-cost") + 1], "static"}
-NAMES = ["figure-1", "table-2", "errata", "confidence", "alpha", "long-run", "drift", "one-hits", "approximate"]
+NAMES = [
+    "figure-1",
+    "table-2",
+    "figure-2",
+    "errata",
+    "confidence",
+    "alpha",
+    "long-run",
+    "drift",
+    "one-hits",
+    "approximate",
+]
 FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
 SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import subprocess
 import sys
@@ -79,7 +78,11 @@ def test_figure_1(options: str, said: str, tmp_path: Path, capsys: Captured) -> 
         ("drift", "--changes -1", "changes must be at least 0, not -1"),
         ("drift", "--changes 60", "changes must be fewer than the 60 rounds, not 60"),
         ("one-hits", "--shares 1", "must be at least 0 and below 1, not 1.0"),
-        ("table-2", "--unit 0", "unit must be at least 1, not 0"),
+        ("table-2", "--units 8,0", "unit must be at least 1, not 0"),
+        ("table-2", "--calls nowhere.csv", "calls must be one of t5-3b-h200 or a CSV"),
+        ("table-2", "--queries 101", "queries must be at most the 100 prompts of t5-3b-h200, not 101"),
+        ("figure-2", "--unit 0", "unit must be at least 1, not 0"),
+        ("figure-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
         ("table-2", "--rounds 0", "rounds must be at least 1, not 0"),
         ("table-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
     ],
@@ -136,24 +139,28 @@ def test_commands_that_do_not_exist(arguments: list[str], said: str, capsys: Cap
     assert said in refused(arguments, capsys)
 
 
-def test_table_2_without_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    monkeypatch.setenv("KNAPCACHE_TRACES", str(tmp_path))
+HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe", "cannot be read"),
+        (b"", "have the columns prompt, sample"),
+        (b"prompt,seconds\n1,2\n", "have the columns prompt, sample"),
+        (HEAD.encode(), "holds no calls"),
+        (f"# model: x\n{HEAD}1,0,5,many,1\n".encode(), "call 1: tokens and seconds must be numbers"),
+        (f"{HEAD}1,0,5,6,1\n1,1,5\n".encode(), "call 2: tokens and seconds must be numbers"),
+        (f"{HEAD}1,0,5,6,0\n".encode(), "call 1: tokens and seconds must be above 0"),
+        (f"{HEAD}1,0,5,6,nan\n".encode(), "call 1: tokens and seconds must be above 0"),
+    ],
+)
+def test_calls_that_are_none(content: bytes, said: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "calls.csv").write_bytes(content)
     out = tmp_path / "out"
-    error = refused(["experiment", "table-2", "--quick", "--out", str(out)], capsys)
-    assert "oasst_prompts.jsonl.gz" in error
-    assert "KNAPCACHE_TRACES" in error
-    assert str(tmp_path) in error
+    arguments = ["experiment", "figure-2", "--quick", "--calls", str(tmp_path / "calls.csv"), "--out", str(out)]
+    assert said in refused(arguments, capsys)
     assert not out.exists() or list(out.iterdir()) == []
-
-
-@pytest.mark.parametrize("content", [b"not gzip at all", gzip.compress(b"not json\n", mtime=0)])
-def test_table_2_with_something_else(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    (tmp_path / "oasst_prompts.jsonl.gz").write_bytes(content)
-    monkeypatch.setenv("KNAPCACHE_TRACES", str(tmp_path))
-    error = refused(["experiment", "table-2", "--quick", "--out", str(tmp_path / "out")], capsys)
-    assert "oasst_prompts.jsonl.gz cannot be read" in error
 
 
 def test_the_installed_command_says_the_same(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with cache_at(path, secret=b"sixteen bytes or more") as cache:
         fill(cache)
     assert inspect(capsys, path)["entries"] == 0
+    assert main(["purge", str(path), "--model", "none"]) != 0  # it would find nothing but rows that look damaged
+    assert "another secret" in capsys.readouterr().err
     assert inspect(capsys, path, "--secret-file", str(secret))["entries"] == 10
 
 

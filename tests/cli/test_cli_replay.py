@@ -176,7 +176,7 @@ def test_a_link_stays_a_link_and_a_device_a_device(trace: Path, tmp_path: Path, 
 def test_files_that_cannot_be_read(tmp_path: Path, capsys: Captured) -> None:
     common = ["--policy", "lru", "--capacity", "5"]
     assert "nowhere.csv: No such file" in refused("replay", tmp_path / "nowhere.csv", *common, capsys=capsys)
-    assert "Is a directory" in refused("replay", tmp_path, *common, capsys=capsys)
+    assert "is a directory without files" in refused("replay", tmp_path, *common, capsys=capsys)
     (tmp_path / "empty").write_text("")
     assert "is empty" in refused("replay", tmp_path / "empty", *common, capsys=capsys)
 

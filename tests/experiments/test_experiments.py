@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from knapcache.sim.synthetic import Workload
-from knapcache_experiments import table_2
 from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.cells import AS_PRINTED, Cell, Result, row, simulate
 from knapcache_experiments.framework import Experiment, Outcome
@@ -22,7 +21,8 @@ from knapcache_experiments.framework import Experiment, Outcome
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
 SMALL: dict[str, dict[str, Any]] = {
     "figure-1": {},
-    "table-2": {},
+    "table-2": {"arrivals": ("zipf:0.8", "power:0.5"), "units": (16, 64)},
+    "figure-2": {},
     "errata": {},
     "confidence": {"gammas": (0.0, 1.0)},
     "alpha": {"alphas": (0.1, 1.0)},
@@ -34,16 +34,8 @@ SMALL: dict[str, dict[str, Any]] = {
 SWEPT = {"confidence": "gamma", "alpha": "alpha", "drift": "changes", "one-hits": "share", "approximate": "beta"}
 
 
-def data_at_hand() -> None:
-    path = table_2.traces_directory() / table_2.FILE
-    if not path.exists():
-        pytest.skip(f"table-2 reads {path}, which is not at hand")
-
-
 def run(name: str, **choices: Any) -> tuple[Any, Outcome]:
     """An experiment with few rounds and repeats."""
-    if name == "table-2":
-        data_at_hand()
     experiment = EXPERIMENTS[name]
     few = {"rounds": 400, "repeats": 2, "queries": 20}
     settings = experiment.choose({**few, **SMALL[name], **choices}, quick=True)
@@ -177,25 +169,33 @@ def test_drift_does_not_matter_without_changes() -> None:
         assert {k: ours[k] for k in theirs} == theirs
 
 
-def test_table_2_saving_is_of_mean_costs() -> None:
-    _, outcome = run("table-2", policies=("berkeley", "vsocb", "lru"))
-    cost = {r["policy"]: r["cost_mean"] for r in outcome.rows}
+def test_table_2_savings_are_of_mean_costs_cell_by_cell() -> None:
+    policies = ("berkeley", "vsocb", "gdsf-cost", "lru")
+    settings, outcome = run("table-2", policies=policies)
+    assert len(outcome.rows) == len(settings.arrivals) * len(settings.units) * len(policies)
+    for arrivals in settings.arrivals:
+        for unit in settings.units:
+            cell = [r for r in outcome.rows if (r["arrivals"], r["unit"]) == (arrivals, unit)]
+            cost = {r["policy"]: r["cost_mean"] for r in cell}
+            assert set(cost) == set(policies)
+            best = min(cost[p] for p in ("berkeley", "gdsf-cost", "lru"))
+            for r in cell:
+                assert r["saved_percent"] == pytest.approx(100 * (1 - r["cost_mean"] / cost["berkeley"]))
+                assert r["saved_over_best_percent"] == pytest.approx(100 * (1 - r["cost_mean"] / best))
+                assert r["saved_se"] >= 0.0
+
+
+def test_table_2_without_baselines_has_nothing_to_compare_with() -> None:
+    _, outcome = run("table-2", policies=("vsocb",))
     for r in outcome.rows:
-        expected = 100 * (cost["berkeley"] - r["cost_mean"]) / cost["berkeley"]
-        assert r["saved_percent"] == pytest.approx(expected)
+        assert r["saved_percent"] is r["saved_se"] is r["saved_over_best_percent"] is None
 
 
-def test_table_2_sizes_and_costs_are_those_of_the_file() -> None:
-    data_at_hand()
-    path = table_2.traces_directory() / table_2.FILE
-    source = table_2.Prompts(path, 350, 30_000, "uniform", 32)
-    queries, trace = source.draw(np.random.default_rng(1))
-    prompts = table_2.read_prompts(path)
-    tokens = sorted((len(p["prompt"]) + sum(p["answer_chars"]) / len(p["answer_chars"])) / 4 for p in prompts)
-    assert sorted(queries.sizes.tolist()) == [max(1, math.ceil(x / 32)) for x in tokens]
-    for q in np.argsort(queries.costs)[[0, 100, 200, 349]]:
-        mine = trace.costs[trace.keys == q]
-        assert abs(mine.mean() - queries.costs[q]) < 4.5 * mine.std() / math.sqrt(len(mine))
+def test_figure_2_is_a_cell_of_table_2() -> None:
+    policies = ("berkeley", "vsocb")
+    _, table = run("table-2", policies=policies, arrivals=("power:0.5", "zipf:0.8"), units=(16, 32))
+    _, figure = run("figure-2", policies=policies)
+    assert figure.rows == [r for r in table.rows if (r["arrivals"], r["unit"]) == ("zipf:0.8", 32)]
 
 
 @pytest.mark.long
@@ -220,9 +220,8 @@ def test_regret_grows_no_faster_than_the_square_root() -> None:
 
 
 @pytest.mark.long
-def test_table_2_in_full() -> None:
-    data_at_hand()
-    experiment = EXPERIMENTS["table-2"]
+def test_figure_2_in_full() -> None:
+    experiment = EXPERIMENTS["figure-2"]
     settings = experiment.choose({"policies": ("berkeley", "vsocb")}, quick=False)
     saving = {r["policy"]: r["saved_percent"] for r in experiment.run(settings, 2).rows}
     assert saving["vsocb"] >= 11.0

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from knapcache import Cache, InvalidInput
+from knapcache.exchange.exchange import CREDENTIALS, GATEWAYS, ROUTING, TELLING
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 from knapcache.testing import FakeUpstream
@@ -132,12 +133,21 @@ def test_two_keys_share_nothing_unless_a_tenant_is_named(cache: Cache, upstream:
     assert ids(CacheTransport(cache, tenant="others"), "a") == ["chatcmpl-4"]
 
 
-@pytest.mark.parametrize("name", ["x-api-key", "api-key", "openai-organization", "openai-project", "anthropic-beta"])
+@pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAYS, *TELLING, *ROUTING])
 def test_headers_that_make_a_difference(one: httpx.Client, upstream: FakeUpstream, name: str) -> None:
     for value in ("one", "two", "one"):
         tell(one, headers={name: value})
     tell(one)
     assert upstream.count() == 3
+
+
+def test_where_a_gateway_sends_it_counts_among_tenants_too(cache: Cache, upstream: FakeUpstream) -> None:
+    transport: Any = CacheTransport(cache, tenant="team")
+    with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+        for name in ("x-portkey-provider", "x-portkey-config"):
+            for value in ("one", "two", "one"):
+                tell(http, headers={name: value})
+    assert upstream.count() == 4
 
 
 def test_headers_that_make_none(one: httpx.Client, upstream: FakeUpstream) -> None:
@@ -151,7 +161,7 @@ def test_no_credential_is_written_down(tmp_path: Any, upstream: FakeUpstream) ->
         Cache("4MB", path=tmp_path / "answers", policy="lru", shadows=()) as cache,
         httpx.Client(transport=CacheTransport(cache), base_url=upstream.openai) as http,  # type: ignore[arg-type]
     ):
-        headers = {"authorization": "Bearer sk-very-secret", "x-api-key": "sk-very-secret"}
+        headers = dict.fromkeys(("authorization", "x-api-key", "x-portkey-config", "helicone-auth"), "sk-very-secret")
         for _ in range(2):
             answer = http.post("/chat/completions?key=sk-very-secret", json=CHAT, headers=headers)
         assert answer.headers["x-knapcache"] == "hit"

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from knapcache.errors import StoreError
+from knapcache.store.file import SECRET_ROW
 from knapcache.store.sqlite import SqliteStore
 
 from .helpers import entry_of, key_of, right, spawn
@@ -178,12 +179,38 @@ def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> N
     entry = entry_of(store, 0)
     store.apply(entry, snapshot=b"state")
     store.close()
+    for other in (b"two", b""):
+        with pytest.raises(StoreError, match="another secret"):
+            SqliteStore(path, BUDGET, secret=other)
+    store = SqliteStore(path, BUDGET, secret=b"one")
+    assert store.get(entry.key) == entry, "a mistaken secret must not cost the answers"
+    assert store.load_snapshot() == b"state"
+    store.close()
+    plain = apsw.Connection(str(path))
+    plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # as one would who wants his rows believed
+    plain.close()
     store = SqliteStore(path, BUDGET, secret=b"two")
     assert store.get(entry.key) is None
     assert store.load_snapshot() is None
     store.flush()
     assert store.totals() == (0, 0)
     store.close()
+
+
+@pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
+def test_a_damaged_word_on_the_secret_is_said_again(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, BUDGET, secret=b"one") as store:
+        entry = entry_of(store, 0)
+        store.apply(entry)
+    plain = apsw.Connection(str(path))
+    plain.execute(f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
+    plain.close()
+    with SqliteStore(path, BUDGET, secret=b"one") as store:
+        assert store.get(entry.key) == entry
+        store.check()
+    with pytest.raises(StoreError, match="another secret"):
+        SqliteStore(path, BUDGET, secret=b"two")
 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])

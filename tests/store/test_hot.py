@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from knapcache.store.contract import Entry
 from knapcache.store.hot import Hot
 from knapcache.store.memory import OVERHEAD, MemoryStore
+from knapcache.store.sqlite import SqliteStore
 
-from .helpers import entry_of
+from .helpers import entry_of, key_of
 
 STORE = MemoryStore(1 << 20)
 
@@ -46,3 +50,45 @@ def test_room_is_kept_to_and_the_used_stay(room: int) -> None:
         assert sum(e.size for e in young) == hot._size <= room // 2
         assert sum(e.size for e in old) <= room // 2
     assert OVERHEAD < popular.size <= 2000
+
+
+class Meddled(dict[bytes, Any]):
+    """A dict in which something happens right after a look."""
+
+    def then(self, what: Any) -> Meddled:
+        self.what = what
+        return self
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        found = super().get(key, default)
+        self.what, what = lambda: None, self.what
+        what()
+        return found
+
+
+def test_what_was_changed_while_it_grew_young_again_is_not_let_in() -> None:
+    hot = Hot(1 << 20)
+    popular = entry("popular")
+    hot._old = Meddled({popular.key: popular}).then(lambda: hot.discard([popular.key]))
+    assert hot.get(popular.key) == popular  # as it was when the look began
+    assert hot.get(popular.key) is None
+
+
+@pytest.mark.parametrize("evicted", [True, False])
+def test_what_was_changed_between_two_looks_is_not_let_in(tmp_path: Path, evicted: bool) -> None:
+    """A reader looks at what is on its way; a change sets out and is held up; the reader reads the file."""
+    with SqliteStore(tmp_path / "answers.db", 1 << 20) as store:
+        writer = store._writer
+        assert writer
+        older, newer = entry_of(store, "a"), entry_of(store, "a", version=1)
+        store.apply(older).result()
+        held, commit = threading.Event(), writer._commit
+        writer._commit = lambda batch: (held.wait(10), commit(batch))  # type: ignore[assignment]
+        writer.pending = Meddled(writer.pending).then(
+            lambda: store.apply(None if evicted else newer, [older.key] if evicted else [])
+        )
+        assert store.get(key_of("a")) == older  # the change came after the look began
+        assert store.get(key_of("a")) == (None if evicted else newer)
+        held.set()
+        store.flush()
+        assert store.get(key_of("a")) == (None if evicted else newer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.file import SNAPSHOT_ROW
+from knapcache.store.file import SNAPSHOT_ROW, Ownership
 from knapcache.store.sqlite import SqliteStore
 
 from .helpers import entry_of, files_bytes, key_of, spawn
@@ -256,3 +258,43 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(previous)
+
+
+def test_weighing_the_outbox_while_it_is_emptied(tmp_path: Path) -> None:
+    """A file that is listed and then gone: a link to nothing looks the same."""
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 2 << 20) as store, SqliteStore(path, 2 << 20, own=False) as reader:
+        reader.hand_over(entry_of(reader, 0))
+        before = reader.disk_bytes()
+        Path(f"{path}.outbox", "gone.entry").symlink_to(tmp_path / "nowhere")
+        assert reader.disk_bytes() == before
+        reader.hand_over(entry_of(reader, 1))
+        assert len(list(Path(f"{path}.outbox").glob("*.entry"))) == 3
+        assert store.owner
+
+
+def test_many_threads_open_and_one_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, together = tmp_path / "answers.db", threading.Barrier(2, timeout=10)
+    opened = os.open
+
+    def slow(*arguments: Any) -> int:
+        if str(arguments[0]).endswith(".lock"):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(0.5)  # both are here, or one was turned away
+        return opened(*arguments)
+
+    monkeypatch.setattr(os, "open", slow)
+    owners: list[Ownership] = []
+
+    def own() -> None:
+        with contextlib.suppress(NotOwner):
+            owners.append(Ownership(path))
+
+    threads = [threading.Thread(target=own) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(owners) == 1
+    owners[0].release()
+    Ownership(path).release()

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.books import Books
 from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
-from knapcache.cache.functions import Functions, name_of, typed
+from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
@@ -49,6 +49,7 @@ class Cache:
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that namespaces may have at most; their own least valuable answers go first
+    tell_hits   tell the owner of the file, where that is another process, of hits; False: somebody else does (`touch`)
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
+        tell_hits: bool = True,
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
@@ -87,7 +89,7 @@ class Cache:
             books.open(clock())
             return books
 
-        self._keeper = Keeper(store, open_books, self._ledger, clock)
+        self._keeper = Keeper(store, open_books, self._ledger, clock, tell_hits)
         self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
         self._functions = Functions(self._core, self._keyer)
 
@@ -96,7 +98,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -126,7 +128,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -149,10 +151,29 @@ class Cache:
             self._ledger.passed("failed", "", self._tenant(namespace))
             raise
 
+    def question(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | str | dict[str, Any] | Question,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> Question | None:
+        """A request with its key, which `fetch` and `at_hand` take in its place; None where it has none.
+
+        For those who are asked the same again and again: a key is made from nothing but what it is made from.
+        """
+        found = self._question(endpoint, request, namespace, context)
+        return found if isinstance(found, Question) else None
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
+        return self._core.at_hand(question)
+
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -202,7 +223,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name or name_of(function), self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -279,6 +300,11 @@ class Cache:
         """
         return self._keeper.touch(checked_counts(counts))
 
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False while another owns the file."""
+        return self._keeper.books is not None
+
     def tend(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
         self._keeper.tend()
@@ -319,13 +345,17 @@ class Cache:
     def _question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | dict[str, Any],
+        request: bytes | str | dict[str, Any] | Question,
         namespace: str | None,
         context: Mapping[str, str] | None,
     ) -> Question | Uncacheable:
+        if isinstance(request, Question):
+            return request
         tenant = self._namespace if namespace is None else namespace
+        # Half a character is no UTF-8: such a text has no key.
+        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self._keyer.read(endpoint, request, tenant, context)
+            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
         except Uncacheable as reason:
             return reason
         model = body.get("model")

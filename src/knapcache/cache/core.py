@@ -119,9 +119,25 @@ class Core:
         books = self.keeper.books
         if books is not None:
             books.seen(question.key.digest, i, entry.size, entry.cost)
-        else:
+        elif self.keeper.tell_hits:
             self.keeper.touch({entry.key: 1})
         return self._hit(entry)
+
+    def at_hand(self, question: Question) -> Answer | None:
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made."""
+        books, digest = self.keeper.books, question.key.digest
+        if books is None:
+            return None
+        entry = self.keeper.store.at_hand(digest)
+        if entry is None or isinstance(entry, Away) or not self._right(entry, question, USUAL):
+            return None
+        i, serial = books.arrive(digest)
+        if serial < 0:
+            return None
+        books.seen(digest, i, entry.size, entry.cost)
+        hit = self._hit(entry)
+        self.count_hit(hit, question)
+        return hit
 
     def _right(self, entry: Entry, question: Question, wish: Wish) -> bool:
         if entry.request != question.key.request or entry.tenant != question.tenant:

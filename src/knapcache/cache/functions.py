@@ -4,6 +4,10 @@ Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] 
 apart. How they are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. What
 cannot be part of a key raises Uncacheable: a function that is silently never cached helps nobody.
 
+A function is known by module and name, so what these do not tell apart has to be told: lambdas and methods of objects
+need a name of the caller's, and data that an inner function closes over is part of the key, as it is when the function
+is decorated. (Clients and the like are not data, and do not count, as globals do not.)
+
 A result is kept when JSON gives it back exactly, types included; otherwise the caller gets it as it is, and the log
 says once why it is not kept. Every hit is a fresh copy.
 """
@@ -11,9 +15,11 @@ says once why it is not kept. Every hit is a fresh copy.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import orjson
@@ -87,9 +93,27 @@ def as_json(result: Any, name: str, said: set[str]) -> bytes | None:
 def name_of(function: Callable[..., Any]) -> str:
     """Module and name: two functions of one name in different places do not share answers."""
     name = getattr(function, "__qualname__", None)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name.endswith("<lambda>"):
         raise InvalidInput(f"{function!r} has no name: give it one, cached(name=…)")
+    if not isinstance(getattr(function, "__self__", None), (ModuleType, type(None))):
+        raise InvalidInput(f"{name} belongs to an object, and others have one of that name: cached(name=…)")
     return f"{function.__module__}.{name}"
+
+
+def enclosed(function: Callable[..., Any]) -> str:
+    """A digest of the data that a function closes over; empty where there is none."""
+    cells = getattr(function, "__closure__", None) or ()
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
+        try:
+            found[name] = typed(cell.cell_contents)
+        except (ValueError, Uncacheable, RecursionError):  # not bound yet, or no data
+            continue
+    try:
+        spelled = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # half a character, or a number beyond 64 bits
+        spelled = repr(sorted(found.items())).encode(errors="surrogatepass")
+    return hashlib.blake2b(spelled, digest_size=16).hexdigest() if found else ""
 
 
 def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,12 +173,20 @@ class Functions:
             return Reply(b"", keep=False)
         return Reply(payload, ttl=ttl)
 
-    def wrapped(self, function: Callable[P, R], name: str, tenant: str, ttl: float | None) -> Callable[P, R]:
-        """The function, cached."""
-        signature = inspect.signature(function)
+    def wrapped(self, function: Callable[P, R], given: str | None, tenant: str, ttl: float | None) -> Callable[P, R]:
+        """The function, cached. `given`: the caller's name for it."""
+        name = given or name_of(function)
+        around = "" if given else enclosed(function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"{name} does not say what its arguments are: {error}") from None
 
         def key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Question:
-            return self.question(name, bound(signature, args, kwargs), tenant)
+            arguments = bound(signature, args, kwargs)
+            if around:
+                arguments["<around>"] = around  # no parameter has such a name
+            return self.question(name, arguments, tenant)
 
         if inspect.iscoroutinefunction(function):
 

@@ -54,13 +54,19 @@ class Keeper:
     """Holds the store, and the books where this process decides."""
 
     def __init__(
-        self, store: Store | SqliteStore, open_books: Callable[[], Books], ledger: Ledger, clock: Clock
+        self,
+        store: Store | SqliteStore,
+        open_books: Callable[[], Books],
+        ledger: Ledger,
+        clock: Clock,
+        tell_hits: bool = True,
     ) -> None:
         self.store = store
         self.books: Books | None = None
         self._open_books, self._ledger, self._clock = open_books, ledger, clock
         self._tending = threading.Lock()
         self._handing, self._handed = threading.Lock(), 0
+        self.tell_hits = tell_hits
         self._hits: Counter[bytes] = Counter()  # of a reader, since it last told the owner
         self._aside = Aside("knapcache-outbox", 1)
         weakref.finalize(self, self._aside.close)

@@ -72,7 +72,8 @@ def page(
     offset: int = 0,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """Rows that meet every condition, from `offset` on, at most `limit`; how many meet them; the price of a megabyte.
+    """Rows that meet every condition, from `offset` on, at most `limit`; how many meet them; the price of a megabyte,
+    and the bytes of each tenant, of all that is kept.
 
     search      in the key's hex, the model or the tenant, whatever its case
     """
@@ -82,6 +83,7 @@ def page(
     found = columns(kept, now)
     there = found["expires_in"] > 0.0
     price = float(found["density"][there].min()) if there.any() else 0.0
+    sizes = np.bincount(kept.records["tenant"][there], kept.room[there], len(kept.tenants))
     for wanted, texts, numbers in (
         (model, kept.models, kept.records["model"]),
         (tenant, kept.tenants, kept.records["tenant"]),
@@ -97,6 +99,7 @@ def page(
         "total": len(places),
         "rows": rows_of(kept, found, places[order].tolist()),
         "price_per_mb": MB * price,
+        "tenants": {tenant: int(size) for tenant, size in zip(kept.tenants, sizes.tolist(), strict=True) if size},
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from knapcache.cli import experiment, inspect, plan, policies, purge, replay
+from knapcache.cli import demo, experiment, inspect, plan, policies, purge, replay, serve
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -36,6 +36,8 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     experiment.add(commands, with_options="experiment" in argv)
     inspect.add(commands)
     purge.add(commands)
+    serve.add(commands)
+    demo.add(commands, with_options="demo" in argv)
     return parser
 
 

@@ -77,8 +77,8 @@ def execute(args: argparse.Namespace) -> None:
     with running.jobs(args) as jobs:
         trace = reading.read(args, rules)
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
-    paths = folder.write(report.files(plan, args.trace.name)) if folder else []
-    text = summary.record(plan, args.trace.name)
+    paths = folder.write(report.files(plan, reading.title(args))) if folder else []
+    text = summary.record(plan, reading.title(args))
     if args.json == "-":
         print(text, end="")
         return

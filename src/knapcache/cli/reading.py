@@ -31,7 +31,13 @@ def formats() -> str:
 def add_file(parser: argparse.ArgumentParser, metavar: str) -> None:
     """The file, and how its replays run."""
     option = parser.add_argument
-    option("trace", metavar=metavar, type=Path, help="file to read, plain or compressed with gzip or zstd")
+    option(
+        "trace",
+        metavar=metavar,
+        type=Path,
+        nargs="+",
+        help="file to read, plain or compressed with gzip or zstd; several, or a directory, are read as one",
+    )
     running.add_options(parser)
     option("--seed", type=int, metavar="N", default=0, help="seed of policies that draw and of samples (default: 0)")
 
@@ -85,6 +91,13 @@ def prices(text: str) -> Prices:
     return Prices(*given)
 
 
+def title(args: argparse.Namespace) -> str:
+    """What was read, on one short line."""
+    first: Path = args.trace[0]
+    more = len(args.trace) - 1
+    return (first.name or str(first)) + (f" and {more} more" if more else "")
+
+
 def read(args: argparse.Namespace, rules: Rules) -> Trace:
     """The trace, with a bar on a terminal; what was skipped is said."""
     from rich.console import Console
@@ -104,7 +117,7 @@ def read(args: argparse.Namespace, rules: Rules) -> Trace:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"reading {args.trace.name}", total=None)
+        task = bar.add_task(f"reading {title(args)}", total=None)
         trace = read_trace(
             args.trace,
             rules,
@@ -113,6 +126,7 @@ def read(args: argparse.Namespace, rules: Rules) -> Trace:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if count:
+        given = args.trace[0] if len(args.trace) == 1 else title(args)
         first, lines = f"{broken[0].place}: {broken[0].reason}", "lines" if count > 1 else "line"
-        print(f"knapcache: skipped {count} broken {lines} of {args.trace}, the first: {first}", file=sys.stderr)
+        print(f"knapcache: skipped {count} broken {lines} of {given}, the first: {first}", file=sys.stderr)
     return trace

@@ -8,10 +8,10 @@ Pure: the transport looks at `sent`, sends it, and comes back with what it got.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from knapcache.cache import Cache, Reply
-from knapcache.exchange.exchange import Exchange, Given, kept_meta, passing
+from knapcache.exchange.exchange import CACHE_STATUS, Exchange, Given, kept_meta, passing
 from knapcache.match import Body
 from knapcache.model import Endpoint
 from knapcache.wire import embeddings
@@ -75,13 +75,12 @@ class Batch:
             reply = Reply(part.payload, part.model, part.usage, seconds, meta, control.store, control.ttl)
             self._cache.settle(self._found[index], reply)
 
-    def given(self, headers: Mapping[str, str] | None = None) -> Given:
+    def given(self, headers: Iterable[tuple[str, str]] | None = None) -> Given:
         """The answer, once nothing is missing."""
-        said = [("content-type", "application/json"), ("x-knapcache", "hit" if headers is None else "miss")]
+        how = "hit" if headers is None else "miss"
+        said = [("content-type", "application/json"), ("x-knapcache", how), ("cache-status", CACHE_STATUS[how])]
         said.append(("x-knapcache-hits", f"{self.hits}/{len(self._items)}"))
-        own = (
-            [] if headers is None else [pair for pair in passing(headers.items()) if pair[0].lower() != "content-type"]
-        )
+        own = [pair for pair in passing(headers or ()) if pair[0].lower() != "content-type"]
         body = embeddings.join([self._payloads[found.key] for found in self._found])
         return Given(200, said + own, body)
 

@@ -24,17 +24,29 @@ from knapcache.match.rules import STATEFUL
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
 from knapcache.wire.asking import wants_stream, wants_usage, with_usage
-from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART
+from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART, Form
 from knapcache.wire.pieces import compact, read_object
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
+GATEWAYS = (
+    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
+)  # fmt: skip
+"""Where gateways look for credentials."""
 TELLING = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers that change answers."""
+ROUTING = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
+"""Headers that tell a gateway where to send a request. They may have keys in them, and are hashed."""
 REQUEST_IDS = ("x-request-id", "request-id")
 OWN = frozenset(
     ("connection", "content-encoding", "content-length", "keep-alive", "set-cookie", "trailer", "transfer-encoding")
 )
 """Headers of one connection or one client."""
+CACHE_STATUS = {
+    "hit": "knapcache; hit",
+    "coalesced": "knapcache; fwd=miss; collapsed",
+    "miss": "knapcache; fwd=miss",
+    "bypass": "knapcache; fwd=bypass",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,8 @@ class Exchange:
     context: Mapping[str, str]
     bypass: bool = False
     """It has no key: it is sent as it is."""
+    fresh: float | None = None
+    """Seconds after which the answer is stale, where it is kept for longer than that."""
 
     @property
     def stream(self) -> bool:
@@ -61,6 +75,11 @@ class Exchange:
     def usage(self) -> bool:
         """Whether a stream is to end with its usage."""
         return wants_usage(self.body)
+
+    @property
+    def whose(self) -> dict[str, Any]:
+        """Whose it is, as the cache wants to know."""
+        return {"namespace": self.namespace, "context": self.context}
 
     def wishes(self, refresh: bool) -> dict[str, Any]:
         """How the cache is to serve it."""
@@ -95,6 +114,8 @@ class Given(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes | Iterable[bytes]
+    answer: Answer | None = None
+    """What the cache had to say about it; None where it was not asked."""
 
 
 def concerns_us(method: str, path: str) -> Endpoint | None:
@@ -110,21 +131,40 @@ def exchange_of(
     context = {"url": f"{url.scheme}://{url.host}:{url.port or ''}{url.path}"}
     if url.query:
         context["query"] = hashed(bytes(url.query))  # Some send their key in it.
-    context |= {name: headers[name] for name in TELLING if name in headers}
+    return opened(endpoint, headers, raw, body_of(raw), namespace, context)
+
+
+def body_of(raw: bytes) -> Body | None:
+    """The request read; None where it is nothing that has a key."""
     try:
-        body = from_text(raw)
+        return from_text(raw)
     except Uncacheable:
+        return None
+
+
+def opened(
+    endpoint: Endpoint,
+    headers: Mapping[str, str],
+    raw: bytes,
+    body: Body | None,
+    namespace: str | None,
+    context: Mapping[str, str],
+) -> Exchange:
+    """An exchange whose body was read, in a context to which headers may add."""
+    if body is None:
         return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
+    more = {name: headers[name] for name in TELLING if name in headers}
+    more |= {name: hashed(headers[name].encode()) for name in ROUTING if name in headers}
     if control.namespace is not None:
-        context["namespace"] = control.namespace
+        more["namespace"] = control.namespace
     stateful = any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
-    return Exchange(endpoint, body, raw, control, namespace, context, bypass=stateful)
+    return Exchange(endpoint, body, raw, control, namespace, {**context, **more} if more else context, bypass=stateful)
 
 
 def credentials(headers: Mapping[str, str]) -> str | None:
     """Whose cache it is: a hash, for a namespace is written down and a key must not be."""
-    found = "\n".join(f"{name}: {headers[name]}" for name in CREDENTIALS if name in headers)
+    found = "\n".join(f"{name}: {headers[name]}" for name in (*CREDENTIALS, *GATEWAYS) if name in headers)
     return f"key-{hashed(found.encode())}" if found else None
 
 
@@ -140,15 +180,13 @@ def is_stream(status: int, headers: Mapping[str, str]) -> bool:
 
 def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
     """What a plain answer comes to."""
-    meta, ttl = kept_meta(headers, "json"), exchange.control.ttl
+    meta, ttl = kept_meta(headers, "json", exchange.fresh), exchange.control.ttl
     try:
         if status != 200:
             raise Incomplete(f"status {status}")
         if exchange.endpoint is Endpoint.EMBEDDINGS:
             (part,) = embeddings.parts(read_object(content), embeddings.items(exchange.body.get("input")))
-            return Reply(
-                part.payload, part.model, part.usage, meta=kept_meta(headers, "json"), ttl=exchange.control.ttl
-            )
+            return Reply(part.payload, part.model, part.usage, meta=meta, ttl=ttl)
         whole = plain_answer(exchange.endpoint, content)
     except Incomplete:
         cost = None if status == 200 else 0.0  # nobody bills an error
@@ -164,16 +202,22 @@ def stream_reply(
         whole = collector.whole()
     except Incomplete:
         return Reply(b"".join(passed), meta=failed_meta(200, headers, "sse"), keep=False)
-    meta = kept_meta(headers, "sse")
+    meta = kept_meta(headers, "sse", exchange.fresh)
     if exchange.endpoint in USAGE_APART and whole.usage is None and not asked:
         meta["lacks"] = "usage"
     return Reply(whole.body, whole.model, whole.usage, meta=meta, ttl=exchange.control.ttl)
 
 
-def kept_meta(headers: Mapping[str, str], form: str) -> dict[str, Any]:
+def kept_meta(headers: Mapping[str, str], form: str, fresh: float | None = None) -> dict[str, Any]:
     """What is kept beside a body."""
     ids = {name: headers[name] for name in REQUEST_IDS if name in headers}
-    return {"form": form, **({"ids": ids} if ids else {})}
+    return {"form": form, **({"ids": ids} if ids else {}), **({} if fresh is None else {"fresh": fresh})}
+
+
+def is_stale(answer: Answer) -> bool:
+    """Whether a kept answer is past its time, and was kept for when there is no other."""
+    fresh = answer.meta.get("fresh")
+    return fresh is not None and answer.how == "hit" and answer.age > fresh
 
 
 def failed_meta(status: int, headers: Mapping[str, str], form: str) -> dict[str, Any]:
@@ -192,17 +236,13 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     headers   those of the provider, for the one whose call it was
     """
     meta = answer.meta
-    wanted = "sse" if exchange.stream else "json"
-    said = [("x-knapcache", answer.how), ("x-knapcache-key", answer.key)]
-    if answer.how in ("hit", "coalesced"):
-        said.append(("age", str(int(answer.age))))
-        if answer.saved_usd is not None:
-            said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+    wanted: Form = "sse" if exchange.stream else "json"
+    said = said_of(answer)
     if "status" in meta:
         if headers is None and meta["status"] == 200 and meta["form"] != wanted:
             raise Incomplete("an answer that is not whole, in the other form")
         given_headers = passing(headers) if headers is not None else [(name, value) for name, value in meta["headers"]]
-        return Given(meta["status"], given_headers + said, answer.payload)
+        return Given(meta["status"], given_headers + said, answer.payload, answer)
     if meta.get("lacks") == "usage" and (exchange.usage or not exchange.stream):
         raise Incomplete("a stream without usage")
     body: bytes | Iterable[bytes]
@@ -215,7 +255,20 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     if headers is None:
         headers = meta.get("ids", {}).items()
     kept = [(name, value) for name, value in passing(headers) if name.lower() != "content-type"]
-    return Given(200, [("content-type", CONTENT_TYPE["sse" if exchange.stream else "json"]), *kept, *said], body)
+    return Given(
+        200, [("content-type", CONTENT_TYPE["sse" if exchange.stream else "json"]), *kept, *said], body, answer
+    )
+
+
+def said_of(answer: Answer) -> list[tuple[str, str]]:
+    """What a caller is told of where its answer comes from: in words of our own, and in those of RFC 9211."""
+    how = answer.how
+    said = [("x-knapcache", how), ("x-knapcache-key", answer.key), ("cache-status", CACHE_STATUS[how])]
+    if how in ("hit", "coalesced"):
+        said.append(("age", str(int(answer.age))))
+        if answer.saved_usd is not None:
+            said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+    return said
 
 
 def not_cached() -> Given:

@@ -10,7 +10,7 @@ the cache has settled it: who has heard the end and asks again finds the answer 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete
@@ -45,11 +45,11 @@ class Relay:
         self.held: list[bytes] = []
         """The end of the answer."""
 
-    def opened(self, headers: Any, asked: bool) -> None:
-        """The stream begins. asked: its usage was asked for, by the asker or for it."""
+    def opened(self, headers: Mapping[str, str], pairs: list[tuple[str, str]], asked: bool) -> None:
+        """The stream begins. headers: by lower-case names; pairs: as they came; asked: its usage was asked for."""
         self._asked = asked
-        self._headers = dict(headers.items())
-        self.put(Opened(list(headers.multi_items())))
+        self._headers = headers
+        self.put(Opened(pairs))
 
     def fed(self, piece: bytes) -> bool:
         """A piece has come. Was it the last that matters?"""

@@ -12,15 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 from knapcache.cache import Cache
-from knapcache.exchange.exchange import Exchange, Given, exchange_of, passing
-from knapcache.exchange.relay import Opened, Relay
+from knapcache.exchange.answering import miss_said
+from knapcache.exchange.exchange import CACHE_STATUS, Exchange, Given, exchange_of, passing
+from knapcache.exchange.relay import Relay
 from knapcache.model import Endpoint
 
-REFUSALS = (400, 422)
-"""What servers say that do not know `stream_options`."""
 LENGTHS = ("content-length", "transfer-encoding")
-PATIENCE = 5.0
-"""Seconds that closing waits for streams which are still being read, though nobody listens any more."""
 
 
 class Transport:
@@ -135,19 +132,19 @@ def response_of(request: Any, what: Given, *, sync: bool) -> Any:
     return lib.Response(what.status, headers=headers, stream=byte_streams(lib)[0 if sync else 1](body))
 
 
-def live(request: Any, opened: Opened, blocks: Any, relay: Relay, *, sync: bool) -> Any:
+def live(request: Any, headers: list[tuple[str, str]], blocks: Any, relay: Relay, *, sync: bool) -> Any:
     """A response whose body is still coming."""
     lib = library(request)
-    headers = [*passing(opened.headers), ("x-knapcache", "miss")]
     return lib.Response(200, headers=headers, stream=byte_streams(lib)[0 if sync else 1](blocks, relay))
 
 
 def marked(response: Any) -> Any:
     """A response that passes, and says so."""
     response.headers["x-knapcache"] = "bypass"
+    response.headers["cache-status"] = CACHE_STATUS["bypass"]
     return response
 
 
 def passed(response: Any, content: bytes) -> Given:
     """An answer that is passed on as it came."""
-    return Given(response.status_code, [*passing(response.headers.multi_items()), ("x-knapcache", "miss")], content)
+    return Given(response.status_code, [*passing(response.headers.multi_items()), *miss_said()], content)

@@ -23,12 +23,11 @@ from typing import Any, Self
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
+from knapcache.exchange.answering import PATIENCE, REFUSALS, miss_said
 from knapcache.exchange.batch import Batch, batch_of
-from knapcache.exchange.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
+from knapcache.exchange.exchange import Exchange, concerns_us, given, is_stream, not_cached, passing, plain_reply
 from knapcache.exchange.relay import Heard, Opened, Relay
 from knapcache.integrations.carrier import (
-    PATIENCE,
-    REFUSALS,
     Transport,
     live,
     marked,
@@ -95,7 +94,8 @@ class CacheTransport(Transport):
             fetch.start()
             first = heard.get()
             if isinstance(first, Opened):
-                return live(request, first, self._heard(heard, relay), relay, sync=True)
+                headers = [*passing(first.headers), *miss_said()]
+                return live(request, headers, self._heard(heard, relay), relay, sync=True)
             if isinstance(first, BaseException):
                 raise first
             assert isinstance(first, Answer)
@@ -138,7 +138,7 @@ class CacheTransport(Transport):
             if not is_stream(response.status_code, response.headers):
                 relay.answered = list(response.headers.multi_items())
                 return plain_reply(exchange, response.status_code, response.headers, response.read())
-            relay.opened(response.headers, asking or exchange.usage)
+            relay.opened(dict(response.headers), list(response.headers.multi_items()), asking or exchange.usage)
             for piece in response.iter_bytes():
                 if relay.fed(piece):
                     break
@@ -156,7 +156,7 @@ class CacheTransport(Transport):
             content = response.read()
             if response.status_code == 200:
                 batch.settle(response.headers, content)
-                return response_of(request, batch.given(response.headers), sync=True)
+                return response_of(request, batch.given(response.headers.multi_items()), sync=True)
         except Incomplete:
             if batch.hits:  # half an answer helps nobody: as if there were no cache
                 return marked(self._send(with_content(request, exchange.sent(False))))

@@ -1,26 +1,14 @@
-"""The transport for async clients of httpx and httpx2, on asyncio: `transport.py`, with awaits."""
+"""The transport for async clients of httpx and httpx2, on asyncio: `exchange/answering.py`, spoken through httpx."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
-from knapcache.cache import Answer, Cache, Reply
-from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.batch import Batch, batch_of
-from knapcache.exchange.exchange import Exchange, concerns_us, given, is_stream, not_cached, plain_reply
-from knapcache.exchange.relay import Heard, Opened, Relay
-from knapcache.integrations.carrier import (
-    PATIENCE,
-    REFUSALS,
-    Transport,
-    live,
-    marked,
-    passed,
-    response_of,
-    with_content,
-)
+from knapcache.cache import Cache
+from knapcache.exchange.answering import Answering, Live
+from knapcache.exchange.exchange import concerns_us
+from knapcache.integrations.carrier import Transport, live, marked, response_of, with_content
 
 
 class AsyncCacheTransport(Transport):
@@ -28,7 +16,7 @@ class AsyncCacheTransport(Transport):
 
     def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
         super().__init__(cache, inner, **options)
-        self._tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
+        self._answering = Answering(cache, ask_usage=self._ask_usage, finish=self._finish)
 
     async def handle_async_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
@@ -36,131 +24,23 @@ class AsyncCacheTransport(Transport):
         if endpoint is None:
             return await self._send(request)
         await request.aread()
-        exchange = self._exchange(endpoint, request)
-        batch = batch_of(self._cache, exchange)
-        if exchange.bypass or (batch and batch.bypass):
-            if batch is None:
-                self._count_bypass(exchange)
+
+        async def send(content: bytes) -> Response:
+            return Response(await self._send(with_content(request, content)))
+
+        found = await self._answering.answer(self._exchange(endpoint, request), request.url.host, send)
+        if found is None:
             return marked(await self._send(request))
-        try:
-            if batch:
-                return await self._batch(request, exchange, batch)
-            return await (self._streamed(request, exchange) if exchange.stream else self._plain(request, exchange))
-        except NotCached:
-            return response_of(request, not_cached(), sync=False)
-
-    async def _plain(self, request: Any, exchange: Exchange) -> Any:
-        headers: list[tuple[str, str]] | None = None
-
-        async def call() -> Reply:
-            nonlocal headers
-            response = await self._send(with_content(request, exchange.sent(False)))
-            try:
-                content = await response.aread()
-            finally:
-                await response.aclose()
-            headers = list(response.headers.multi_items())
-            return plain_reply(exchange, response.status_code, response.headers, content)
-
-        for refresh in (exchange.control.refresh, True):
-            wishes = exchange.wishes(refresh)
-            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **wishes)
-            try:
-                return response_of(request, given(exchange, answer, headers), sync=False)
-            except Incomplete:
-                continue
-        return marked(await self._send(request))
-
-    async def _streamed(self, request: Any, exchange: Exchange) -> Any:
-        for refresh in (exchange.control.refresh, True):
-            heard: asyncio.Queue[Heard] = asyncio.Queue()
-            relay = Relay(exchange, self._finish, heard.put_nowait)
-            task = asyncio.create_task(self._fetch(request, exchange, relay, refresh))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            try:
-                first = await heard.get()
-            except asyncio.CancelledError:
-                relay.left = True
-                raise
-            if isinstance(first, Opened):
-                return live(request, first, self._heard(heard, relay), relay, sync=False)
-            if isinstance(first, BaseException):
-                raise first
-            assert isinstance(first, Answer)
-            try:
-                return response_of(request, given(exchange, first, relay.answered), sync=False)
-            except Incomplete:
-                continue
-        return marked(await self._send(request))
-
-    async def _heard(self, heard: asyncio.Queue[Heard], relay: Relay) -> AsyncIterator[bytes]:
-        while isinstance(block := await heard.get(), bytes):
-            yield block
-        for held in relay.held:
-            yield held
-        if isinstance(block, BaseException):
-            raise block
-
-    async def _fetch(self, request: Any, exchange: Exchange, relay: Relay, refresh: bool) -> None:
-        """In a task of its own: whatever happens, the asker hears of it."""
-
-        async def call() -> Reply:
-            return await self._stream_call(request, exchange, relay)
-
-        try:
-            wishes = exchange.wishes(refresh)
-            relay.put(await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **wishes))
-        except BaseException as error:
-            relay.put(error)
-            if not isinstance(error, Exception):
-                raise
-
-    async def _stream_call(self, request: Any, exchange: Exchange, relay: Relay) -> Reply:
-        asking = self._asks_usage(request, exchange)
-        response = await self._send(with_content(request, exchange.sent(asking)))
-        if asking and response.status_code in REFUSALS:
-            await response.aclose()
-            asking = False
-            response = await self._send(with_content(request, exchange.sent(False)))
-            self._refused(request, response)
-        try:
-            if not is_stream(response.status_code, response.headers):
-                relay.answered = list(response.headers.multi_items())
-                return plain_reply(exchange, response.status_code, response.headers, await response.aread())
-            relay.opened(response.headers, asking or exchange.usage)
-            async for piece in response.aiter_bytes():
-                if relay.fed(piece):
-                    break
-            return relay.reply()
-        finally:
-            await response.aclose()
-
-    async def _batch(self, request: Any, exchange: Exchange, batch: Batch) -> Any:
-        if batch.complete:
-            return response_of(request, batch.given(), sync=False)
-        if exchange.control.only_cached:
-            raise NotCached
-        response = await self._send(with_content(request, batch.sent()))
-        try:
-            content = await response.aread()
-            if response.status_code == 200:
-                batch.settle(response.headers, content)
-                return response_of(request, batch.given(response.headers), sync=False)
-        except Incomplete:
-            if batch.hits:  # half an answer helps nobody: as if there were no cache
-                return marked(await self._send(with_content(request, exchange.sent(False))))
-        finally:
-            await response.aclose()
-        return response_of(request, passed(response, content), sync=False)
+        if isinstance(found, Live):
+            return live(request, found.headers, found.blocks, found.relay, sync=False)
+        return response_of(request, found, sync=False)
 
     async def _send(self, request: Any) -> Any:
         return await self._sender(request, "AsyncHTTPTransport").handle_async_request(request)
 
     async def aclose(self) -> None:
         """Wait a little for streams that are still being read, then let connections go. The cache is the caller's."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=PATIENCE)
+        await self._answering.settled()
         if self._inner is not None:
             await self._inner.aclose()
 
@@ -169,3 +49,27 @@ class AsyncCacheTransport(Transport):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class Response:
+    """A response of httpx, as `Received`."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status: int = response.status_code
+        self.headers: dict[str, str] = dict(response.headers)
+        self.pairs: list[tuple[str, str]] = list(response.headers.multi_items())
+
+    async def read(self) -> bytes:
+        """All of the body."""
+        content: bytes = await self._response.aread()
+        return content
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        found: AsyncIterator[bytes] = self._response.aiter_bytes()
+        return found
+
+    async def close(self) -> None:
+        """Let go of it."""
+        await self._response.aclose()

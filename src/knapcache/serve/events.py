@@ -3,7 +3,7 @@
 The request that is being served writes one line into the journal, and that is all it waits for: an append of less than
 a microsecond. Those who want to know are told of many lines at once, a few times a second, or when somebody asks them.
 
-    Invariant: the journal is bounded. Where nobody listens for too long, the oldest lines are lost, and counted.
+    Invariant: the journal is bounded. Where nobody listens for too long, the newest lines are lost, and counted.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Event(NamedTuple):
     """Seconds that the provider took for it, or had taken."""
     upstream: str = ""
     """The name of the upstream that was asked; empty where none was."""
+    trace: str = ""
+    """The caller's `traceparent` header, as it came; empty where there was none."""
 
     @property
     def saved(self) -> bool:
@@ -64,10 +66,16 @@ class Journal:
     """Lines in their order, and those who are told of them. `tell` and listeners run on the event loop's thread."""
 
     def __init__(self) -> None:
-        self._lines: deque[Event] = deque(maxlen=ROOM)
+        self._lines: deque[Event] = deque()
         self._listeners: list[Listener] = []
-        self.write = self._lines.append
         self.lost = 0
+
+    def write(self, event: Event) -> None:
+        """A request is over."""
+        if len(self._lines) < ROOM:
+            self._lines.append(event)
+        else:
+            self.lost += 1
 
     def listen(self, listener: Listener) -> None:
         """From now on this one is told, too. It must be quick, and must not raise."""
@@ -78,7 +86,6 @@ class Journal:
         lines = self._lines
         if not lines:
             return
-        self.lost += len(lines) == ROOM
         told = [lines.popleft() for _ in range(len(lines))]
         for listener in self._listeners:
             listener(told)

@@ -3,7 +3,8 @@
 A file is ours when it says so twice (application id, and a sealed row), so that one flipped bit neither disowns it nor
 makes it look like the work of a newer version. Formats are numbered; STEPS[n] takes format n to n + 1, and an empty
 file is format 0: making a new file and migrating an old one are the same code. A newer format, and a database that
-is somebody else's, raise StoreError and stay untouched. What SQLite cannot read is renamed to `….damaged-N`.
+is somebody else's, raise StoreError and stay untouched; so does a file of another secret, whose rows would all look
+damaged, and would be dropped. What SQLite cannot read is renamed to `….damaged-N`.
 
 One process owns a file, by a lock on `….lock` that the kernel drops when the process ends, however it ends.
 """
@@ -22,7 +23,7 @@ import apsw
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.store.contract import Totals
 from knapcache.store.layout import PAGE, Layout
-from knapcache.store.rows import Sealer
+from knapcache.store.rows import KEEP_STATE, Sealer
 
 log = logging.getLogger("knapcache.store")
 
@@ -36,7 +37,7 @@ STEPS: list[tuple[str, ...]] = [
     ),
 ]
 COUNT = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
-FORMAT_ROW, SNAPSHOT_ROW = 1, 2
+FORMAT_ROW, SNAPSHOT_ROW, SECRET_ROW = 1, 2, 3
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """What SQLite raises when a file is not what it should be."""
@@ -75,11 +76,14 @@ def create(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-def open_database(path: Path, layout: Layout, *, synchronous: str, vfs: str | None, busy: float) -> Opened:
+def open_database(
+    path: Path, layout: Layout, sealer: Sealer, *, synchronous: str, vfs: str | None, busy: float
+) -> Opened:
     """The writer's connection to a file that is there, migrated and within its budget; Damaged when hopeless."""
     connection = connect(path, vfs, busy)
     try:
         _prepare(connection)
+        _same_secret(connection, sealer.seal(b"secret", b""))
         connection.pragma("synchronous", synchronous)
         connection.pragma("wal_autocheckpoint", 0)  # the writer does it, when it has to
         connection.pragma("journal_size_limit", layout.log)
@@ -128,6 +132,16 @@ def _format(connection: apsw.Connection, *, empty: bool) -> int:
     if rows != [(Sealer().seal(b"format", value), value)]:
         raise Damaged("the format is said twice, and differently")
     return version
+
+
+def _same_secret(connection: apsw.Connection, mark: bytes) -> None:
+    """The file says whose secret it is of, and says it sealed without one: a flipped bit is not another secret."""
+    for seal, value in connection.execute("SELECT seal, value FROM state WHERE id = ?", (SECRET_ROW,)).fetchall():
+        if isinstance(value, bytes) and seal == Sealer().seal(b"secret", value):
+            if value != mark:
+                raise StoreError("written under another secret: it stays as it is")
+            return
+    connection.execute(KEEP_STATE, (SECRET_ROW, Sealer().seal(b"secret", mark), mark))
 
 
 def _migrate(connection: apsw.Connection, version: int) -> None:
@@ -199,12 +213,19 @@ class Ownership:
 
     # Locks of this kind are the process's: a second one in the same process would be granted, and closing any
     # descriptor of the file would drop the first. So owners within the process are counted here.
-    _owned: set[Path] = set()  # noqa: RUF012 - shared on purpose
+    _owned: dict[Path, Ownership] = {}  # noqa: RUF012 - shared on purpose
 
     def __init__(self, path: Path) -> None:
         self._path = Path(f"{path.resolve()}.lock")
-        if self._path in self._owned:
+        if self._owned.setdefault(self._path, self) is not self:  # one step: threads may open at the same time
             raise NotOwner(f"{path} is open in this process already")
+        try:
+            self._take(path)
+        except BaseException:
+            del self._owned[self._path]
+            raise
+
+    def _take(self, path: Path) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -213,7 +234,6 @@ class Ownership:
             owner = os.read(self._descriptor, 20).decode(errors="replace").strip() or "unknown"
             os.close(self._descriptor)
             raise NotOwner(f"{path} belongs to process {owner}") from None
-        self._owned.add(self._path)
         # For people: the lock is what counts. A full disk is no reason not to own.
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
@@ -226,7 +246,7 @@ class Ownership:
 
     def release(self) -> None:
         """Another process may own it now."""
-        self._owned.discard(self._path)
+        self._owned.pop(self._path, None)
         os.close(self._descriptor)
 
 

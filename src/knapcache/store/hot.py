@@ -29,8 +29,10 @@ class Hot:
     def get(self, key: bytes) -> Entry | None:
         """The entry, if it is here."""
         entry = self._young.get(key)
-        if entry is None and (entry := self._old.get(key)) is not None:
-            self.add(entry, self.stamp)
+        if entry is None:
+            stamp = self.stamp  # before the look: it may be changed between look and `add`
+            if (entry := self._old.get(key)) is not None:
+                self.add(entry, stamp)
         return entry
 
     def add(self, entry: Entry, stamp: int) -> None:

@@ -69,7 +69,7 @@ class Opener:
         return opened
 
     def _as_it_is(self, path: Path) -> Opened:
-        return open_database(path, self.layout, synchronous=self.synchronous, vfs=self.vfs, busy=self.busy)
+        return open_database(path, self.layout, self.sealer, synchronous=self.synchronous, vfs=self.vfs, busy=self.busy)
 
     def _rebuild(self) -> None:
         """Replace the file by one that keeps to the layout."""

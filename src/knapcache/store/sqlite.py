@@ -155,11 +155,15 @@ class SqliteStore:
 
     def read(self, key: bytes) -> Entry | None:
         """The entry in the file; StoreError when the file cannot be read."""
-        entry = self._read(key)
+        stamp = self._hot.stamp  # before the look at what is on its way: what comes between makes the stamp old
+        if self._writer is not None and (job := self._writer.pending.get(key)) is not None:
+            entry = job.put if job.put is not None and job.put.key == key else None
+        else:
+            entry = self._read(key, stamp)
         return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
 
-    def _read(self, key: bytes) -> Entry | None:
-        number, stamp = row_id(key), self._hot.stamp
+    def _read(self, key: bytes, stamp: int) -> Entry | None:
+        number = row_id(key)
         rows = self._readers.rows(_GET, (number,), number, raising=True)
         if not rows:
             return None

@@ -20,6 +20,11 @@ from typing import Any
 from knapcache.model import Endpoint
 from knapcache.wire.pieces import compact
 
+SPEAKING = (
+    "cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh", "helicone-cache-enabled",
+)  # fmt: skip
+"""Headers that speak to the cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Control:

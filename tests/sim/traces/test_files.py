@@ -97,8 +97,78 @@ def test_files_with_nothing_in_them(content: bytes, said: str, tmp_path: Path) -
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cannot read .*nowhere.csv: No such file"):
         read_trace(tmp_path / "nowhere.csv")
-    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(InvalidInput, match="is a directory without files"):
         read_trace(tmp_path)
+    with pytest.raises(InvalidInput, match="no file was given"):
+        read_trace([])
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_several_files_are_one_trace(tmp_path: Path) -> None:
+    head = b"time,key,size,cost\n"
+    first = write(tmp_path / "log-1.csv.gz", gzip.compress(head + b"1,a,5,1\n2,b,6,2\n"))
+    second = write(tmp_path / "log-2.csv", head)
+    last = write(tmp_path / "log.csv", head + b"3,c,7,3\n4,a,5,1\n")
+    write(tmp_path / ".log.csv.part", b"half of")
+    (tmp_path / "inner").mkdir()
+    told: list[tuple[int, int]] = []
+    meanings: list[Path | list[str | Path]] = [[first, second, last], tmp_path, [tmp_path], [first, str(last)]]
+    for meant in meanings:
+        trace = read_trace(meant, progress=lambda done, total: told.append((done, total)))
+        assert trace.names == ["a", "b", "c"]
+        assert trace.keys.tolist() == [0, 1, 2, 0]
+        assert trace.times is not None
+        assert trace.times.tolist() == [1, 2, 3, 4]
+    assert told[-1][0] == told[-1][1] == sum(path.stat().st_size for path in (first, last))
+    assert read_trace([last, first]).names == ["c", "a", "b"]
+    write(tmp_path / "log-2.csv.gz", b"\x1f\x8b")  # being packed, or just packed: the plain one is there
+    assert len(read_trace(tmp_path)) == 4
+
+
+def test_files_of_one_trace_are_of_one_kind_and_their_broken_lines_are_named(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", b"time,key,size,cost\n1,a,5,1\n2,b\n")
+    last = write(tmp_path / "b.csv", b"time,key,size,cost\n1,a,0,1\n")
+    with pytest.raises(InvalidInput, match=r"a.csv, line 3: 2 fields where the header has 4"):
+        read_trace(tmp_path)
+    broken: list[BrokenLine] = []
+    assert len(read_trace(tmp_path, on_broken=broken.append)) == 1
+    assert [line.place for line in broken] == ["a.csv, line 3", "b.csv, line 2"]
+    other = write(tmp_path / "c.jsonl", b'{"time": 1, "key": "a", "size": 1, "cost": 1}\n')
+    with pytest.raises(InvalidInput, match=r"a.csv is csv and .*c.jsonl is jsonl"):
+        read_trace([first, other], on_broken=broken.append)
+    blocks = write(tmp_path / "m", b'{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n')
+    with pytest.raises(InvalidInput, match="is mooncake, which is read one file at a time, not 2"):
+        read_trace([blocks, blocks])
+    with pytest.raises(InvalidInput, match=r"cannot read .*nowhere"):
+        read_trace([last, tmp_path / "nowhere"], on_broken=broken.append)
+    empty = write(tmp_path / "e.csv", b"time,key,size,cost\n")
+    with pytest.raises(InvalidInput, match=r"the 2 files from .*e.csv to .*e.csv holds? no requests"):
+        read_trace([empty, empty])
+
+
+@pytest.mark.parametrize("polars", [True, False])
+@pytest.mark.parametrize("rows", [1, 511, 512, 513])
+def test_a_line_that_is_still_being_written_is_no_request_yet(
+    rows: int, polars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not polars:
+        monkeypatch.setitem(sys.modules, "polars", None)
+    whole = b"time,key,size,cost,how\n" + b"".join(b"%d,k%d,5,1.25,hit\n" % (k, k) for k in range(rows))
+    line = b"9,last,5,1.25,hit"
+    for cut in range(len(line) + 1):
+        path = write(tmp_path / "t.csv", whole + line[:cut])
+        there = rows + (line[:cut].count(b",") == 4)
+        assert len(read_trace(path)) == there
+        write(path, whole + line[:cut] + b"\n")
+        if cut and there == rows:  # with its end it is a broken one
+            with pytest.raises(InvalidInput, match="fields where the header has 5"):
+                read_trace(path)
+    with pytest.raises(InvalidInput, match=f"line {rows + 2}: 6 fields"):
+        read_trace(write(tmp_path / "t.csv", whole + line + b",more"))
 
 
 @pytest.mark.parametrize(

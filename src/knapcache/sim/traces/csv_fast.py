@@ -26,6 +26,9 @@ class Rest(io.RawIOBase):
 
     def __init__(self, ahead: bytes, file: IO[bytes]) -> None:
         self.ahead, self.file = memoryview(ahead), file
+        self.last = b""
+        self.cut = False
+        """The end was reached, and the last line has none."""
 
     def readable(self) -> bool:
         """Yes."""
@@ -36,10 +39,12 @@ class Rest(io.RawIOBase):
         data = self.ahead[: len(buffer)] if self.ahead else self.file.read(len(buffer))
         self.ahead = self.ahead[len(data) :]
         buffer[: len(data)] = data
+        self.last = bytes(data[-1:]) or self.last
+        self.cut = not data and self.last not in (b"\n", b"\r")
         return len(data)
 
 
-def take(file: IO[bytes], columns: Columns, requests: Requests) -> tuple[IO[bytes], int]:
+def take(file: IO[bytes], columns: Columns, requests: Requests) -> tuple[Rest, int]:
     """Add the rows of the clean beginning; the header and all that is left, and how many lines are not in that."""
     header = file.readline(LONGEST_HEADER)
     tail, lines = b"", 0
@@ -50,7 +55,7 @@ def take(file: IO[bytes], columns: Columns, requests: Requests) -> tuple[IO[byte
                 tail = whole + newline + tail
                 break
             lines += whole.count(b"\n") + len(newline)
-    return io.BufferedReader(Rest(header + tail, file), 1 << 18), lines
+    return Rest(header + tail, file), lines
 
 
 class Parser:

@@ -1,4 +1,9 @@
-"""CSV with a header: `time,key,size,cost` unless told otherwise. Read by the csv module, behind a fast beginning."""
+"""CSV with a header: `time,key,size,cost` unless told otherwise. Read by the csv module, behind a fast beginning.
+
+A last line without its end and with too few fields is one that is being written, or was when its writer died: it is
+no request yet, and no broken line. A cut that leaves all fields cannot be seen, so the last column of a log that is
+read while it grows had better be one that nobody counts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import IO, Any
 
@@ -30,16 +36,22 @@ def read(source: Source, rules: Rules, requests: Requests) -> None:
     columns = Columns.of(rules)
     with source.open() as file:
         rest, done = csv_fast.take(file, columns, requests)
-        for values, place in chunks(rest, requests, lambda header: columns.find(source.path, header), done):
+        buffered, find = io.BufferedReader(rest, 1 << 18), partial(columns.find, source.path)
+        for values, place in chunks(buffered, requests, find, done, lambda: rest.cut):
             add_chunk(requests, columns, values, place)
 
 
 def chunks(
-    file: IO[bytes], requests: Requests, find: Callable[[list[str]], dict[str, int]], done: int = 0
+    file: IO[bytes],
+    requests: Requests,
+    find: Callable[[list[str]], dict[str, int]],
+    done: int = 0,
+    cut: Callable[[], bool] = lambda: False,
 ) -> Iterator[Chunk]:
     """The columns that `find` picks from the header, some rows at a time. Rows of another length are broken lines.
 
-    `done`: how many lines behind the header are already done, and not in the file.
+    `done`: how many lines behind the header are already done, and not in the file. `cut`: whether the row read last has
+    no end. That is known in time: to take such a row for one, the csv module has to see the end of the file.
     """
     # Bytes that are no UTF-8 become surrogates, which no number and no key may hold: only their line is broken.
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -62,8 +74,9 @@ def chunks(
         lines = [*starts(rows, before)] if trouble or set(map(len, rows)) - {len(header)} else []
         if lines:  # the rare case: sort out what is no row
             good = [k for k, row in enumerate(rows) if len(row) == len(header)]
+            unfinished = len(rows) - 1 if cut() and not trouble and len(rows[-1]) < len(header) else None
             for k, row in enumerate(rows):
-                if row and len(row) != len(header):
+                if row and len(row) != len(header) and k != unfinished:
                     requests.broken(f"line {lines[k]}", f"{len(row)} fields where the header has {len(header)}")
             if trouble:
                 requests.broken(f"line {lines[-1]}", trouble)

@@ -3,23 +3,28 @@
 The format is known by content: the magic bytes of Parquet, the columns of a CSV header, the fields of the first
 object of JSON lines. Only oracleGeneral, bytes without a mark, is known by name. Where that is not enough the caller
 says it; a doubtful file is refused, not tried.
+
+Several files are one trace, read in the order given; a directory stands for its files, in the order of their names.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import csv_file, json_lines, mooncake, openai_log, oracle_general, parquet, token_logs
 from knapcache.sim.traces.shape import Broken, BrokenLine, Progress, Requests, Rules
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.source import Source, troubles
 
 SNIFF = 1 << 20
 """How much of a file is looked at to tell its format: the first line, which holds a whole prompt in some logs."""
+
+PACKED = (".gz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class Format:
     read: Callable[[Source, Rules, Requests], None]
     rules: frozenset[str]
     summary: str
+    several: bool = True
+    """Whether files of it, one behind the other, are one trace."""
 
 
 FORMATS = {
@@ -36,7 +43,7 @@ FORMATS = {
     "parquet": Format(parquet.read, parquet.RULES, "the same columns in Parquet"),
     "jsonl": Format(json_lines.read, json_lines.RULES, "the same fields, an object a line"),
     "openai": Format(openai_log.read, openai_log.RULES, "request and response bodies, an object a line"),
-    "mooncake": Format(mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, an object a line"),
+    "mooncake": Format(mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, an object a line", several=False),
     "azure": Format(token_logs.AZURE.read, token_logs.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
     "burstgpt": Format(token_logs.BURSTGPT.read, token_logs.RULES, "Timestamp,Model,Request tokens,Response tokens,…"),
     "oracle-general": Format(oracle_general.read, oracle_general.RULES, "libCacheSim's records of 24 bytes"),
@@ -44,27 +51,73 @@ FORMATS = {
 
 
 def read_trace(
-    path: str | Path,
+    path: str | Path | Iterable[str | Path],
     rules: Rules = Rules(),  # noqa: B008 - frozen
     *,
     format: str | None = None,  # noqa: A002 - what the option is called
     on_broken: Callable[[BrokenLine], None] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """The requests of a file, keys numbered 0 … n − 1 in the order of their first appearance.
+    """The requests of a file, of several, or of a directory's; keys numbered 0 … n − 1 as they first appear.
 
     A broken line raises InvalidInput, which says which line and why; with `on_broken` it is left out, and told to it.
     """
-    path = Path(path)
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}: allowed are {', '.join(FORMATS)}")
-    chosen = format or detect(path)
+    paths = files(path)
+    requests = Requests(paths[0], on_broken)
+    chosen = format or detect(paths[0])
     if void := sorted(rules.given - FORMATS[chosen].rules):
         allowed = ", ".join(f"--{rule}" for rule in sorted(FORMATS[chosen].rules))
-        raise InvalidInput(f"--{void[0]} has no meaning for {path}, which is {chosen}: allowed are {allowed}")
-    requests = Requests(path, on_broken)
-    FORMATS[chosen].read(Source(path, progress), rules, requests)
+        raise InvalidInput(f"--{void[0]} has no meaning for {paths[0]}, which is {chosen}: allowed are {allowed}")
+    if len(paths) > 1 and not FORMATS[chosen].several:
+        raise InvalidInput(f"{paths[0]} is {chosen}, which is read one file at a time, not {len(paths)}")
+    for one, told in zip(paths, shares(paths, progress), strict=True):
+        if format is None and (other := detect(one)) != chosen:
+            raise InvalidInput(f"{paths[0]} is {chosen} and {one} is {other}: the files of one trace are of one format")
+        requests.path = one
+        if len(paths) > 1 and on_broken is not None:
+            requests.on_broken = naming(one, on_broken)
+        FORMATS[chosen].read(Source(one, told), rules, requests)
+    if len(paths) > 1:
+        requests.path = f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
     return requests.trace()
+
+
+def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
+    """The files meant, in their order. In a directory hidden ones are left out, and a packed one beside itself."""
+    found: list[Path] = []
+    for one in [path] if isinstance(path, str | Path) else path:
+        one = Path(one)
+        if not one.is_dir():
+            found.append(one)
+            continue
+        with troubles(one):
+            names = {inner.name for inner in one.iterdir() if inner.is_file() and not inner.name.startswith(".")}
+        found += [one / n for n in sorted(names) if not (n.endswith(PACKED) and n.rpartition(".")[0] in names)]
+        if not names:
+            raise InvalidInput(f"{one} is a directory without files")
+    if not found:
+        raise InvalidInput("no file was given: one is needed at least")
+    return found
+
+
+def shares(paths: list[Path], progress: Progress | None) -> list[Progress | None]:
+    """The progress of each file, as a part of the whole."""
+    if progress is None or len(paths) == 1:
+        return [progress] * len(paths)
+    sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
+    return [partial(share, progress, sum(sizes[:k]), sum(sizes)) for k in range(len(sizes))]
+
+
+def share(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    """Tell of one file's progress."""
+    progress(before + done, max(total, before + done))
+
+
+def naming(path: Path, on_broken: Callable[[BrokenLine], None]) -> Callable[[BrokenLine], None]:
+    """The same, told in which file the line is."""
+    return lambda line: on_broken(BrokenLine(f"{path.name}, {line.place}", line.reason))
 
 
 def detect(path: Path) -> str:

@@ -1,0 +1,126 @@
+"""Requests whose misses cost what calls of a real model took.
+
+A table holds, for each of some prompts, many timed calls: tokens of the prompt, tokens of the answer, seconds.
+measured/ has those that were taken; experiments/measure takes more. Of a prompt q with calls k = 1 … n
+
+    S(q) = ⌈(prompt tokens + mean answer tokens)/unit⌉        C(q) = seconds of a call k drawn at random
+    C*(q) = mean seconds
+
+The paper's S(q) is one number a query, so it is the mean here too, although answers to the same prompt differ.
+Its unit is not said; ours is an option.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache.errors import InvalidInput
+from knapcache.sim.synthetic import Queries, popularity
+from knapcache.sim.trace import Trace
+
+TABLES = Path(__file__).parent / "measured"
+COLUMNS = ("prompt", "sample", "prompt_tokens", "answer_tokens", "seconds")
+
+
+def traces_directory() -> Path:
+    """Where traces lie: KNAPCACHE_TRACES, or ../shared/data as seen from here."""
+    return Path(os.environ.get("KNAPCACHE_TRACES") or Path("..", "shared", "data"))
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """A table, prompt by prompt."""
+
+    about: dict[str, str]
+    """What the comments at its top say: model, hardware, date, method …"""
+    tokens: npt.NDArray[np.float64]
+    """Prompt plus mean answer."""
+    seconds: tuple[npt.NDArray[np.float64], ...]
+    """What the calls of each prompt took."""
+
+
+def names() -> list[str]:
+    """The tables that come with the project."""
+    return sorted(path.stem for path in TABLES.glob("*.csv"))
+
+
+@functools.cache
+def read(table: str) -> Calls:
+    """A table by name, or any file of that form."""
+    path = TABLES / f"{table}.csv" if table in names() else Path(table)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"calls must be one of {', '.join(names())} or a CSV of timed calls, and {table} is neither"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{table} cannot be read: {error}") from None
+    comments = [line[1:].partition(":") for line in lines if line.startswith("#")]
+    body = csv.DictReader(line for line in lines if not line.startswith("#"))
+    if not set(COLUMNS) <= set(body.fieldnames or ()):
+        raise InvalidInput(f"{table}: timed calls have the columns {', '.join(COLUMNS)}")
+    calls: dict[str, list[tuple[float, float, float]]] = {}
+    for number, line in enumerate(body, 1):
+        try:
+            prompt, answer, seconds = (float(line[name]) for name in COLUMNS[2:])
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{table}, call {number}: tokens and seconds must be numbers") from None
+        if not (0 < prompt < np.inf and 0 < answer < np.inf and 0 < seconds < np.inf):
+            raise InvalidInput(f"{table}, call {number}: tokens and seconds must be above 0 and finite")
+        calls.setdefault(line["prompt"], []).append((prompt, answer, seconds))
+    if not calls:
+        raise InvalidInput(f"{table} holds no calls")
+    numbers = [np.array(rows) for rows in calls.values()]
+    return Calls(
+        {name.strip(): text.strip() for name, _, text in comments},
+        np.array([x[:, 0].mean() + x[:, 1].mean() for x in numbers]),
+        tuple(x[:, 2] for x in numbers),
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Requests for prompts of a table, at random."""
+
+    table: str
+    queries: int
+    rounds: int
+    arrivals: str
+    unit: int
+    one_hits: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "rounds", "unit"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
+        known = len(read(self.table).tokens)
+        if self.queries > known:
+            raise InvalidInput(f"queries must be at most the {known} prompts of {self.table}, not {self.queries}")
+        popularity(self.arrivals, 1)  # raises on a word that cannot be read
+
+    @property
+    def phases(self) -> list[int]:
+        """Popularity never changes."""
+        return [0]
+
+    def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
+        """Some of the prompts, who of them is popular, and requests for them."""
+        calls = read(self.table)
+        picked = rng.choice(len(calls.tokens), self.queries, replace=False)
+        sizes = np.maximum(1, np.ceil(calls.tokens[picked] / self.unit)).astype(np.int64)
+        means = np.array([calls.seconds[p].mean() for p in picked])
+        probabilities = rng.permutation(popularity(self.arrivals, self.queries))
+        keys = rng.choice(self.queries, self.rounds, p=probabilities)
+        costs = np.empty(self.rounds)
+        for q, p in enumerate(picked):
+            asked = np.flatnonzero(keys == q)
+            costs[asked] = rng.choice(calls.seconds[p], len(asked))
+        return Queries(sizes, means, probabilities[None, :], None), Trace(keys, sizes[keys], costs, self.queries)

@@ -1,0 +1,209 @@
+"""An exchange answered through the cache, on asyncio: what the async transport and the proxy do alike.
+
+    plain     a call under the cache's single flight, or the kept answer
+    streamed  the fetch runs in a task of its own, so that the asker hears it while it comes      relay.py
+    several   embeddings of several texts: what is missing is fetched                             batch.py
+
+How to send is the caller's: a `Sender` takes a body and brings a `Received`. An answer that has not what is asked for
+(a stream without usage, and usage is wanted) is fetched anew, once; where that does not help either, and for requests
+without a key, the answer is None: send it as if there were no cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from knapcache.cache import Answer, Cache, Reply
+from knapcache.errors import Incomplete, NotCached
+from knapcache.exchange.batch import Batch, batch_of
+from knapcache.exchange.exchange import Exchange, Given, given, is_stream, not_cached, passing, plain_reply
+from knapcache.exchange.relay import Heard, Opened, Relay
+
+REFUSALS = (400, 422)
+"""What servers say that do not know `stream_options`."""
+PATIENCE = 5.0
+"""Seconds that closing waits for streams which are still being read, though nobody listens any more."""
+
+
+class Received(Protocol):
+    """A response whose body is still to be read."""
+
+    status: int
+    headers: dict[str, str]
+    """By lower-case names."""
+    pairs: list[tuple[str, str]]
+    """The same as they came."""
+
+    async def read(self) -> bytes:
+        """All of the body."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+
+    async def close(self) -> None:
+        """Let go of it, read or not."""
+
+
+Sender = Callable[[bytes], Awaitable[Received]]
+
+
+class Live(NamedTuple):
+    """An answer that is still coming."""
+
+    headers: list[tuple[str, str]]
+    blocks: AsyncIterator[bytes]
+    relay: Relay
+    fetch: asyncio.Task[Answer]
+    """Goes on when the asker leaves."""
+
+
+class Answering:
+    """Answers exchanges.
+
+    ask_usage   ask for the usage of streams that come without, so that their price is known; the asker does not see it
+    finish      read a stream to its end, and keep it, when the asker leaves in the middle
+    """
+
+    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True) -> None:
+        self._cache, self._ask_usage, self._finish = cache, ask_usage, finish
+        self._plain_places: set[str] = set()  # they refused stream_options
+        self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
+
+    async def answer(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
+        """What the asker gets. place: whom `send` sends to, by name."""
+        batch = batch_of(self._cache, exchange)
+        if exchange.bypass or (batch and batch.bypass):
+            if batch is None:
+                self._cache.lookup(exchange.endpoint, exchange.raw, **exchange.whose)
+            return not_cached() if exchange.control.only_cached else None
+        try:
+            if batch:
+                return await self._several(exchange, batch, send)
+            return await (self._streamed(exchange, place, send) if exchange.stream else self._plain(exchange, send))
+        except NotCached:
+            return not_cached()
+
+    async def _plain(self, exchange: Exchange, send: Sender) -> Given | None:
+        headers: list[tuple[str, str]] | None = None
+
+        async def call() -> Reply:
+            nonlocal headers
+            response = await send(exchange.sent(False))
+            try:
+                content = await response.read()
+            finally:
+                await response.close()
+            headers = response.pairs
+            return plain_reply(exchange, response.status, response.headers, content)
+
+        for refresh in (exchange.control.refresh, True):
+            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **exchange.wishes(refresh))
+            try:
+                return given(exchange, answer, headers)
+            except Incomplete:
+                continue
+        return None
+
+    async def _streamed(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
+        for refresh in (exchange.control.refresh, True):
+            heard: asyncio.Queue[Heard] = asyncio.Queue()
+            relay = Relay(exchange, self._finish, heard.put_nowait)
+            task = asyncio.create_task(self._fetch(exchange, place, send, relay, refresh))
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+            try:
+                first = await heard.get()
+            except asyncio.CancelledError:
+                relay.left = True
+                raise
+            if isinstance(first, Opened):
+                said = [*passing(first.headers), *miss_said()]
+                return Live(said, blocks_of(heard, relay), relay, task)
+            if isinstance(first, BaseException):
+                raise first
+            assert isinstance(first, Answer)
+            try:
+                return given(exchange, first, relay.answered)
+            except Incomplete:
+                continue
+        return None
+
+    def _over(self, task: asyncio.Task[Answer]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: the asker has heard of it, or has left
+
+    async def _fetch(self, exchange: Exchange, place: str, send: Sender, relay: Relay, refresh: bool) -> Answer:
+        """In a task of its own: whatever happens, the asker hears of it."""
+
+        async def call() -> Reply:
+            return await self._stream_call(exchange, place, send, relay)
+
+        try:
+            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **exchange.wishes(refresh))
+        except BaseException as error:
+            relay.put(error)
+            raise
+        relay.put(answer)
+        return answer
+
+    async def _stream_call(self, exchange: Exchange, place: str, send: Sender, relay: Relay) -> Reply:
+        asking = self._ask_usage and exchange.usage_apart and place not in self._plain_places
+        response = await send(exchange.sent(asking))
+        if asking and response.status in REFUSALS:
+            await response.close()
+            asking = False
+            response = await send(exchange.sent(False))
+            if response.status == 200:  # it takes the request without `stream_options`, and not with them
+                self._plain_places.add(place)
+        try:
+            if not is_stream(response.status, response.headers):
+                relay.answered = response.pairs
+                return plain_reply(exchange, response.status, response.headers, await response.read())
+            relay.opened(response.headers, response.pairs, asking or exchange.usage)
+            async for piece in response.pieces():
+                if relay.fed(piece):
+                    break
+            return relay.reply()
+        finally:
+            await response.close()
+
+    async def _several(self, exchange: Exchange, batch: Batch, send: Sender) -> Given | None:
+        if batch.complete:
+            return batch.given()
+        if exchange.control.only_cached:
+            raise NotCached
+        response = await send(batch.sent())
+        try:
+            content = await response.read()
+            if response.status == 200:
+                batch.settle(response.headers, content)
+                return batch.given(response.pairs)
+        except Incomplete:
+            if batch.hits:  # half an answer helps nobody: as if there were no cache
+                return None
+        finally:
+            await response.close()
+        return Given(response.status, [*passing(response.pairs), *miss_said()], content)
+
+    async def settled(self, patience: float = PATIENCE) -> None:
+        """Wait for streams that are still being read, though nobody may listen any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
+
+
+async def blocks_of(heard: asyncio.Queue[Heard], relay: Relay) -> AsyncIterator[bytes]:
+    """What is heard, to the end of the answer."""
+    while isinstance(block := await heard.get(), bytes):
+        yield block
+    for held in relay.held:
+        yield held
+    if isinstance(block, BaseException):
+        raise block
+
+
+def miss_said() -> list[tuple[str, str]]:
+    """What is said of an answer that was fetched."""
+    return [("x-knapcache", "miss"), ("cache-status", "knapcache; fwd=miss")]

@@ -1,0 +1,132 @@
+"""The application, as the server calls it: what is asked often goes the short way, everything else through Starlette.
+
+    POST to an endpoint whose answers are kept     calls.py
+    anything else below /v1                        passing.py
+    /healthz, /readyz                              here
+    the rest (admin API, dashboard, metrics)       admin.py
+
+Here is the edge: whatever goes wrong inside becomes an error that a client can read, and one line in the log, which
+names the kind of error and no content.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from knapcache.errors import UpstreamFailed
+from knapcache.model import Endpoint
+from knapcache.serve.calls import LEFT, Calls
+from knapcache.serve.events import Event
+from knapcache.serve.incoming import Incoming, Left, Receive, Refused, Scope, Send
+from knapcache.serve.passing import Passing
+
+if TYPE_CHECKING:
+    from knapcache.serve.proxy import Proxy
+
+log = logging.getLogger("knapcache.serve")
+
+HOT = {f"{root}/{at.value}": at for root in ("/v1", "") for at in Endpoint}
+"""With and without the version: what people set as base_url differs."""
+
+
+class App:
+    """One proxy."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._hosts = None if "*" in proxy.settings.allowed_hosts else frozenset(proxy.settings.allowed_hosts)
+        self._most_headers = proxy.settings.max_headers
+        self._calls: Calls | None = None
+        self._passing: Passing | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection's request, or the life of the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] != "http":  # a WebSocket
+            await receive()
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            started = time.perf_counter()
+            path = scope["path"]
+            endpoint = HOT.get(path) if scope["method"] == "POST" else None
+            if endpoint is not None or path.startswith("/v1/"):
+                await self._serve(Incoming(scope, receive, send, started), endpoint)
+            elif path in ("/healthz", "/readyz"):
+                await self._health(Incoming(scope, receive, send, started))
+            else:
+                await self._proxy.rest(scope, receive, send)
+
+    async def _serve(self, request: Incoming, endpoint: Endpoint | None) -> None:
+        assert self._calls is not None
+        assert self._passing is not None
+        try:
+            self._check(request.headers)
+            if endpoint is not None:
+                await self._calls.serve(request, endpoint)
+            else:
+                await self._passing.serve(request)
+        except Refused as refused:
+            self._note(request, endpoint, "refused", refused.status)
+            await request.error(refused.status, refused.message, refused.kind, refused.headers)
+        except UpstreamFailed as failed:
+            self._note(request, endpoint, "failed", failed.status)
+            if not request.sent:
+                await request.error(failed.status, str(failed), "upstream_failed")
+        except (Left, OSError):
+            self._note(request, endpoint, "failed", LEFT)
+        except Exception as error:
+            self._note(request, endpoint, "failed", 500)
+            log.error("a request failed within the proxy: %s", type(error).__name__, exc_info=log.isEnabledFor(10))
+            if not request.sent:
+                await request.error(500, "the proxy failed", "internal_error")
+
+    def _check(self, headers: dict[str, str]) -> None:
+        """What no honest client sends."""
+        if sum(map(len, headers)) + sum(map(len, headers.values())) > self._most_headers:
+            raise Refused(431, f"the headers have more than {self._most_headers} bytes", "too_large")
+        if self._hosts is None:
+            return
+        # Only browsers say where a page is from; one of another site must not spend our money, by whatever name.
+        origin = headers.get("origin")
+        if origin is not None and host_of(origin.partition("://")[2]) not in self._hosts:
+            raise Refused(403, "pages of other sites may not ask", "origin_not_allowed")
+        if host_of(headers.get("host", "")) not in self._hosts:
+            raise Refused(421, "the Host header names no host of this proxy (allowed_hosts)", "host_not_allowed")
+
+    def _note(self, request: Incoming, endpoint: Endpoint | None, how: str, status: int) -> None:
+        seconds = time.perf_counter() - request.started
+        at = "" if endpoint is None else endpoint.value
+        self._proxy.journal.write(Event(time.time() - seconds, at, "", "", how, status, seconds, seconds, False))
+
+    async def _health(self, request: Incoming) -> None:
+        ready = self._proxy.ready
+        if request.path == "/healthz" or ready:
+            await request.answer(200, [("content-type", "text/plain")], b"ok\n")
+        else:
+            await request.answer(503, [("content-type", "text/plain"), ("retry-after", "1")], b"not ready\n")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From start to end."""
+        proxy = self._proxy
+        await receive()
+        try:
+            await proxy.open()
+            self._calls, self._passing = Calls(proxy), Passing(proxy)
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._calls.settled(proxy.settings.grace)
+        await proxy.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def host_of(authority: str) -> str:
+    """The host of `host:port`."""
+    if authority.startswith("["):
+        return authority.partition("]")[0].lower() + "]"
+    return authority.partition(":")[0].lower()

@@ -1,0 +1,285 @@
+"""One request to an endpoint whose answers are kept, top to bottom.
+
+    who asks         callers.py       nobody: 401
+    what is asked    exchange.py      the body is read once; its model says which upstream
+    the answer       answering.py     kept, or fetched under single flight
+    what is said     headers, and a line in the journal
+
+A stale answer (past its time, within a window that the settings allow) is given at once while a fresh one is fetched
+behind it, or when fetching one has failed.
+
+A caller that leaves in the middle of a stream is a line of status 499, written when the fetch that it began is over:
+only then is known what it cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from knapcache.cache import Answer
+from knapcache.errors import Incomplete, UpstreamFailed
+from knapcache.exchange.answering import Answering, Live
+from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
+from knapcache.model import Endpoint
+from knapcache.serve.events import Event
+from knapcache.serve.incoming import Incoming, Refused
+from knapcache.serve.shortcut import SPECIAL, Known, Shortcut, raw_headers
+from knapcache.serve.upstream import Pairs, Response, Upstream
+
+if TYPE_CHECKING:
+    from knapcache.serve.callers import Caller
+    from knapcache.serve.proxy import Proxy
+
+LEFT = 499
+SAID_BY_THE_SERVER = ("date", "server")
+BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
+
+
+class Calls:
+    """Serves them."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        settings = proxy.settings
+        self._callers, self._upstreams, self._write = proxy.callers, proxy.upstreams, proxy.journal.write
+        self._answering = Answering(proxy.cache, finish=settings.finish_abandoned)
+        self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
+        self._ttl = settings.ttl
+        self._revalidate, self._on_error = settings.stale_while_revalidate, settings.stale_if_error
+        self._window = max(self._revalidate, self._on_error)
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
+        self._shortcut, self._at_hand = Shortcut(proxy.cache), proxy.cache.at_hand
+
+    async def serve(self, request: Incoming, endpoint: Endpoint) -> None:
+        """Answer, and write it down."""
+        caller = self._callers.admit(request.headers)
+        if caller is None:
+            raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
+        raw = await request.body(self._most, self._most_unpacked)
+        if not self._window and not request.query and SPECIAL.isdisjoint(request.headers):
+            known = self._shortcut.get((raw, caller.namespace, endpoint))
+            answer = None if known is None else self._at_hand(known.question)
+            if known is not None and answer is not None:
+                await self._hit(request, caller, known, answer)
+                return
+            usual = True
+        else:
+            usual = False
+        exchange, upstream, model = self._read(request, caller, endpoint, raw)
+        call = Call(request, exchange, upstream, caller, model, self._write)
+        try:
+            found = await self._answering.answer(exchange, upstream.name, call.send)
+            if isinstance(found, Given) and found.answer is not None and found.answer.how == "hit":
+                if usual:
+                    self._shortcut.remember(exchange, upstream, model)
+                elif is_stale(found.answer):
+                    found = await self._stale(call, found, found.answer)
+            await call.give(found)
+        except UpstreamFailed as error:
+            call.over("failed", error.status)
+            if not request.sent:
+                await request.error(error.status, str(error), "upstream_failed")
+
+    async def _hit(self, request: Incoming, caller: Caller, known: Known, answer: Answer) -> None:
+        """An answer at hand, to a request that was known by its bytes."""
+        call = Call(request, known.exchange, known.upstream, caller, known.model, self._write)
+        if known.plain and answer.meta.get("form") == "json":
+            await request.raw(raw_headers(answer), answer.payload)
+            call.over("hit", 200, answer)
+        else:
+            await call.give(given(known.exchange, answer, None))
+
+    def _read(
+        self, request: Incoming, caller: Caller, endpoint: Endpoint, raw: bytes
+    ) -> tuple[Exchange, Upstream, str]:
+        """What is asked, and of whom."""
+        body = body_of(raw)
+        model = body.get("model", "") if body is not None else ""
+        model = model if type(model) is str else ""
+        upstream = self._upstreams.of(model) if body is not None else self._upstreams.all[0]
+        if upstream is None:
+            raise Refused(404, f"no upstream serves the model {model[:100]!r}", "model_not_found")
+        context = upstream.context
+        if request.query:
+            context = {**context, "query": hashed(request.query)}
+        exchange = opened(endpoint, request.headers, raw, body, caller.namespace, context)
+        if self._window and endpoint is not Endpoint.EMBEDDINGS:
+            exchange = self._lasting(exchange)
+        return exchange, upstream, model
+
+    # Answers past their time.
+
+    def _lasting(self, exchange: Exchange) -> Exchange:
+        """The exchange, its answer to be kept for longer than it is fresh."""
+        fresh = self._ttl if exchange.control.ttl is None else exchange.control.ttl
+        if fresh is None:
+            return exchange
+        return replace(exchange, fresh=fresh, control=replace(exchange.control, ttl=fresh + self._window))
+
+    async def _stale(self, call: Call, found: Given, answer: Answer) -> Given | Live | None:
+        age = answer.age - float(answer.meta["fresh"])
+        marked = found._replace(headers=[(n, "stale" if n == "x-knapcache" else v) for n, v in found.headers])
+        call.how = "stale"
+        if age <= self._revalidate:
+            if answer.key not in self._refreshing:
+                task = asyncio.create_task(self._refresh(call))
+                self._refreshing[answer.key] = task
+                task.add_done_callback(lambda _: self._refreshing.pop(answer.key, None))
+            return marked
+        try:
+            fresh = await self._answering.answer(fresher(call.exchange), call.upstream.name, call.send)
+        except UpstreamFailed:
+            return marked if age <= self._on_error else None
+        if isinstance(fresh, Given) and (fresh.status >= 500 or fresh.status == 429) and age <= self._on_error:
+            return marked
+        call.how = ""
+        return fresh
+
+    async def _refresh(self, call: Call) -> None:
+        """Fetch behind the caller's back; a failure changes nothing."""
+        try:
+            fresh = await self._answering.answer(fresher(call.exchange), call.upstream.name, call.send)
+            if isinstance(fresh, Live):
+                async for _ in fresh.blocks:
+                    pass
+        except UpstreamFailed:
+            pass
+
+    async def settled(self, patience: float) -> None:
+        """Wait for what is still being fetched."""
+        await self._answering.settled(patience)
+
+
+class Call:
+    """One request while it is being served."""
+
+    __slots__ = ("_write", "caller", "exchange", "first", "how", "model", "request", "time", "upstream")
+
+    def __init__(
+        self,
+        request: Incoming,
+        exchange: Exchange,
+        upstream: Upstream,
+        caller: Caller,
+        model: str,
+        write: Callable[[Event], Any],
+    ) -> None:
+        self.request, self.exchange, self.upstream, self.caller, self.model = request, exchange, upstream, caller, model
+        self._write = write
+        self.time = time.time()
+        self.first = 0.0
+        self.how = ""
+        """What it is called in place of what the cache calls it."""
+
+    async def send(self, content: bytes) -> Response:
+        """Send it upstream."""
+        request, upstream = self.request, self.upstream
+        headers = upstream.outgoing(list(request.headers.items()), self.caller.key is not None)
+        return await upstream.call(upstream.path(request.target), headers, content)
+
+    async def give(self, found: Given | Live | None) -> None:
+        """Give the caller what was found."""
+        if found is None:
+            await self._pass()
+        elif isinstance(found, Live):
+            await self._live(found)
+        elif isinstance(found.body, bytes):
+            await self.request.answer(found.status, ours(found.headers), found.body)
+            self._first()
+            self._given(found)
+        else:
+            self._first()
+            await self.request.blocks(found.status, ours(found.headers), found.body)
+            self._given(found)
+
+    def _given(self, found: Given) -> None:
+        if found.answer is None:  # several embeddings at once, or nothing that is kept
+            how = dict(found.headers).get("x-knapcache", "miss")
+            self.over(how if found.status == 200 else "failed", found.status)
+        else:
+            self.over(found.answer.how if found.status == 200 else "failed", found.status, found.answer)
+
+    async def _live(self, live: Live) -> None:
+        """Pass on a stream while it comes."""
+        request, left = self.request, live.relay
+        gone = asyncio.create_task(request.gone())
+        gone.add_done_callback(lambda _: setattr(left, "left", True))
+        try:
+            await request.start(200, ours(live.headers))
+            async for block in live.blocks:
+                if left.left:
+                    break
+                self._first()
+                await request.piece(block)
+            if not left.left:
+                await request.piece(b"", more=False)
+        except (UpstreamFailed, Incomplete) as error:
+            if not left.left:
+                await request.piece(broken_off(self.exchange.endpoint, str(error)), more=False)
+        except OSError:  # gone, says the server
+            left.left = True
+        finally:
+            gone.cancel()
+            live.fetch.add_done_callback(lambda fetch: self._landed(fetch, LEFT if left.left else 200))
+
+    def _landed(self, fetch: asyncio.Task[Answer], status: int) -> None:
+        if fetch.cancelled() or fetch.exception() is not None:
+            self.over("failed", status if status == LEFT else 502)
+        else:
+            answer = fetch.result()
+            self.over(answer.how if "status" not in answer.meta else "failed", status, answer)
+
+    async def _pass(self) -> None:
+        """Without the cache."""
+        response = await self.send(self.exchange.sent(False))
+        try:
+            await self.request.start(response.status, ours([*passing(response.pairs), *BYPASS]))
+            async for piece in response.pieces():
+                self._first()
+                await self.request.piece(piece)
+            await self.request.piece(b"", more=False)
+        finally:
+            await response.close()
+        self.over("bypass", response.status)
+
+    def _first(self) -> None:
+        if not self.first:
+            self.first = time.perf_counter() - self.request.started
+
+    def over(self, how: str, status: int, answer: Answer | None = None) -> None:
+        """Write it down."""
+        seconds = time.perf_counter() - self.request.started
+        exchange, how = self.exchange, self.how or how
+        key, size, cost, usd, took = "", 0, 0.0, None, 0.0
+        if answer is not None:
+            key, size, (usd, took, cost, _) = answer.key, answer.size, answer.bill
+        asked = "" if how in ("hit", "stale") else self.upstream.name
+        self._write(
+            Event(
+                self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
+                self.first or seconds, exchange.stream, key, size, cost, usd, took, asked,
+                self.request.headers.get("traceparent", ""),
+            )
+        )  # fmt: skip
+
+
+def ours(headers: Pairs) -> Pairs:
+    """Headers without those that our own server says."""
+    return [pair for pair in headers if pair[0].lower() not in SAID_BY_THE_SERVER]
+
+
+def fresher(exchange: Exchange) -> Exchange:
+    """The same, and a kept answer will not do."""
+    return replace(exchange, control=replace(exchange.control, refresh=True, only_cached=False))
+
+
+def broken_off(endpoint: Endpoint, message: str) -> bytes:
+    """The end of a stream that has none: an error that the SDKs know, and no terminator."""
+    said = orjson.dumps({"type": "error", "error": {"message": message, "type": "upstream_failed"}})
+    name = b"event: error\n" if endpoint in (Endpoint.MESSAGES, Endpoint.RESPONSES) else b""
+    return b"%bdata: %b\n\n" % (name, said)

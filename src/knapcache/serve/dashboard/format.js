@@ -1,0 +1,105 @@
+// Numbers as people read them. One rule for all of the page: amounts are in the unit that the cache saves.
+//
+//     unit "usd"        dollars              $0.000012   $0.0342   $12.30   $1,234
+//     unit "seconds"    time                 420 ms   4.2 s   12 min   3.4 h
+//     any blend         a plain number       dollars and seconds added up are neither
+//
+// Dollars and seconds never stand in one sum or on one axis.
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+/** 1,234 */
+export const count = (value) => whole.format(value ?? 0);
+
+/** Three digits that matter, without an exponent. */
+export function digits(value) {
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size >= 100) return whole.format(value);
+  const after = Math.min(12, Math.max(0, 2 - Math.floor(Math.log10(size))));
+  return value.toFixed(after).replace(/\.?0+$/, "");
+}
+
+/** Dollars. */
+export function usd(value) {
+  const size = Math.abs(value ?? 0);
+  const sign = value < 0 ? "−" : "";
+  if (size === 0) return "$0.00";
+  if (size >= 1000) return `${sign}$${whole.format(size)}`;
+  if (size >= 1) return `${sign}$${size.toFixed(2)}`;
+  if (size < 5e-10) return `${sign}<$0.000000001`;
+  const after = Math.max(2, Math.min(9, 2 - Math.floor(Math.log10(size))));
+  return `${sign}$${size.toFixed(after).replace(/(\.\d\d\d*?)0+$/, "$1")}`;
+}
+
+const STEPS = [[1e-3, 1e-6, "µs"], [1, 1e-3, "ms"], [60, 1, "s"], [3600, 60, "min"], [2 * 86400, 3600, "h"], [Infinity, 86400, "d"]];
+
+/** A length of time in its own best unit. */
+export function time(value) {
+  const size = Math.abs(value ?? 0);
+  if (size === 0) return "0 s";
+  const [, one, name] = STEPS.find(([below]) => size < below);
+  return `${value < 0 ? "−" : ""}${digits(Number((size / one).toPrecision(3)))} ${name}`;
+}
+
+/** An amount in the cache's unit. */
+export const amount = (value, unit) =>
+  unit === "usd" ? usd(value) : unit === "seconds" ? time(value) : digits(value ?? 0).replace("-", "−");
+
+/** What amounts are called in a sentence. */
+export const noun = (unit) => (unit === "usd" ? "money" : unit === "seconds" ? "time" : "cost");
+
+/** Bytes, in thousands as capacities are. */
+export function bytes(value) {
+  let size = value ?? 0;
+  for (const name of ["B", "kB", "MB", "GB"]) {
+    if (Math.abs(size) < 999.5) return `${digits(size)} ${name}`;
+    size /= 1000;
+  }
+  return `${digits(size)} TB`;
+}
+
+/** A share of one: 34 %, 3.4 %, 99.9 %. */
+export function percent(share) {
+  if (!Number.isFinite(share)) return "–";
+  const value = 100 * share;
+  if (value > 0 && value < 0.05) return "< 0.1 %";
+  const near = Math.abs(value) < 10 || (value > 99 && value < 100);
+  const text = near && value !== 0 ? value.toFixed(1) : value.toFixed(0);
+  return `${text === "100.0" ? (value < 100 ? "99.9" : "100") : text} %`.replace("-", "−");
+}
+
+/** How long ago. */
+export function age(seconds) {
+  const value = Math.max(0, seconds ?? 0);
+  if (value < 60) return `${Math.floor(value)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min`;
+  if (value < 2 * 86400) return `${Math.floor(value / 3600)} h`;
+  return `${Math.floor(value / 86400)} d`;
+}
+
+/** How often: counts that fade with time are no whole numbers. */
+export const often = (times) => digits(times >= 10 ? Math.round(times) : times >= 1 ? Number(times.toFixed(1)) : Number(times.toPrecision(1)));
+
+/** Requests a day of a kept answer; of a new one nobody can say. */
+export const rate = (row) => (row.age < 600 ? "–" : often(row.per_day));
+
+const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const dayForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const fullForm = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
+
+/** Local time, from Unix time. */
+export const clock = (unix) => clockForm.format(unix * 1000);
+export const minute = (unix) => minuteForm.format(unix * 1000);
+export const day = (unix) => dayForm.format(unix * 1000);
+export const moment = (unix) => fullForm.format(unix * 1000);
+
+/** What stands behind a step of an axis or a reading: "15 Nov, 14:05 – 14:10". */
+export function range(start, end) {
+  if (end - start >= 86400 - 3700) {
+    const last = day(end - 1);
+    return day(start) === last ? last : `${day(start)} – ${last}`;
+  }
+  return `${day(start)}, ${minute(start)} – ${minute(end)}`;
+}

@@ -1,0 +1,221 @@
+"""What there is now, and what is to go: the cache's numbers and history's, in the words of the admin API.
+
+Everything here may wait for a disk, so it runs in a thread. The cache knows tenants by namespace; people know them by
+name, and this is where one becomes the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from knapcache.cache import Cache
+from knapcache.errors import NotOwner
+from knapcache.serve.callers import Callers
+from knapcache.serve.events import Journal
+from knapcache.serve.history import DAY, History
+from knapcache.serve.rows import Row
+from knapcache.serve.schemas import ENTRY_FIELDS
+from knapcache.serve.settings import Settings
+
+REST = 50.0
+"""All entries are looked at again after so many times as long as it took: at most a fiftieth of the time goes there."""
+STORE = {"closed": "ok"}
+
+
+class Log(Protocol):
+    """The request log."""
+
+    @property
+    def path(self) -> Path:
+        """What to give to the lab."""
+
+
+class Text(Protocol):
+    """The metrics."""
+
+    def render(self) -> bytes:
+        """As Prometheus reads them."""
+
+
+class Upstream(Protocol):
+    """One provider."""
+
+    name: str
+    calls: int
+    errors: int
+
+    @property
+    def state(self) -> str:
+        """ok, or failing."""
+
+
+class Upstreams(Protocol):
+    """All of them."""
+
+    @property
+    def all(self) -> Sequence[Upstream]:
+        """In the order of the settings."""
+
+
+class Parts(Protocol):
+    """Of the proxy, what is looked at here."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def admin_token(self) -> str: ...
+    @property
+    def started(self) -> float: ...
+    @property
+    def cache(self) -> Cache: ...
+    @property
+    def callers(self) -> Callers: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def metrics(self) -> Text: ...
+    @property
+    def request_log(self) -> Log | None: ...
+    @property
+    def upstreams(self) -> Upstreams: ...
+
+
+class Overview:
+    """Looks, and removes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._room: dict[str, Any] = {}
+        self._room_until = 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Everything that fits on one page."""
+        parts, now = self._parts, time.time()
+        parts.history.look()
+        stats, everything = parts.cache.stats(), parts.history.all()
+        policy = str(stats.get("policy", parts.settings.policy))
+        return {
+            "now": now,
+            "started": parts.started,
+            "since": parts.history.since,
+            "version": version("knapcache"),
+            "unit": parts.settings.cost,
+            "policy": {
+                "name": policy,
+                "oracle_calls": stats.get("oracle_calls", 0),
+                "oracle_seconds": stats.get("oracle_seconds", 0.0),
+                "ids": stats.get("ids", 0),
+            },
+            "budget": {
+                "capacity": stats["capacity"],
+                "bytes": stats["bytes"],
+                "entries": stats["entries"],
+                "disk_bytes": stats.get("disk_bytes"),
+                "budget": stats.get("budget"),
+            },
+            "today": parts.history.today().report(),
+            "all": everything.report(),
+            "models": [{"name": name, **row.report()} for name, row in parts.history.models().items()],
+            "tenants": self._tenants(),
+            "price_per_mb": self._look_around()["price_per_mb"],
+            "doubling": doubling(everything, f"{policy}@2x", now - parts.history.since),
+            "health": self._health(stats),
+        }
+
+    def _tenants(self) -> list[dict[str, Any]]:
+        quotas, sizes = self._parts.callers.quotas(), self._look_around()["tenants"]
+        found = []
+        for name, row in self._parts.history.tenants().items():
+            namespace = self._namespace(name, sizes)
+            about = {"name": name, "namespace": namespace, "bytes": sizes.get(namespace, 0)}
+            found.append({**about, "quota": quotas.get(namespace or ""), **row.report()})
+        return found
+
+    def _namespace(self, name: str, known: Iterable[str]) -> str | None:
+        """Of a caller's name, or of itself; None: nothing of anybody of that name is kept."""
+        callers = self._parts.callers
+        return callers.namespace_of(name) or next((one for one in known if name in (one, callers.name_of(one))), None)
+
+    def _look_around(self, *, anew: bool = False) -> dict[str, Any]:
+        """The price of room, and the room of every tenant: of a while ago, where that takes long to find out."""
+        began = time.monotonic()
+        if anew or began >= self._room_until:
+            self._room = self._parts.cache.entries(limit=0)
+            ended = time.monotonic()
+            self._room_until = ended + REST * (ended - began)
+        return self._room
+
+    def _health(self, stats: dict[str, Any]) -> dict[str, Any]:
+        breaker = stats.get("breaker", {})
+        state = breaker.get("state", "closed")
+        return {
+            "store": STORE.get(state, state),
+            "owner": stats["owner"],
+            "workers": self._parts.settings.workers,
+            "upstreams": [
+                {"name": one.name, "state": one.state, "calls": one.calls, "errors": one.errors}
+                for one in self._parts.upstreams.all
+            ],
+            "breaker": breaker,
+        }
+
+    def history(self, span: str) -> dict[str, Any]:
+        """Money over time."""
+        self._parts.history.look()
+        step, points = self._parts.history.points(span)
+        return {"step": step, "points": [{"time": when, **row.report()} for when, row in points]}
+
+    def entries(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Kept answers, with the names of their tenants."""
+        tenant = asked["tenant"] or None
+        if tenant is not None:
+            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
+        found = self._parts.cache.entries(**{**asked, "model": asked["model"] or None, "tenant": tenant})
+        rows = [self._row(row) for row in found["rows"]]
+        return {"total": found["total"], "rows": rows, "price_per_mb": found["price_per_mb"]}
+
+    def entry(self, key: str) -> dict[str, Any] | None:
+        """One of them, with its content where settings allow."""
+        found = self._parts.cache.entry(key)
+        if found is None:
+            return None
+        row = self._row(found)
+        if self._parts.settings.show_content:
+            row["request"] = found["request"].decode("utf-8", "replace")
+            row["answer"] = found["payload"].decode("utf-8", "replace")
+        return row
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in ENTRY_FIELDS} | {"tenant": self._parts.callers.name_of(row["tenant"])}
+
+    def purge(self, what: dict[str, Any]) -> int:
+        """Remove what meets every condition; how many."""
+        cache = self._parts.cache
+        tenant = what.get("tenant")
+        if tenant is not None:
+            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
+        return cache.purge(
+            key=what.get("key"), model=what.get("model"), tenant=tenant, older_than=what.get("older_than")
+        )
+
+    def save(self) -> bool:
+        """The policy's state, and history."""
+        if not self._parts.cache.stats()["owner"]:
+            raise NotOwner("another process owns the file, and has to do it")
+        self._parts.cache.tend()
+        self._parts.history.look()
+        return self._parts.history.save()
+
+
+def doubling(row: Row, name: str, seconds: float) -> dict[str, float] | None:
+    """What a cache with twice the room would have saved more, in all and by day; None: nobody has watched one."""
+    if name not in row.shadows:
+        return None
+    saves = max(0.0, row.cost_spent - row.would()[name])
+    return {"saves": saves, "per_day": saves * DAY / max(seconds, 60.0)}

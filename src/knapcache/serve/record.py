@@ -1,0 +1,54 @@
+"""All who are told what happened, and keep it: counters, money over time, the request log, traces.
+
+There is one record for a data directory. Where several processes serve, the owner of the store has it (team.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from knapcache.cache import Cache
+from knapcache.serve import logs
+from knapcache.serve.events import Event, Journal
+from knapcache.serve.history import History
+from knapcache.serve.metrics import Metrics
+from knapcache.serve.requestlog import RequestLog
+from knapcache.serve.settings import Settings
+
+LOG = "requests"
+"""The folder of the request log, in the data directory."""
+
+
+class Record:
+    """Opened with the files of the data directory; None: nothing is kept beyond the process."""
+
+    def __init__(self, settings: Settings, folder: Path | None, cache: Cache, journal: Journal) -> None:
+        lost = {"journal": lambda: journal.lost}
+        self.history = History(folder, cache.stats)
+        self.request_log: RequestLog | None = None
+        self._telemetry = None
+        if settings.request_log and folder is not None:
+            self.request_log = log = RequestLog(folder / LOG, settings.request_log_bytes)
+            lost["request_log"] = lambda: log.lost
+        if settings.otlp_endpoint is not None:
+            from knapcache.serve.telemetry import Telemetry
+
+            self._telemetry = telemetry = Telemetry(settings.otlp_endpoint)
+            lost["spans"] = lambda: telemetry.lost
+        self.metrics = Metrics(cache.stats, lost)
+        told = (self.metrics, self.history, self.request_log, self._telemetry, logs)
+        self._listeners = [listener.listen for listener in told if listener is not None]
+
+    def listen(self, events: Sequence[Event]) -> None:
+        """These requests are over."""
+        for listener in self._listeners:
+            listener(events)
+
+    def close(self) -> None:
+        """Write what is to be written."""
+        self.history.close()
+        if self.request_log is not None:
+            self.request_log.close()
+        if self._telemetry is not None:
+            self._telemetry.close()

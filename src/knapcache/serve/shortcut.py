@@ -1,0 +1,89 @@
+"""The short way of a hit. Whoever asks again sends, nearly always, the same bytes.
+
+The key of a request depends on its bytes, its caller and some headers, and on nothing else. So requests that were once
+answered from the cache are known by their bytes: where these come again, from the same caller and without such headers,
+nothing has to be read, checked or hashed to know the key. The answer is looked for under it as ever: the policy counts
+it, the kept request is compared, expiry holds. What a hit costs us beyond the server falls to less than half.
+
+    Invariant: Σ bytes remembered ≤ room; the oldest goes first. Only what was hit is remembered: a flood of requests
+    that never return changes nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from knapcache.cache import Answer, Cache
+from knapcache.cache.values import Question
+from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
+from knapcache.model import Endpoint
+from knapcache.serve.upstream import Upstream
+from knapcache.wire.asking import SPEAKING, Control
+
+SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))
+"""Headers that change the answer, or what is wanted of the cache."""
+ROOM = 32 << 20
+LONGEST = 64 << 10
+"""Bytes of a request: longer ones take long to answer anyway."""
+USUAL = Control()
+
+RawPairs = list[tuple[bytes, bytes]]
+HIT: RawPairs = [
+    (b"content-type", b"application/json"),
+    (b"x-knapcache", b"hit"),
+    (b"cache-status", b"knapcache; hit"),
+]
+
+
+class Known(NamedTuple):
+    """A request that was hit before."""
+
+    question: Question
+    exchange: Exchange
+    upstream: Upstream
+    model: str
+    plain: bool
+    """It wants no stream."""
+
+
+class Shortcut:
+    """Requests by their bytes."""
+
+    def __init__(self, cache: Cache, room: int = ROOM) -> None:
+        self._cache, self._room, self._taken = cache, room, 0
+        self._known: dict[tuple[bytes, str, Endpoint], Known] = {}
+        self.get = self._known.get
+        """By the bytes of the body, the caller's namespace, and the endpoint."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def remember(self, exchange: Exchange, upstream: Upstream, model: str) -> None:
+        """A request was hit, without query and without special headers."""
+        size = 2 * len(exchange.raw)  # its canonical form is about as long
+        if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or size > 2 * LONGEST:
+            return  # embeddings are kept by item
+        question = self._cache.question(exchange.endpoint, exchange.body, **exchange.whose)
+        assert question is not None, "a hit without a key"
+        while self._known and self._taken + size > self._room:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._taken -= 2 * len(oldest[0])
+        known = Known(question, exchange, upstream, model, not exchange.stream)
+        if self._known.setdefault((exchange.raw, exchange.namespace or "", exchange.endpoint), known) is known:
+            self._taken += size
+
+
+def raw_headers(answer: Answer) -> RawPairs:
+    """What is said with a plain answer that was kept as it is given."""
+    said = [
+        *HIT,
+        (b"x-knapcache-key", answer.key.encode()),
+        (b"age", b"%d" % answer.age),
+        (b"content-length", b"%d" % len(answer.payload)),
+    ]
+    if answer.saved_usd is not None:
+        said.append((b"x-knapcache-saved-usd", b"%.8f" % answer.saved_usd))
+    for name, value in answer.meta.get("ids", {}).items():
+        said.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+    return said

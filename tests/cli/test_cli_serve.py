@@ -1,0 +1,188 @@
+"""`knapcache serve`: its flags become settings, its settings can be seen, its keys are keys."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.cli import serve
+from knapcache.cli.main import build_parser, main
+from knapcache.serve.callers import Callers
+from knapcache.serve.secrets import digest_of
+from knapcache.serve.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY") or name.lower()[10:] in Settings.model_fields:
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("KNAPCACHE_CONFIG", raising=False)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
+    assert main(["serve", "--show-settings", "--json", *flags]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["serve", *flags]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith("knapcache: error: ")
+    return said.err.removeprefix("knapcache: error: ").rstrip("\n")
+
+
+def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    given = {"host": "::1", "port": "0", "path": str(tmp_path), "capacity": "1GB", "policy": "lru", "cost": "seconds",
+             "ttl": "12h", "workers": "2"}  # fmt: skip
+    assert list(given) == list(serve.FLAGS)
+    rows = shown(capsys, *(word for name, value in given.items() for word in (f"--{name}", value)))
+    assert {name: rows[name]["value"] for name in given} == {
+        "host": "::1", "port": 0, "path": str(tmp_path), "capacity": 10**9, "policy": "lru", "cost": "seconds",
+        "ttl": 43200.0, "workers": 2,
+    }  # fmt: skip
+    assert {rows[name]["source"] for name in given} == {"flag"}
+    assert {row["source"] for name, row in rows.items() if name not in given} == {"default"}
+
+
+def test_the_defaults_that_flags_speak_of_are_the_defaults() -> None:
+    for name, (_, text) in serve.FLAGS.items():
+        field = Settings.model_fields[name]
+        if match := re.search(r"default: (\w[\w.]*)", text):
+            assert getattr(Settings(**{name: match[1]}), name) == field.default
+
+
+def test_upstream_and_set(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "k.toml"
+    config.write_text('[[upstreams]]\nurl = "http://file"\nmodels = ["x"]\n')
+    rows = shown(
+        capsys, "--config", str(config), "--upstream", "http://flag/v1", "--set", "wait=5", "--set", "shadows=lru"
+    )
+    (upstream,) = rows["upstreams"]["value"]
+    assert (upstream["url"], upstream["models"]) == ("http://flag/v1", ["*"])
+    assert (rows["wait"]["value"], rows["wait"]["source"], rows["shadows"]["value"]) == (5.0, "flag", ["lru"])
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--show-settings", "--set", "admin_token=s3cret-s3cret-s3cret", "--set", "ttl=90"]) == 0
+    text = capsys.readouterr().out
+    assert "s3cret" not in text
+    for name, field in Settings.model_fields.items():
+        assert re.search(rf"^ *{name} .*{re.escape((field.description or '')[:20])}", text, re.M)
+    assert re.search(r"^ *ttl +90 +flag ", text, re.M)
+    assert re.search(r"^ *dashboard +true +default ", text, re.M)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--port", "http"], "port: must be an integer, not 'http' (from the command line)"),
+        (
+            ["--upstream", "h"],
+            "upstreams[0].url: must be an address that starts with http:// or https:// (from the comm",
+        ),
+        (["--set", "colour=red"], "colour is no setting (from the command line)"),
+        (["--set", "port"], "--set takes name=value, not 'port'"),
+        (["--port", "1", "--set", "port=2"], "port is given twice: by its flag and by --set"),
+        (["--config", "/no/such/file"], "the settings cannot be read from /no/such/file: "),
+        (["--json"], "--json goes with --show-settings"),
+        (["--new-key", "a b"], "a tenant's name is 1 to 64 letters, digits, or any of . _ @ -, not 'a b'"),
+    ],
+)
+def test_bad_input(capsys: pytest.CaptureFixture[str], flags: list[str], line: str) -> None:
+    said = refused(capsys, *flags)
+    assert said.startswith(line)
+    assert "\n" not in said
+
+
+def test_a_new_key_lets_its_tenant_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--new-key", "team-a"]) == 0
+    key, _, toml = capsys.readouterr().out.partition("\n")
+    assert re.fullmatch(r"kc-[\w-]{43}", key)
+    callers = Callers(Settings(upstreams=[{"url": "local"}], **tomllib.loads(toml)), b"s" * 32)
+    caller = callers.admit({"authorization": f"Bearer {key}"})
+    assert caller is not None
+    assert (caller.name, caller.key) == ("team-a", None)
+    assert main(["serve", "--new-key", "team-a"]) == 0
+    assert key not in capsys.readouterr().out
+
+
+def test_hash_key(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a-long-and-random-key\n"))
+    assert main(["serve", "--hash-key"]) == 0
+    assert capsys.readouterr().out == digest_of("a-long-and-random-key") + "\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hunter2\n"))
+    said = refused(capsys, "--hash-key")
+    assert said == "a tenant's key must have 20 characters or more, not 7: --new-key makes one"
+
+
+def test_only_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser(["serve"]).parse_args(["serve", "--hash-key", "--show-settings"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_without_the_extra() -> None:
+    """As where only the core is installed; in a process of its own, for imports stay."""
+    code = """
+import sys
+from importlib.machinery import PathFinder
+class Missing(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in ("uvicorn", "aiohttp") else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Missing
+from knapcache.cli.main import main
+sys.exit(main(["serve"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "knapcache: error: the proxy needs aiohttp, uvicorn: pip install 'knapcache[serve]'\n"
+
+
+def test_other_commands_do_not_wait_for_the_proxys_packages() -> None:
+    code = (
+        "import sys; from knapcache.cli.main import main; main(['policies', '--json']); "
+        "sys.exit(any(name in sys.modules for name in ('pydantic', 'uvicorn', 'aiohttp', 'starlette')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_it_serves_until_told_to_stop(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", "from knapcache.cli.main import run; run()", "serve", "--port", str(port),
+               "--path", str(tmp_path / "data"), "--upstream", "http://127.0.0.1:9/v1", "--cost", "seconds",
+               "--policy", "lru", "--set", "shadows=[]"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                    assert answer.status == 200
+                    break
+            except OSError:
+                assert process.poll() is None
+                time.sleep(0.1)
+        else:
+            pytest.fail("not ready in 30 seconds")
+        assert (tmp_path / "data" / "secret").stat().st_mode & 0o777 == 0o600
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode in (0, -signal.SIGTERM), out
