@@ -14,7 +14,7 @@ from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
-from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.opening import checked_counts, checked_digest, checked_ttl, open_store, room
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
@@ -49,6 +49,7 @@ class Cache:
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that namespaces may have at most; their own least valuable answers go first
+    tell_hits   tell the owner of the file, where that is another process, of hits; False: somebody else does (`touch`)
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
+        tell_hits: bool = True,
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
@@ -87,7 +89,7 @@ class Cache:
             books.open(clock())
             return books
 
-        self._keeper = Keeper(store, open_books, self._ledger, clock)
+        self._keeper = Keeper(store, open_books, self._ledger, clock, tell_hits)
         self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
         self._functions = Functions(self._core, self._keyer)
 
@@ -290,6 +292,13 @@ class Cache:
         kept, entry = found
         (row,) = rows_of(kept, columns(kept, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
+
+    def touch(self, counts: Mapping[str, int]) -> int:
+        """Requests that were answered elsewhere with answers of this cache, by key (`Answer.key`).
+
+        The policy and the shadows count them, the ledger does not. How many there were of keys that are known.
+        """
+        return self._keeper.touch(checked_counts(counts))
 
     @property
     def owner(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 
 from knapcache.errors import InvalidInput, NotOwner
 from knapcache.store.contract import KEY_BYTES, Clock, Store
@@ -40,6 +41,16 @@ def checked_digest(key: str | bytes | None) -> bytes | None:
     if digest is not None and (not isinstance(digest, bytes) or len(digest) != KEY_BYTES):
         raise InvalidInput(f"a key is {2 * KEY_BYTES} hex digits, as in Answer.key, not {str(key)[:80]!r}")
     return digest
+
+
+def checked_counts(counts: Mapping[str, int]) -> dict[bytes, int]:
+    """Requests by digest, from those by its hex."""
+    found: dict[bytes, int] = {}
+    for key, times in counts.items():
+        if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+            raise InvalidInput(f"counts must be whole numbers and not negative, not {times!r}")
+        found[checked_digest(key) or b""] = times
+    return found
 
 
 def seal_secret(secret: bytes | None) -> bytes:
