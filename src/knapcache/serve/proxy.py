@@ -61,6 +61,7 @@ class Proxy:
             secret=self.secret,
             shadows=settings.shadows,
             wait=settings.wait,
+            quotas=self.callers.quotas(),
         )
         self.journal = Journal()
         self.ready = False
@@ -117,7 +118,7 @@ class Proxy:
             await self._inside.open()
 
     def _absorb(self, events: Sequence[Event]) -> None:
-        """What another process has told, or what we would have told one: the policy has not seen these hits."""
+        """What another process has told, or what we would have told one."""
         assert self._record is not None
         self._record.listen(events)
 
