@@ -36,13 +36,18 @@ class Machine(RuleBasedStateMachine):
     budget = 1 << 16
     times = 1
 
-    @initialize(policy=st.sampled_from(["adaptive", "lru", "gdsf-cost"]), ids=st.sampled_from([3, 8, 1000]))
-    def begin(self, policy: str, ids: int) -> None:
+    @initialize(
+        policy=st.sampled_from(["adaptive", "lru", "gdsf-cost"]),
+        ids=st.sampled_from([3, 8, 1000]),
+        quotas=st.sampled_from([{}, {"a": 4}, {"a": 2, "b": 1000}]),
+    )
+    def begin(self, policy: str, ids: int, quotas: dict[str, int]) -> None:
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.clock = Clock()
+        self.quotas = {tenant: self.budget // share for tenant, share in quotas.items()}
         self.options: dict[str, Any] = {
             "capacity": self.budget, "cost": "seconds", "policy": policy, "shadows": ("lru",), "ids": ids,
-            "clock": self.clock, "path": self.path and Path(self.folder.name) / "answers.db",
+            "quotas": self.quotas, "clock": self.clock, "path": self.path and Path(self.folder.name) / "answers.db",
         }  # fmt: skip
         self.cache = Cache(**self.options)
         self.paid: dict[int, tuple[int, str, float, float]] = {}
@@ -156,6 +161,7 @@ class Machine(RuleBasedStateMachine):
             assert stats["shadows"]["none"] >= stats["shadows"]["lru"]
             rows = self.cache.entries(limit=1000)["rows"]
             assert {row["tenant"] for row in rows} <= {"", "a", "b"}
+            assert all(stats["tenant_bytes"].get(tenant, 0) <= room for tenant, room in self.quotas.items())
             assert sum(row["size"] for row in rows) <= stats["bytes"]  # what has expired is not listed
 
     def teardown(self) -> None:

@@ -25,20 +25,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 import numpy as np
 
+from knapcache.cache.changes import Change, warm_up
 from knapcache.cache.ids import Ids, table_size
 from knapcache.cache.index import Index, Kept
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows, named
 from knapcache.cache.snapshot import State, copied, unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
-from knapcache.store.contract import Entry, Store, expired
+from knapcache.store.contract import Entry, Head, Store, expired
 
 log = logging.getLogger("knapcache.cache")
 
@@ -49,40 +51,17 @@ AT_ONCE = 256
 """Keys that one change removes at most, where there are many."""
 
 
-@functools.cache
-def warm_up(name: str) -> None:
-    """Compile a policy's kernels, or load them, before a request has to wait for it."""
-    policy = registry.find(name).build(1, 2)
-    policy.arrive(0)
-    policy.settle(0, 1, 1.0)
-    policy.settle(1, 1, 1.0)
-    policy.forget(0)
-    policy.forget(1)
-    if type(policy).recycle_kernel is not None:
-        policy.recycle()
-
-
-class Change:
-    """A decision on its way to the store."""
-
-    __slots__ = ("error", "evict", "i", "put", "serial", "snapshot")
-
-    def __init__(
-        self, put: Entry | None, evict: Sequence[bytes], i: int = -1, serial: int = 0, snapshot: bytes | None = None
-    ) -> None:
-        self.put = put
-        self.evict = evict
-        self.i = i
-        self.serial = serial
-        self.snapshot = snapshot
-        self.error: BaseException | None = None
-
-
 class Books:
     """Policy, ids and shadows of one store that this process owns."""
 
     def __init__(
-        self, store: Store, policy: str, shadows: tuple[str, ...], ledger: Ledger, ids: int | None = None
+        self,
+        store: Store,
+        policy: str,
+        shadows: tuple[str, ...],
+        ledger: Ledger,
+        ids: int | None = None,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
         self.store = store
         self.name = policy
@@ -90,6 +69,7 @@ class Books:
         self.policy = registry.find(policy).build(store.capacity, size)
         self.ids = Ids(self.policy)
         self.index = Index(size)
+        self.quotas = Quotas(quotas or {}, self.policy, self.index)
         self.oracle_seconds = 0.0
         """Spent in decisions that asked the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
@@ -124,17 +104,21 @@ class Books:
         for i in self.policy.residents:
             head = heads.get(self.ids.keys[i])
             if head is not None and head.size == self.policy.rows["room"][i]:
-                self.index.note(i, head)
+                self._came(i, head)
                 del heads[head.key]  # known
             else:
-                self.policy.forget(i)
+                self._forget(i)
         for head in sorted(heads.values(), key=lambda head: head.created):
             i = self._intern(head.key)
             self.policy.arrive(i)
             admit, evicted = self.policy.settle(i, head.size, head.cost)
-            self.index.note(i, head)
             gone += [self.ids.keys[victim] for victim in evicted if victim != i]
             gone += [] if admit else [head.key]
+            self._went(evicted)
+            if admit:
+                self._came(i, head)
+        for tenant in self.quotas.limits:  # they may have been larger in a former life
+            gone += [self.ids.keys[victim] for victim in self._over(tenant)]
         self._queue.extend(Change(None, gone[k : k + AT_ONCE]) for k in range(0, len(gone), AT_ONCE))
         self.apply()
 
@@ -165,7 +149,7 @@ class Books:
     def vanished(self, key: bytes, i: int, serial: int) -> None:
         """The answer of that serial is not where it should be."""
         with self.deciding:
-            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.policy.forget(i):
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
                 self._queue.append(Change(None, [key]))
                 self.ledger.count("vanished")
         self.apply()
@@ -190,26 +174,53 @@ class Books:
 
     def _decide(self, i: int, entry: Entry) -> bool:
         too_large = entry.size > self.store.largest
-        if too_large or self.store.behind:
+        if too_large or self.store.behind or not self.quotas.fits(entry.tenant, entry.size):
             # The policy is not asked. But what lies there is older than what was just paid for. While a disk hangs such
             # evictions are all that is queued: no more of them than there are answers.
-            if self.policy.forget(i):
+            if self._forget(i):
                 self._queue.append(Change(None, [entry.key]))
             if too_large:
                 self.ledger.count("too_large")
-            else:
+            elif self.store.behind:
                 self.ledger.count("too_slow")
+            else:
+                self.ledger.count("over_quota")
             return False
         admit, evicted = self._settled(i, entry.size, entry.cost)
+        self._went(evicted)
+        if admit:
+            self.ids.serial[i] += 1
+            self._came(i, entry)
+            if entry.tenant in self.quotas.limits:
+                evicted = (*evicted, *self._over(entry.tenant, i))
         keys = [self.ids.keys[victim] for victim in evicted]
         if evicted:
             self.ledger.count("evictions", len(evicted))
-        if admit:
-            self.ids.serial[i] += 1
-            self.index.note(i, entry)
         if admit or keys:
             self._queue.append(Change(entry if admit else None, keys, i, self.ids.serial[i]))
         return admit
+
+    # What is resident is known to the policy, and besides to the index and the quotas.
+
+    def _came(self, i: int, kept: Entry | Head) -> None:
+        self.index.note(i, kept)
+        self.quotas.came(i, kept.tenant, kept.size)
+
+    def _went(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            self.quotas.went(i)
+
+    def _forget(self, i: int) -> bool:
+        self.quotas.went(i)
+        return self.policy.forget(i)
+
+    def _over(self, tenant: str, newcomer: int = -1) -> list[int]:
+        """Those who go because their namespace has more than it may."""
+        gone = []
+        while (victim := self.quotas.next_to_go(tenant, newcomer)) >= 0:
+            self._forget(victim)
+            gone.append(victim)
+        return gone
 
     def _settled(self, i: int, size: int, cost: float) -> Decision:
         """The policy's decision. Two looks at the clock: a decision takes a hundred times as long."""
@@ -227,6 +238,7 @@ class Books:
                 self.shadows.forget(taken)
                 self.ledger.count("recycled")
             if gone is not None:
+                self.quotas.went(i)
                 self.ledger.count("evictions")
                 self._queue.append(Change(None, [gone]))
         return i
@@ -264,7 +276,7 @@ class Books:
             with self.deciding:
                 i = change.i
                 if self.ids.holds(i, change.put.key) and self.ids.serial[i] == change.serial:
-                    self.policy.forget(i)
+                    self._forget(i)
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Remove answers from policy and store; StoreError when the store could not, yet."""
@@ -273,7 +285,7 @@ class Books:
             for key in keys:
                 i = self.ids.find(key)
                 if i >= 0:
-                    self.policy.forget(i)
+                    self._forget(i)
                     self.shadows.forget(i)
             change = Change(None, keys)
             self._queue.append(change)
@@ -345,7 +357,7 @@ class Books:
             # What a disk has lost is noticed when it is asked for; here it is asked for all at once.
             for i in self.policy.residents:
                 if self.ids.keys[i] not in heads:
-                    self.policy.forget(i)
+                    self._forget(i)
         known = {self.ids.keys[i]: int(self.policy.rows["room"][i]) for i in self.policy.residents}
         if heads != known:
             raise CorruptState(
@@ -353,3 +365,4 @@ class Books:
                 f"the store {len(heads)} of {sum(heads.values())}; {len(heads.items() ^ known.items())} differ"
             )
         self.index.check({self.ids.find(key): head for key, head in found.items()})
+        self.quotas.check()

@@ -15,6 +15,7 @@ from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
 from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
@@ -47,6 +48,7 @@ class Cache:
     shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
+    quotas      bytes that namespaces may have at most; their own least valuable answers go first
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Cache:
         wait: float = 60.0,
         clock: Clock = wall_clock,
         ids: int | None = None,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
@@ -75,12 +78,12 @@ class Cache:
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
         self._ledger = ledger = Ledger()
-        self._clock = clock
+        self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock)
 
         def open_books() -> Books:
-            books = Books(store, policy, tuple(shadows), ledger, ids)
+            books = Books(store, policy, tuple(shadows), ledger, ids, limits)
             books.open(clock())
             return books
 

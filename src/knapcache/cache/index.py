@@ -113,6 +113,12 @@ class Index:
         """Whose the answer of id i is."""
         return self.tenants.texts[int(self.records["tenant"][i])]
 
+    def by_tenant(self, policy: Policy) -> dict[str, int]:
+        """Room that each has now."""
+        ids = np.flatnonzero(policy.rows["resident"][: self._written])
+        room = np.bincount(self.records["tenant"][ids], policy.rows["room"][ids])
+        return {self.tenants.texts[k]: int(room[k]) for k in np.flatnonzero(room).tolist()}
+
     def check(self, heads: dict[int, Head]) -> None:
         """Records are those of the entries in the store."""
         for i, head in heads.items():

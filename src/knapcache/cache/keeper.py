@@ -205,6 +205,7 @@ class Keeper:
                     "oracle_calls": books.policy.oracle_calls,
                     "oracle_seconds": books.oracle_seconds,
                     "shadows": books.shadows.spent(),
+                    "tenant_bytes": books.index.by_tenant(books.policy),
                 }
         return found
 

@@ -60,6 +60,7 @@ def run(settings: Settings) -> None:
         if settings.workers == 1:
             serve(settings, listening, lambda token: print(greeting(settings, port, token), flush=True))
         else:
+            set_up_logs(settings)
             token = token_of(settings)
             supervise(settings, listening, serve, lambda: print(greeting(settings, port, token), flush=True))
 
