@@ -246,7 +246,8 @@ class Core:
             return Bill(reply.cost if dollars else None, seconds, reply.cost, "reply")
         if question.endpoint is None:
             return self.meter.time(seconds)
-        return self.meter.bill(question.endpoint, reply.model or question.model, reply.usage, seconds)
+        model = reply.model or question.model
+        return self.meter.bill(question.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
 
     def land(self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, aside: bool = False) -> Landed:
         """A call has brought a reply: count what it cost, and let the policy decide. aside: never wait for a disk."""

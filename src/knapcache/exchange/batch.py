@@ -86,8 +86,8 @@ class Batch:
 
 
 def batch_of(cache: Cache, exchange: Exchange) -> Batch | None:
-    """The batch that an exchange is; None where it is for one item."""
+    """The batch that an exchange is; None where it is for one item, or has no key."""
     several = exchange.endpoint is Endpoint.EMBEDDINGS and isinstance(exchange.body.get("input"), list)
-    if not several or len(embeddings.items(exchange.body["input"])) == 1:
+    if exchange.bypass or not several or len(embeddings.items(exchange.body["input"])) == 1:
         return None
     return Batch(cache, exchange)
