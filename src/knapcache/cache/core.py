@@ -119,6 +119,8 @@ class Core:
         books = self.keeper.books
         if books is not None:
             books.seen(question.key.digest, i, entry.size, entry.cost)
+        elif self.keeper.tell_hits:
+            self.keeper.touch({entry.key: 1})
         return self._hit(entry)
 
     def at_hand(self, question: Question) -> Answer | None:

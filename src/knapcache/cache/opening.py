@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def checked_digest(key: str | bytes | None) -> bytes | None:
     return digest
 
 
+def checked_counts(counts: Mapping[str, int]) -> dict[bytes, int]:
+    """Requests by digest, from those by its hex."""
+    found: dict[bytes, int] = {}
+    for key, times in counts.items():
+        if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+            raise InvalidInput(f"counts must be whole numbers and not negative, not {times!r}")
+        found[checked_digest(key) or b""] = times
+    return found
+
+
 def seal_secret(secret: bytes | None) -> bytes:
     """The secret of the seals. Seals and keys do not share one: what is learned of one tells nothing of the other."""
     return hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
@@ -63,7 +74,7 @@ def checked_shadows(shadows: Any) -> tuple[str, ...]:
 
 def check_parts(path: Any, rules: Any, clock: Any, ids: Any) -> None:
     """What would otherwise fail deep within, or at the first request."""
-    if path is not None and not isinstance(path, str) and not isinstance(getattr(path, "__fspath__", str)(), str):
+    if path is not None and not (isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str)):
         raise InvalidInput(f"path must be text or a pathlib.Path, not {path!r}")
     if rules is not None and not isinstance(rules, Rules):
         raise InvalidInput(f"rules must be knapcache.match.Rules, or None, not {rules!r}")
