@@ -4,8 +4,8 @@
     others    serve what the owner keeps; tell it every event, a few times a second; send it whoever wants the admin API
 
 What the others were asked reaches the owner's policy through the cache itself (cache/keeper.py), which hands over both
-what they paid for and what they found in the file. When the owner ends, another becomes it within a second or two, and events
-wait for it, as many as the journal has room for.
+what they paid for and what they found in the file. When the owner ends, another becomes it within a second or two, and
+events wait for it, as many as the journal has room for.
 
 A call is made once at a time by each process, not by all together: two of them may pay for the same answer at once.
 """
