@@ -14,9 +14,16 @@ from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
-from knapcache.cache.opening import checked_counts, checked_digest, checked_ttl, open_store, room
+from knapcache.cache.opening import (
+    check_parts,
+    checked_counts,
+    checked_digest,
+    checked_shadows,
+    checked_ttl,
+    open_store,
+    room,
+)
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -50,6 +57,7 @@ class Cache:
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that namespaces may have at most; their own least valuable answers go first
     tell_hits   tell the owner of the file, where that is another process, of hits; False: somebody else does (`touch`)
+    synchronous "full": a power cut loses no answer that is kept in the file, and writing is slower; "normal"
     """
 
     def __init__(
@@ -71,21 +79,22 @@ class Cache:
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
         tell_hits: bool = True,
+        synchronous: str = "normal",
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
-        for shadow in shadows:
-            named(shadow)
+        shadows = checked_shadows(shadows)
+        check_parts(path, rules, clock, ids)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
         self._namespace = namespace
         self._ledger = ledger = Ledger()
         self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
-        store = open_store(path, room(capacity), secret, clock)
+        store = open_store(path, room(capacity), secret, clock, synchronous)
 
         def open_books() -> Books:
-            books = Books(store, policy, tuple(shadows), ledger, ids, limits)
+            books = Books(store, policy, shadows, ledger, ids, limits)
             books.open(clock())
             return books
 
