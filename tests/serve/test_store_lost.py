@@ -74,7 +74,7 @@ def test_a_request_log_that_cannot_be_written(start: Start, tmp_path: Path, capl
 def test_a_large_file_does_not_become_a_large_memory(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").mkdir()
     proxy = Proxy(Settings(path=tmp_path, capacity="500GB", policy="lru", shadows=()))
-    assert proxy.cache.stats()["capacity"] == MOST_MEMORY
+    assert proxy.cache.stats()["budget"] == MOST_MEMORY
     proxy.cache.close()
 
 
