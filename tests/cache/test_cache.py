@@ -307,12 +307,16 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"payload": "text"}, {"payload": b"", "model": None}, {"payload": b"", "seconds": -1.0},
-     {"payload": b"", "cost": float("nan")}, {"payload": b"", "meta": {"a": object()}}, {"payload": b"", "meta": 5},
-     {"payload": b"", "tier": 5}],
+     {"payload": b"", "cost": float("nan")}, {"payload": b"", "meta": {"a": object()}}, {"payload": b"", "meta": 5}],
 )  # fmt: skip
 def test_bad_replies(wrong: dict[str, Any]) -> None:
     with pytest.raises((InvalidInput, TypeError)):
         Reply(**wrong)
+
+
+def test_a_tier_is_a_name() -> None:
+    with pytest.raises(InvalidInput, match="tier must be text, such as 'flex' or 'batch', or None, not 5"):
+        Reply(b"", tier=5)  # type: ignore[arg-type]
 
 
 def test_a_call_that_brings_something_else() -> None:

@@ -5,6 +5,7 @@ There is one record for a data directory. Where several processes serve, the own
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ LOG = "requests"
 
 
 class Record:
-    """Opened with the files of the data directory; None: nothing is kept beyond the process."""
+    """Opened on the loop, with the files of the data directory; None: nothing is kept beyond the process."""
 
     def __init__(self, settings: Settings, folder: Path | None, cache: Cache, journal: Journal) -> None:
         lost = {"journal": lambda: journal.lost}
@@ -42,7 +43,8 @@ class Record:
 
             self._telemetry = telemetry = Telemetry(settings.otlp_endpoint)
             lost["spans"] = lambda: telemetry.lost
-        self.metrics = Metrics(cache.stats, lost)
+        loop = asyncio.get_running_loop()
+        self.metrics = Metrics(cache.stats, lost, lambda: len(asyncio.all_tasks(loop)))
         told = (self.metrics, self.history, self.request_log, self._telemetry, logs)
         self._listeners = [listener.listen for listener in told if listener is not None]
 
