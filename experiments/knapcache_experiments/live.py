@@ -53,8 +53,8 @@ class LiveSettings(Settings):
     queries: int = option(30, "number of prompts")
     requests: int = option(300, "requests in a run")
     arrivals: str = option("zipf:0.8", "arrivals: uniform, zipf:A or power:A")
-    tokens: tuple[int, ...] = option((8, 24, 96), "most tokens of an answer, by turns")
-    capacity: int = option(75_000, "room of the cache, in bytes")
+    tokens: tuple[int, ...] = option((4, 24, 160), "most tokens of an answer, by turns")
+    capacity: int = option(95_000, "room of the cache, in bytes")
     upstream: str = option("local", "what answers: local, the embedded model, or the URL of a server")
     run: bool = option(False, "measure anew; otherwise the record is read")
     record: str = option(SHIPPED, "file of what was measured: written with --run, else read")
@@ -165,7 +165,7 @@ def run(settings: LiveSettings, _jobs: Jobs) -> Outcome:
     left.legend()
     bars = [r for r in made if r["repeat"] is not None]
     places = range(len(bars))
-    for what, first, alpha in (("hits", None, 1.0), ("misses", "hits", 0.35)):
+    for what, first, alpha in (("hits", None, 0.6), ("misses", "hits", 0.2)):
         right.barh(
             places,
             [r[what] for r in bars],
@@ -185,6 +185,20 @@ def run(settings: LiveSettings, _jobs: Jobs) -> Outcome:
         f"{settings.queries} prompts, {settings.arrivals}, {settings.capacity / 1e3:g} kB, live on {machine}"
     )
     return Outcome(made, figure)
+
+
+def markdown(made: list[dict[str, Any]]) -> str:
+    """The table of docs/live-run.md."""
+    lines = ["| repeat | policy | hits | seconds of the model | dollars | wall clock | against LRU: seconds, dollars |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    for r in made:
+        saved = [r[f"saved_{unit}_percent"] for unit in ("seconds", "usd")]
+        against = "–" if None in saved or r["policy"] == BASELINE else ", ".join(f"{-x:+.1f} %" for x in saved)
+        repeat = "all" if r["repeat"] is None else f"{r['repeat']}"
+        cells = [repeat, f"`{r['policy']}`", f"{r['hits']} of {r['requests']}", f"{r['seconds_spent']:.1f}"]
+        cells += [f"{r['usd_spent']:.5f}", f"{r['wall']:.1f} s", against.replace("-", "−")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 EXPERIMENT = Experiment(

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -165,6 +165,10 @@ class Server:
         self._token = token
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
 
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
     def _send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> tuple[str, bytes]:
         """How the answer came about, and the answer."""
         try:
@@ -235,7 +239,8 @@ def proxy(plan: Plan, policy: str) -> Iterator[Server]:
                 complaints.seek(0)
                 lines = complaints.read().decode(errors="replace").strip().splitlines()
                 raise InvalidInput(f"the proxy does not start: {lines[-1] if lines else 'it says nothing'}")
-            yield Server(url, token)
+            with closing(Server(url, token)) as server:
+                yield server
         finally:
             process.terminate()
             process.communicate()
