@@ -181,7 +181,9 @@ def test_a_place_that_cannot_be_written_is_found_before_the_run(tmp_path: Path) 
 
 
 def test_a_proxy_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="the proxy does not start: .*upstreams.0..url: must be an address") as error:
+    with pytest.raises(
+        InvalidInput, match=r"the proxy does not start: .*upstreams.0..url: must be an address"
+    ) as error:
         live.measure(small("ftp://nowhere", tmp_path / "record.json"))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "record.json").exists()
