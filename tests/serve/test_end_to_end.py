@@ -1,4 +1,4 @@
-"""All of it, as people run it: `knapcache serve` in a process of its own, the embedded model behind it, real clients."""
+"""All of it, as people run it: `knapcache serve` in its own process, the embedded model behind it, real clients."""
 
 from __future__ import annotations
 

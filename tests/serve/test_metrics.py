@@ -33,7 +33,7 @@ STATS: dict[str, Any] = {
 
 
 def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
-    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in LOST})
+    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in LOST}, lambda: 12)
     found.listen(events)
     return found
 
@@ -102,6 +102,7 @@ def test_what_the_cache_says_when_it_can() -> None:
         assert total(of, f"knapcache_{name}_total") == STATS[name]
     for name in LOST:
         assert total(of, f"knapcache_{name}_lost_total") == 7
+    assert total(of, "knapcache_tasks") == 12
 
     def broken() -> dict[str, Any]:
         raise StoreError("gone")

@@ -74,7 +74,7 @@ def checked_shadows(shadows: Any) -> tuple[str, ...]:
 
 def check_parts(path: Any, rules: Any, clock: Any, ids: Any) -> None:
     """What would otherwise fail deep within, or at the first request."""
-    if path is not None and not isinstance(path, str) and not isinstance(getattr(path, "__fspath__", str)(), str):
+    if path is not None and not (isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str)):
         raise InvalidInput(f"path must be text or a pathlib.Path, not {path!r}")
     if rules is not None and not isinstance(rules, Rules):
         raise InvalidInput(f"rules must be knapcache.match.Rules, or None, not {rules!r}")

@@ -117,6 +117,8 @@ class Given(NamedTuple):
     body: bytes | Iterable[bytes]
     answer: Answer | None = None
     """What the cache had to say about it; None where it was not asked."""
+    parts: tuple[Answer, ...] = ()
+    """The same for each item of several."""
 
 
 def concerns_us(method: str, path: str) -> Endpoint | None:

@@ -114,7 +114,7 @@ def read(spelled: str) -> list[Generation]:
 
 
 def facts(answers: list[Generation]) -> tuple[str, dict[str, Any] | None, str | None]:
-    """Model, usage and tier, as the message says. Of several answers to one call each has the usage of the whole call."""
+    """Model, usage and tier, as the message says. Each of several answers has the usage of the whole call."""
     for answer in answers:
         message = answer.message if isinstance(answer, ChatGeneration) else None
         if not isinstance(message, AIMessage):

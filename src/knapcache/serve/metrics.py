@@ -91,12 +91,15 @@ class Metrics(Collector):
     """
 
     def __init__(
-        self, cache_stats: Callable[[], Mapping[str, Any]], lost: Mapping[str, Callable[[], int]] | None = None
+        self,
+        cache_stats: Callable[[], Mapping[str, Any]],
+        lost: Mapping[str, Callable[[], int]] | None = None,
+        tasks: Callable[[], int] | None = None,
     ) -> None:
-        """`lost`: who can lose things (names as in LOST), and how to ask how many it has lost."""
+        """`lost`: who can lose things (names as in LOST), and how to ask how many. `tasks`: of the event loop."""
         if unknown := sorted(set(lost or {}) - set(LOST)):  # now, not when somebody scrapes
             raise InvalidInput(f"{unknown[0]!r} cannot lose anything: allowed are {', '.join(LOST)}")
-        self._cache_stats = cache_stats
+        self._cache_stats, self._tasks = cache_stats, tasks
         self._lost = dict(lost or {})
         self._models, self._tenants, self._endpoints = Names(), Names(), Names()
         self._rows: dict[Labels, list[float]] = {}  # requests, dollars, seconds that the provider takes
@@ -153,6 +156,8 @@ class Metrics(Collector):
         yield from self._requests()
         yield from self._durations()
         yield from self._cache()
+        if self._tasks is not None:
+            yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
         for name, ask in self._lost.items():
             yield CounterMetricFamily(f"knapcache_{name}_lost", LOST[name], value=ask())
 

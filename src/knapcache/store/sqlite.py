@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Self
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
@@ -296,10 +297,8 @@ class SqliteStore:
         """What the store takes on disk now. Never above the budget."""
         total = self.outbox.size()
         for suffix in ("", "-wal", "-shm", ".lock"):
-            try:
+            with suppress(FileNotFoundError):
                 total += os.stat(f"{self.path}{suffix}").st_size
-            except FileNotFoundError:
-                continue
         return total
 
     def check(self) -> None:
@@ -316,9 +315,8 @@ class SqliteStore:
         if damaged:
             raise CorruptState(f"{damaged} rows are not as they were sealed")
         if self.owner and (books.size > self.capacity or self.disk_bytes() > self.layout.budget):
-            raise CorruptState(
-                f"{books.size} of {self.capacity} bytes, {self.disk_bytes()} of {self.layout.budget} on disk"
-            )
+            taken = f"{self.disk_bytes()} of {self.layout.budget} on disk"
+            raise CorruptState(f"{books.size} of {self.capacity} bytes, {taken}")
 
     def _every_row(self) -> Iterator[Any]:
         for head in self.heads():

@@ -1,0 +1,161 @@
+"""Does the proxy stay as it is under traffic that never ends?
+
+    python bench/soak.py [--minutes 10] [--clients 200] [--out DIR]
+
+200 clients without a pause, half of them with streams; one request in ten is left in the middle (_crowd.py). Prompts by
+Zipf's law over far more than there is room for, so that there are hits, misses and evictions at any time. The upstream
+gives back the nonce of each prompt: an answer that goes to the wrong client is seen.
+
+Every few seconds: memory, open descriptors, tasks of the event loop, requests a second. After the first third, which
+is for filling up, a curve must be flat:
+
+    growth = slope · time / median,   slope the median of the slopes between all pairs of points (Theil and Sen)
+
+at most 5 %. That one holds against outliers: the peak of a collection, a second in which the machine did other things.
+Runs of less than two minutes show their curves and do not judge them.
+
+Prints a table; writes soak.json and soak.png into DIR. Exit code 1 where something does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from _bars import Row, bar
+from _servers import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
+
+from knapcache.cli.output import print_table
+from knapcache.sim.figures import new_figure
+
+PROMPTS = 100_000
+CAPACITY = "8MB"
+DELAY, PACE = 0.01, 0.001
+CURVES = {"MiB": "memory, MiB resident", "descriptors": "open descriptors", "tasks": "tasks of the event loop"}
+SHORT = 2.0
+"""Minutes."""
+
+
+def tasks(server: Server) -> int:
+    """Of the event loop, as the metrics tell."""
+    line = next(line for line in server.ask("/metrics").decode().splitlines() if line.startswith("knapcache_tasks "))
+    return int(float(line.split()[1]))
+
+
+def sample(server: Server, told: dict[str, Any], seconds: float) -> Row:
+    """What there is now."""
+    counts = {name: told[name] for name in ("answered", "hits", "left", "crossed", "failed", "hung")}
+    seen = {"MiB": server.resident / 2**20, "descriptors": server.descriptors, "tasks": tasks(server)}
+    return {"seconds": seconds, **seen, **counts}
+
+
+def soak(folder: Path, minutes: float, clients: int) -> tuple[list[Row], dict[str, Any], int]:
+    """The curves, the last count, and the descriptors that are left when all clients have gone."""
+    every = max(0.5, min(5.0, minutes * 60 / 40))
+    with (
+        bare("paced", folder, DELAY, PACE, core=BEHIND) as upstream,
+        knapcache(folder, upstream.port, "--capacity", CAPACITY) as server,
+    ):
+        rest = server.descriptors
+        what = {
+            "port": server.port, "clients": clients, "seconds": minutes * 60, "every": every, "prompts": PROMPTS,
+            "headers": {"authorization": f"Bearer {KEY}"},
+        }  # fmt: skip
+        words = [sys.executable, str(HERE / "_crowd.py")]
+        began = time.monotonic()
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=pinned(LOAD)
+        ) as crowd:
+            assert crowd.stdin is not None
+            assert crowd.stdout is not None
+            crowd.stdin.write(json.dumps(what))
+            crowd.stdin.close()
+            curve: list[Row] = []
+            told: dict[str, Any] = {}
+            for line in crowd.stdout:
+                told = json.loads(line)
+                curve.append(sample(server, told, time.monotonic() - began))
+        if crowd.returncode:
+            raise RuntimeError("the crowd has failed")
+        end = time.monotonic() + 10
+        while (left := server.descriptors - rest) > 10 and time.monotonic() < end:  # its own connections upstream
+            time.sleep(0.2)
+    curve = [row for row in curve if row["seconds"] < minutes * 60]  # later they begin to go
+    for before, row in zip([{"seconds": 0.0, "answered": 0}, *curve], curve, strict=False):
+        row["per_second"] = (row["answered"] - before["answered"]) / (row["seconds"] - before["seconds"])
+    return curve, told, left
+
+
+def growth(points: list[tuple[float, float]]) -> float:
+    """Percent, from the first of these points to the last (Theil and Sen)."""
+    slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(points, 2) if t > s]
+    middle = median(value for _, value in points)
+    return 100.0 * median(slopes) * (points[-1][0] - points[0][0]) / middle if slopes and middle else 0.0
+
+
+def bars(curve: list[Row], told: dict[str, Any], *, judged: bool) -> list[Row]:
+    """What must hold."""
+    lines = [bar(what, told[name], 0, "", most=True) for name, what in (
+        ("crossed", "answers that went to the wrong client"), ("failed", "requests that failed"),
+        ("hung", "requests without an answer for a minute"),
+    )]  # fmt: skip
+    if judged:
+        late = [row for row in curve if row["seconds"] >= curve[-1]["seconds"] / 3]
+        for name, what in CURVES.items():
+            grown = growth([(row["seconds"], row[name]) for row in late])
+            lines.append(bar(f"growth, last two thirds: {what}", grown, 5, "%", most=True))
+    return lines
+
+
+def draw(curve: list[Row], path: Path) -> None:
+    """The curves."""
+    figure, axes = new_figure(2, rows=2, width=5.0, height=2.4)
+    for axis, (name, what) in zip(axes, [*CURVES.items(), ("per_second", "answers a second")], strict=True):
+        axis.plot([row["seconds"] / 60 for row in curve], [row[name] for row in curve], color="#0072B2")
+        axis.set_ylim(bottom=0)
+        axis.set_title(what)
+        axis.set_xlabel("minutes")
+    figure.savefig(path, dpi=140)
+
+
+def main() -> None:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write soak.json and soak.png here")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--quick", action="store_true", help="a quarter of a minute, 20 clients")
+    args = parser.parse_args()
+    if args.quick:
+        args.minutes, args.clients = 0.25, 20
+    with tempfile.TemporaryDirectory() as place:
+        curve, told, left = soak(Path(place), args.minutes, args.clients)
+    lines = bars(curve, told, judged=args.minutes >= SHORT)
+    print_table(curve[:: max(1, len(curve) // 12)], title=f"{args.clients} clients")
+    for trouble in told["troubles"]:
+        print(trouble)
+    print_table(lines, title="bars")
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        record = {
+            "name": "soak", "python": platform.python_version(), "machine": platform.machine(), "minutes": args.minutes,
+            "clients": args.clients, "bars": lines, "answered": told["answered"], "hits": told["hits"],
+            "left": told["left"], "crossed": told["crossed"], "failed": told["failed"], "hung": told["hung"],
+            "descriptors_after": left, "curve": curve,
+        }  # fmt: skip
+        (args.out / "soak.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        draw(curve, args.out / "soak.png")
+    sys.exit(not all(line["holds"] for line in lines))
+
+
+if __name__ == "__main__":
+    main()
