@@ -16,7 +16,8 @@ Four things here are ours because Numba's own disk cache cannot do them:
   closes over, which with that digest says it all.
 * Numba numbers its files through an index that two processes can read at the same moment, and then one number means
   two functions. Here the name of a file is a digest of what it holds, and there is no index.
-* The first compilation takes a while; on a terminal it says so. Where nothing can be written, every run compiles.
+* The first compilation takes a while; on a terminal it says so, and once in the log, for servers. Where nothing can
+  be written, every run compiles.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import pickle
 import sys
@@ -37,6 +39,8 @@ import platformdirs
 from knapcache.errors import InvalidInput
 
 COMPILED = os.environ.get("KNAPCACHE_COMPILE", "1") != "0"
+
+log = logging.getLogger("knapcache.kernel")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,9 +142,15 @@ def cache_directory() -> Path:
 
 
 def _announce(name: str) -> None:
-    """Say on a terminal, and only there, why the program pauses."""
+    """Say why the program pauses: every kernel on a terminal, that there are some in the log."""
+    _log_compiling()
     if sys.stderr.isatty():
         print(f"\r\x1b[2Kknapcache: compiling {name} for this machine (once)…", end="", file=sys.stderr, flush=True)
+
+
+@functools.cache  # once a process
+def _log_compiling() -> None:
+    log.info("compiling for this machine, once: starting may take a minute (kept in %s)", cache_directory())
 
 
 def _announce_end() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from knapcache import Cache, NotOwner
+from knapcache import Cache, InvalidInput, NotOwner
+from knapcache.store.outbox import MOST_COUNTED
 
 from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
@@ -194,3 +195,106 @@ def test_a_child_of_the_owner_is_a_reader(quick_path: Path) -> None:
     child = spawn(FORKS, quick_path / "answers.db")
     assert told(child) == "done"
     ended(child)
+
+
+def requests_of_rows(cache: Cache) -> dict[str, float]:
+    return {row["key"]: row["requests"] for row in cache.entries(limit=1000)["rows"]}
+
+
+def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost", "shadows": ("lru",)}
+    with small(**options) as owner, small(**options) as reader:
+        keys = [owner.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(3)]
+        owner._keeper.store.flush()
+        for name in (0, 1, 1, 1):
+            assert reader.fetch(CHAT, request_of(name), Upstream()(name)).how == "hit"
+        paid = owner.stats()["shadows"]["none"]
+        reader.tend()
+        owner.tend()
+        assert [requests_of_rows(owner)[key] for key in keys] == [2, 4, 1]
+        stats = owner.stats()
+        assert stats["touched"] == 4
+        assert stats["requests"] == 3, "the ledger counts its own"
+        assert stats["shadows"]["none"] == paid + 4.0
+        reader.tend()
+        owner.tend()
+        assert owner.stats()["touched"] == 4, "told once"
+        owner.check()
+
+
+def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as owner, small(capacity=2 << 20, path=path, tell_hits=False) as reader:
+        key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
+        owner._keeper.store.flush()
+        assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        reader.tend()
+        owner.tend()
+        assert "touched" not in owner.stats()
+        assert owner.touch({key: 1}) == 1
+
+
+def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost"}
+    owner, reader, heir = small(**options), small(**options), small(**options)
+    (key,) = [owner.fetch(CHAT, request_of(1), Upstream()(1)).key]
+    owner._keeper.store.flush()
+    for cache in (reader, heir, heir):
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+    reader.close()
+    owner.tend()
+    assert requests_of_rows(owner)[key] == 2
+    owner.close()
+    heir.tend()
+    assert heir.stats()["owner"]
+    assert requests_of_rows(heir)[key] == 4
+    heir.check()
+    heir.close()
+
+
+def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as owner, owned(path) as reader:
+        outbox = reader._keeper.store.outbox  # type: ignore[union-attr]
+        many = {f"{k:064x}": k + 1 for k in range(2 * MOST_COUNTED)}
+        assert reader.touch(many) == sum(range(1, MOST_COUNTED + 1))
+        assert len(reader._keeper._hits) == MOST_COUNTED
+        reader.tend()
+        assert 0 < outbox.size() <= outbox._room
+        for _ in range(50):
+            reader.touch(many)
+            reader.tend()
+        assert outbox.size() <= outbox._room
+        assert len(reader._keeper._hits) <= MOST_COUNTED
+        owner.tend()
+        assert outbox.size() == 0
+        assert owner.stats()["touched"] == 0, "keys that it does not know"
+        owner.check()
+
+
+def test_counts_that_were_tampered_with_are_not_believed(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with owned(path) as owner, owned(path) as reader:
+        key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
+        reader.touch({key: 5})
+        reader.tend()
+        (file,) = Path(f"{path}.outbox").glob("*.counts")
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+        owner.tend()
+        assert owner.stats().get("touched", 0) == 0
+
+
+def test_touching_by_hand() -> None:
+    with small(policy="gdsf-cost") as cache:
+        key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
+        assert cache.touch({key: 3, "00" * 32: 7}) == 3
+        assert requests_of_rows(cache) == {key: 4}
+        assert cache.stats()["requests"] == 1
+        for bad in ({key: -1}, {key: 1.5}, {"no key": 1}):
+            with pytest.raises(InvalidInput):
+                cache.touch(bad)  # type: ignore[arg-type]
+        cache.check()

@@ -72,6 +72,7 @@ class Parts:
             cost=self.settings.cost,
             shadows=self.settings.shadows,
         )
+        self.store_lost = False
         self.journal = Journal()
         self.history = History(folder, self.cache.stats)
         self.journal.listen(self.history.listen)

@@ -22,8 +22,10 @@ def tenant(k: int, **more: Any) -> dict[str, Any]:
     return {"name": f"tenant-{k}", "keys": [f"sha256:{digest}"], **more}
 
 
-def ask(client: httpx.Client, key: str, text: str = "hello", *, stream: bool = False, **headers: str) -> httpx.Response:
-    said = {"authorization": f"Bearer {key}", **headers}
+def ask(
+    client: httpx.Client, key: str, text: str = "hello", *, stream: bool = False, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    said = {"authorization": f"Bearer {key}", **(headers or {})}
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
     return client.post("/chat/completions", json=body, headers=said)
 
@@ -68,9 +70,8 @@ def test_sharing_is_never_the_clients_choice(start: Start) -> None:
     with httpx.Client(base_url=proxy.openai) as client:
         ask(client, key_of(0))
         for name in ("x-knapcache-namespace", "x-namespace", "openai-organization", "x-tenant"):
-            assert ask(client, key_of(1), **{name: "tenant-0"}, **{"cache-control": "no-store"}).headers[
-                "x-knapcache"
-            ] == ("miss")
+            found = ask(client, key_of(1), headers={name: "tenant-0", "cache-control": "no-store"})
+            assert found.headers["x-knapcache"] == "miss"
 
 
 def test_everybody_shares_where_that_is_set(start: Start, upstream: FakeUpstream) -> None:
@@ -97,7 +98,7 @@ def test_the_providers_key_is_ours_to_send_and_nobody_sees_it(
     proxy = start(upstreams=[{"name": "fake", "url": upstream.openai, "key_env": "PROVIDERS_KEY"}])
     with httpx.Client(base_url=proxy.openai) as client:
         for _ in range(2):
-            answer = ask(client, "the-callers-own", **{"x-api-key": "another", "openai-organization": "org"})
+            answer = ask(client, "the-callers-own", headers={"x-api-key": "another", "openai-organization": "org"})
             assert "sk-the-providers-own" not in f"{answer.headers}{answer.text}"
     sent = upstream.calls[0].headers
     assert sent["authorization"] == "Bearer sk-the-providers-own"

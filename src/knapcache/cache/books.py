@@ -47,6 +47,8 @@ log = logging.getLogger("knapcache.cache")
 
 DAMAGE = ("damaged", "set_aside", "failed_reads")
 """What stores count when entries are lost that were kept."""
+MOST_TIMES = 1000
+"""Requests for one key that are counted at once; what is asked for as often as that is kept anyway."""
 AT_ONCE = 256
 """Keys that one change removes at most, where there are many."""
 
@@ -173,6 +175,21 @@ class Books:
         with self.deciding:
             if self.ids.holds(i, key):
                 self.shadows.see(i, size, cost)
+
+    def touch(self, counts: Mapping[bytes, int]) -> int:
+        """Requests that others answered, by key: the policy and the shadows count them. How many it knew of."""
+        counted = 0
+        for key, times in counts.items():
+            with self.deciding:  # anew for each key: whoever asks now need not wait for all of them
+                i = self.ids.find(key)
+                if i < 0:  # a number that was given to another key since
+                    continue
+                for _ in range(min(times, MOST_TIMES)):
+                    self.arrived += 1
+                    counted += 1
+                    if self._arrive(i):
+                        self.shadows.see(i, int(self.policy.rows["room"][i]), float(self.index.records["cost"][i]))
+        return counted
 
     def settle(self, i: int, entry: Entry) -> bool:
         """An answer was paid for. Is it kept?"""

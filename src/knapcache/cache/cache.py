@@ -14,9 +14,17 @@ from knapcache.cache.functions import Functions, typed
 from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.listing import columns, page, rows_of
-from knapcache.cache.opening import checked_digest, checked_ttl, open_store, room
+from knapcache.cache.opening import (
+    check_parts,
+    checked_counts,
+    checked_digest,
+    checked_shadows,
+    checked_ttl,
+    open_store,
+    room,
+)
+from knapcache.cache.questions import Questions
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.shadow import named
 from knapcache.cache.values import Answer, Lookup, Question, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.match import Key, Keyer, Rules
@@ -49,6 +57,8 @@ class Cache:
     wait        seconds to wait for a call that somebody else makes
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that namespaces may have at most; their own least valuable answers go first
+    tell_hits   tell the owner of the file, where that is another process, of hits; False: somebody else does (`touch`)
+    synchronous "full": a power cut loses no answer that is kept in the file, and writing is slower; "normal"
     """
 
     def __init__(
@@ -69,27 +79,28 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
+        tell_hits: bool = True,
+        synchronous: str = "normal",
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
-        for shadow in shadows:
-            named(shadow)
+        shadows = checked_shadows(shadows)
+        check_parts(path, rules, clock, ids)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
-        self._keyer = Keyer(NO_SECRET if secret is None else secret, rules)
-        self._namespace = namespace
+        self._questions = Questions(Keyer(NO_SECRET if secret is None else secret, rules), namespace)
         self._ledger = ledger = Ledger()
         self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
-        store = open_store(path, room(capacity), secret, clock)
+        store = open_store(path, room(capacity), secret, clock, synchronous)
 
         def open_books() -> Books:
-            books = Books(store, policy, tuple(shadows), ledger, ids, limits)
+            books = Books(store, policy, shadows, ledger, ids, limits)
             books.open(clock())
             return books
 
-        self._keeper = Keeper(store, open_books, self._ledger, clock)
+        self._keeper = Keeper(store, open_books, self._ledger, clock, tell_hits)
         self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
-        self._functions = Functions(self._core, self._keyer)
+        self._functions = Functions(self._core, self._questions.keyer)
 
     # One request.
 
@@ -113,14 +124,14 @@ class Cache:
         """
         usual = store and not refresh and not only_cached and max_age is None
         wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
-        question = self._question(endpoint, request, namespace, context)
+        question = self._questions.of(endpoint, request, namespace, context)
         if isinstance(question, Question):
             return self._core.fetch(question, call, wish)
         question = self._bypass(question, endpoint, namespace, wish)
         try:
             return self._bypassed(question, *timed(call))
         except Exception:
-            self._ledger.passed("failed", "", self._tenant(namespace))
+            self._ledger.passed("failed", "", self._questions.tenant(namespace))
             raise
 
     async def fetch_async(
@@ -139,14 +150,14 @@ class Cache:
         """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept."""
         usual = store and not refresh and not only_cached and max_age is None
         wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
-        question = self._question(endpoint, request, namespace, context)
+        question = self._questions.of(endpoint, request, namespace, context)
         if isinstance(question, Question):
             return await self._core.fetch_async(question, call, wish)
         question = self._bypass(question, endpoint, namespace, wish)
         try:
             return self._bypassed(question, *await timed_async(call))
         except BaseException:
-            self._ledger.passed("failed", "", self._tenant(namespace))
+            self._ledger.passed("failed", "", self._questions.tenant(namespace))
             raise
 
     def question(
@@ -161,7 +172,7 @@ class Cache:
 
         For those who are asked the same again and again: a key is made from nothing but what it is made from.
         """
-        found = self._question(endpoint, request, namespace, context)
+        found = self._questions.of(endpoint, request, namespace, context)
         return found if isinstance(found, Question) else None
 
     def at_hand(self, question: Question) -> Answer | None:
@@ -178,20 +189,34 @@ class Cache:
         max_age: float | None = None,
     ) -> Lookup:
         """The first half, for callers who stream: a hit, or what `settle` needs. Counts the request."""
-        question = self._question(endpoint, request, namespace, context)
+        question = self._questions.of(endpoint, request, namespace, context)
         if not isinstance(question, Question):
-            self._ledger.passed("bypasses", "", self._tenant(namespace))
-            return Lookup("", bypass=str(question))
-        found = self._core.find(question, USUAL if max_age is None else Wish(max_age=max_age))
-        if found.hit is None:
-            self._ledger.passed("misses", question.model, question.tenant)
-        else:
-            self._core.count_hit(found.hit, question)
-        return found
+            return self._no_key(question, namespace)
+        return self._core.counted(self._core.find(question, USUAL if max_age is None else Wish(max_age=max_age)))
+
+    async def lookup_async(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | str | dict[str, Any] | Question,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+        max_age: float | None = None,
+    ) -> Lookup:
+        """The same for coroutines: no disk is waited for on the event loop's thread."""
+        question = self._questions.of(endpoint, request, namespace, context)
+        if not isinstance(question, Question):
+            return self._no_key(question, namespace)
+        wish = USUAL if max_age is None else Wish(max_age=max_age)
+        return self._core.counted(await self._core.find_async(question, wish))
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
         """The second half: the answer was paid for. Is it kept?"""
         return lookup.question is not None and self._core.settle(lookup, reply)
+
+    def settled(self, lookup: Lookup, reply: Reply) -> Answer:
+        """The same, for those who want to know what it cost and what room it takes."""
+        return self._core.settled(lookup, reply)
 
     # Plain functions.
 
@@ -221,7 +246,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name, self._tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._questions.tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -233,7 +258,7 @@ class Cache:
         namespace: str | None = None,
     ) -> R:
         """What is kept under `key`, anything that JSON can say, or what `call` returns. `name` keeps uses apart."""
-        question = self._functions.question(name, {"key": typed(key)}, self._tenant(namespace))
+        question = self._functions.question(name, {"key": typed(key)}, self._questions.tenant(namespace))
         return self._functions.call(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
     async def get_or_call_async(
@@ -246,7 +271,7 @@ class Cache:
         namespace: str | None = None,
     ) -> R:
         """The same for coroutines."""
-        question = self._functions.question(name, {"key": typed(key)}, self._tenant(namespace))
+        question = self._functions.question(name, {"key": typed(key)}, self._questions.tenant(namespace))
         return await self._functions.call_async(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
     # The house.
@@ -291,6 +316,13 @@ class Cache:
         (row,) = rows_of(kept, columns(kept, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
 
+    def touch(self, counts: Mapping[str, int]) -> int:
+        """Requests that were answered elsewhere with answers of this cache, by key (`Answer.key`).
+
+        The policy and the shadows count them, the ledger does not. How many there were of keys that are known.
+        """
+        return self._keeper.touch(checked_counts(counts))
+
     @property
     def owner(self) -> bool:
         """Whether this process decides; False while another owns the file."""
@@ -328,37 +360,18 @@ class Cache:
         await self._core.flights.settled()
         self.close()
 
-    # Keys.
+    # Requests without a key.
 
-    def _tenant(self, namespace: str | None) -> str:
-        return self._namespace if namespace is None else namespace
-
-    def _question(
-        self,
-        endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
-        namespace: str | None,
-        context: Mapping[str, str] | None,
-    ) -> Question | Uncacheable:
-        if isinstance(request, Question):
-            return request
-        tenant = self._namespace if namespace is None else namespace
-        # Half a character is no UTF-8: such a text has no key.
-        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
-        try:
-            at, body, keys = self._keyer.read(endpoint, given, tenant, context)
-        except Uncacheable as reason:
-            return reason
-        model = body.get("model")
-        key = keys[0] if len(keys) == 1 else self._keyer.together(keys)
-        return Question(at, key, tenant, model if type(model) is str else "")
+    def _no_key(self, reason: Uncacheable, namespace: str | None) -> Lookup:
+        self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
+        return Lookup("", bypass=str(reason))
 
     def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: Wish) -> Question:
         """A request without a key: it can be sent, and is not kept."""
         if wish.only_cached:
-            self._ledger.passed("bypasses", "", self._tenant(namespace))
+            self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
             raise NotCached(f"only a kept answer was asked for, and the request has no key: {reason}")
-        return Question(Endpoint(endpoint), Key(b"", b""), self._tenant(namespace), "")
+        return Question(Endpoint(endpoint), Key(b"", b""), self._questions.tenant(namespace), "")
 
     def _bypassed(self, question: Question, reply: Reply, seconds: float) -> Answer:
         bill = self._core.bill(question, reply, seconds)

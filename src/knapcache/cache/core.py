@@ -90,6 +90,22 @@ class Core:
         hit, i = self._look(question, wish)
         return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
 
+    async def find_async(self, question: Question, wish: Wish) -> Lookup:
+        """The same for coroutines."""
+        started, ended = time.perf_counter(), self.flights.ended
+        hit, i = await self._look_async(question, wish)
+        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+
+    def counted(self, found: Lookup) -> Lookup:
+        """Tell the ledger of what was found, or was not."""
+        question = found.question
+        assert question is not None
+        if found.hit is None:
+            self.ledger.passed("misses", question.model, question.tenant)
+        else:
+            self.count_hit(found.hit, question)
+        return found
+
     def _look(self, question: Question, wish: Wish) -> tuple[Answer | None, int]:
         entry, i, serial = self._at_hand(question, wish)
         if serial >= 0 and (entry is None or entry is AWAY):
@@ -119,6 +135,8 @@ class Core:
         books = self.keeper.books
         if books is not None:
             books.seen(question.key.digest, i, entry.size, entry.cost)
+        elif self.keeper.tell_hits:
+            self.keeper.touch({entry.key: 1})
         return self._hit(entry, copied(entry.meta.get("meta", NOTHING)))
 
     def at_hand(self, question: Question) -> Answer | None:
@@ -245,7 +263,8 @@ class Core:
             return Bill(reply.cost if dollars else None, seconds, reply.cost, "reply")
         if question.endpoint is None:
             return self.meter.time(seconds)
-        return self.meter.bill(question.endpoint, reply.model or question.model, reply.usage, seconds)
+        model = reply.model or question.model
+        return self.meter.bill(question.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
 
     def land(self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, aside: bool = False) -> Landed:
         """A call has brought a reply: count what it cost, and let the policy decide. aside: never wait for a disk."""
@@ -264,6 +283,11 @@ class Core:
     def settle(self, found: Lookup, reply: Reply) -> bool:
         """The same for a caller who has made the call on its own. Is it kept?"""
         return self.land(found, reply, time.perf_counter() - found.started).kept
+
+    def settled(self, found: Lookup, reply: Reply) -> Answer:
+        """The same, with all that is known of it."""
+        assert found.question is not None
+        return self._answer(self.land(found, reply, time.perf_counter() - found.started), found.question, "miss")
 
     def _entry(self, question: Question, reply: Reply, bill: Bill, model: str) -> Entry | None:
         """As the store has it, its room counted; None for what no store can hold."""

@@ -4,9 +4,13 @@ Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] 
 apart. How they are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. What
 cannot be part of a key raises Uncacheable: a function that is silently never cached helps nobody.
 
-A function is known by module and name, so what these do not tell apart has to be told: lambdas and methods of objects
-need a name of the caller's, and data that an inner function closes over is part of the key, as it is when the function
-is decorated. (Clients and the like are not data, and do not count, as globals do not.)
+A function is known by module and name. The module of a script is `__main__`, whatever the script: there its file's
+name counts in the module's place, and with `python -m` the name that it would be imported by. Not the whole path: the
+same script elsewhere, in a container or on another machine, is the same.
+
+What these do not tell apart has to be told: lambdas and methods of objects need a name of the caller's, and data that
+an inner function closes over is part of the key, as it is when the function is decorated. (Clients and the like are
+not data, and do not count, as globals do not.)
 
 A result is kept when JSON gives it back exactly, types included; otherwise the caller gets it as it is, and the log
 says once why it is not kept. Every hit is a fresh copy.
@@ -18,7 +22,9 @@ import functools
 import hashlib
 import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -36,6 +42,8 @@ log = logging.getLogger("knapcache.cache")
 
 MODEL = "function"
 """Stands for the model in the ledger, with the function's name behind it."""
+MAIN = ("__main__", "__mp_main__")
+"""What the module of a script is called, by Python and by multiprocessing in a process that it spawned."""
 
 
 def typed(value: Any) -> Any:
@@ -97,7 +105,19 @@ def name_of(function: Callable[..., Any]) -> str:
         raise InvalidInput(f"{function!r} has no name: give it one, cached(name=…)")
     if not isinstance(getattr(function, "__self__", None), (ModuleType, type(None))):
         raise InvalidInput(f"{name} belongs to an object, and others have one of that name: cached(name=…)")
-    return f"{function.__module__}.{name}"
+    return module_of(function) + name
+
+
+def module_of(function: Callable[..., Any]) -> str:
+    """`module.`, or `script.py:` for functions of a script; typed in, they have neither, and share `__main__.`."""
+    module = str(function.__module__)
+    if module not in MAIN:
+        return f"{module}."
+    main = sys.modules.get(module)
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return f"{spec.name}."
+    return f"{Path(file).name}:" if isinstance(file, str) else "__main__."
 
 
 def enclosed(function: Callable[..., Any]) -> str:

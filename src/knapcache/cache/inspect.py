@@ -10,14 +10,16 @@ Requests are those that the policy has counted, as of its last snapshot; 1 where
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from knapcache.cache.index import Kept, kept_of, requests_at
 from knapcache.cache.opening import seal_secret
 from knapcache.cache.snapshot import Known, read
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.contract import Clock, Head, wall_clock
+from knapcache.store.file import is_of_another_secret
 from knapcache.store.layout import LEAST_BUDGET, PAGE, Layout
 from knapcache.store.sqlite import SqliteStore
 
@@ -47,13 +49,25 @@ def budget_of(path: Path) -> int:
 def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store, for reading only, whoever owns it."""
     found = existing(path)
-    return SqliteStore(found, budget_of(found), own=False, secret=seal_secret(secret))
+    return SqliteStore(found, budget_of(found), own=False, secret=seals_of(found, secret))
 
 
 def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store as its owner; NotOwner while there is another."""
     found = existing(path)
-    return SqliteStore(found, budget_of(found), secret=seal_secret(secret))
+    return SqliteStore(found, budget_of(found), secret=seals_of(found, secret))
+
+
+def seals_of(path: Path, secret: bytes | None) -> bytes:
+    """The secret of a file's seals, from that of its cache, as it is or in hex, as the proxy writes its own down."""
+    forms = [secret]
+    if secret is not None and len(secret) % 2 == 0 and re.fullmatch(rb"[0-9a-f]{32,128}", secret):
+        forms.append(bytes.fromhex(secret.decode()))
+    for seals in map(seal_secret, forms):
+        if not is_of_another_secret(path, seals):
+            return seals
+    given = "a secret, and none was given" if secret is None else "another secret than the one given"
+    raise StoreError(f"{path} was written under {given}")
 
 
 def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:

@@ -5,8 +5,8 @@ A store in memory is ours alone. A file may be shared by many processes, of whic
     owner    has the books: it decides, writes, and settles what others hand over
     reader   reads what the owner keeps, and hands over what it has paid for; once a second it tries to become the owner
 
-What the owner evicts is gone for all. A child of a process is a reader. Requests that readers answer from the file do
-not reach the owner's policy, which sees of them what they hand over.
+What the owner evicts is gone for all. A child of a process is a reader. What readers answer from the file they count,
+for so many keys at most, and tell the owner once a round: its policy counts those requests like its own.
 
 For a file a thread keeps house, every TICK seconds: a reader tries to own; the owner collects what was handed over,
 and every minute lets go of what has expired and writes the policy's state, which is copied under the lock and packed
@@ -23,7 +23,8 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from knapcache.cache.aside import Aside
@@ -35,6 +36,7 @@ from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
 from knapcache.store.contract import Clock, Entry, Store, expired, matcher
+from knapcache.store.outbox import MOST_COUNTED
 from knapcache.store.sqlite import SqliteStore
 
 log = logging.getLogger("knapcache.cache")
@@ -52,13 +54,20 @@ class Keeper:
     """Holds the store, and the books where this process decides."""
 
     def __init__(
-        self, store: Store | SqliteStore, open_books: Callable[[], Books], ledger: Ledger, clock: Clock
+        self,
+        store: Store | SqliteStore,
+        open_books: Callable[[], Books],
+        ledger: Ledger,
+        clock: Clock,
+        tell_hits: bool = True,
     ) -> None:
         self.store = store
         self.books: Books | None = None
         self._open_books, self._ledger, self._clock = open_books, ledger, clock
         self._tending = threading.Lock()
         self._handing, self._handed = threading.Lock(), 0
+        self.tell_hits = tell_hits
+        self._hits: Counter[bytes] = Counter()  # of a reader, since it last told the owner
         self._aside = Aside("knapcache-outbox", 1)
         weakref.finalize(self, self._aside.close)
         self._chores = self._swept = self._snapped = 0.0
@@ -91,6 +100,7 @@ class Keeper:
         """
         self._tending, self._handing, self._handed = threading.Lock(), threading.Lock(), 0
         self._aside.forked()
+        self._hits = Counter()
         if self.books is not None:
             self.books.deciding, self.books.applying, self.books.expiring = (threading.Lock() for _ in range(3))
         if isinstance(self.store, SqliteStore):
@@ -139,6 +149,33 @@ class Keeper:
         with self._handing:
             self._handed -= entry.size
 
+    def touch(self, counts: Mapping[bytes, int]) -> int:
+        """Requests that were answered from the file: to the books, or to the owner in the next round. How many."""
+        if self.books is not None:
+            return self.books.touch(counts)
+        if self._thread is None and not self._closed.is_set():  # a child, and it has something to tell
+            self._start()
+        counted = 0
+        with self._handing:
+            for key, times in counts.items():
+                if key in self._hits or len(self._hits) < MOST_COUNTED:
+                    self._hits[key] += times
+                    counted += times
+        return counted
+
+    def _tell(self) -> None:
+        """A reader's hits go to the owner. What does not fit into the outbox waits for the next round."""
+        with self._handing:
+            hits, self._hits = self._hits, Counter()
+        if not hits:
+            return
+        assert isinstance(self.store, SqliteStore)
+        try:
+            self.store.outbox.tell(dict(hits.most_common()))
+        except StoreError:
+            with self._handing:
+                self._hits = hits + self._hits if len(self._hits) < MOST_COUNTED else hits
+
     def tend(self, *, all_chores: bool = True) -> None:
         """One round. With a failing disk it does what it can: the next round will do the rest."""
         with self._tending:
@@ -149,6 +186,8 @@ class Keeper:
                     self._disk_bytes = self.store.disk_bytes()
                 if self.books is None:
                     self._succeed()
+                    if self.books is None:
+                        self._tell()
                 if self.books is not None:
                     self._collect(self.books)
                     if all_chores or not 0 <= self._clock() - self._chores < CHORES:
@@ -163,11 +202,16 @@ class Keeper:
         """The owner may be gone: then it is our turn."""
         assert isinstance(self.store, SqliteStore)
         if self.store.own():
-            self.books = self._open_books()
+            self.books = books = self._open_books()
             self._ledger.count("became_owner")
+            with self._handing:
+                hits, self._hits = self._hits, Counter()
+            books.touch(hits)
 
     def _collect(self, books: Books) -> None:
         if isinstance(self.store, SqliteStore):
+            if told := self.store.outbox.told():
+                self._ledger.count("touched", books.touch(told))
             for entry in self.store.collect():
                 self._ledger.count("collected")
                 i, _ = books.arrive(entry.key)
@@ -249,6 +293,8 @@ class Keeper:
                 return
             if self.books is not None:
                 self._snapshot(self.books)
+            else:
+                self._tell()
             self._closed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

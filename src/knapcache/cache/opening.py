@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from knapcache.errors import InvalidInput, NotOwner
+from knapcache.cache.shadow import named
+from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.match import Rules
 from knapcache.store.contract import KEY_BYTES, Clock, Store
+from knapcache.store.file import is_of_another_secret
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite import SqliteStore
 from knapcache.units import FORMS, parse
@@ -42,19 +48,54 @@ def checked_digest(key: str | bytes | None) -> bytes | None:
     return digest
 
 
+def checked_counts(counts: Mapping[str, int]) -> dict[bytes, int]:
+    """Requests by digest, from those by its hex."""
+    found: dict[bytes, int] = {}
+    for key, times in counts.items():
+        if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+            raise InvalidInput(f"counts must be whole numbers and not negative, not {times!r}")
+        found[checked_digest(key) or b""] = times
+    return found
+
+
 def seal_secret(secret: bytes | None) -> bytes:
     """The secret of the seals. Seals and keys do not share one: what is learned of one tells nothing of the other."""
     return hashlib.blake2b(b"seals", key=secret).digest() if secret else b""
 
 
+def checked_shadows(shadows: Any) -> tuple[str, ...]:
+    """Names of policies; a text is a sequence of letters, and surely not meant as such."""
+    if not isinstance(shadows, (tuple, list)):
+        raise InvalidInput(f"shadows must be a tuple of policies, such as ('lru', 'adaptive@2x'), not {shadows!r}")
+    for shadow in shadows:
+        named(shadow)
+    return tuple(shadows)
+
+
+def check_parts(path: Any, rules: Any, clock: Any, ids: Any) -> None:
+    """What would otherwise fail deep within, or at the first request."""
+    if path is not None and not (isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str)):
+        raise InvalidInput(f"path must be text or a pathlib.Path, not {path!r}")
+    if rules is not None and not isinstance(rules, Rules):
+        raise InvalidInput(f"rules must be knapcache.match.Rules, or None, not {rules!r}")
+    if not callable(clock):
+        raise InvalidInput(f"clock must be a function that returns Unix time, not {clock!r}")
+    if ids is not None and (isinstance(ids, bool) or not isinstance(ids, int) or ids < 1):
+        raise InvalidInput(f"ids must be a number of keys, 1 at least, or None, not {ids!r}")
+
+
 def open_store(
-    path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock
+    path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock, synchronous: str = "normal"
 ) -> Store | SqliteStore:
     """Memory, or a file: as its owner, or as a reader while another process owns it."""
+    if synchronous not in ("normal", "full"):
+        raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
     if path is None:
         return MemoryStore(budget, clock=clock)
     seals = seal_secret(secret)
     try:
-        return SqliteStore(path, budget, secret=seals, clock=clock)
+        return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous)
     except NotOwner:
-        return SqliteStore(path, budget, secret=seals, clock=clock, own=False)
+        if is_of_another_secret(Path(path), seals):
+            raise StoreError(f"{path} was written under another secret: it stays as it is") from None
+        return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous, own=False)

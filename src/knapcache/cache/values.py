@@ -37,11 +37,15 @@ class Reply:
     """Seconds until it expires; None: the cache's own."""
     cost: float | None = None
     """What it cost, where the caller knows better than the meter."""
+    tier: str | None = None
+    """The provider's `service_tier`, which has prices of its own, or "batch"; None: as `usage` says, if it does."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.payload, bytes) or not isinstance(self.model, str):
             given = f"{type(self.payload).__name__} and {type(self.model).__name__}"
             raise InvalidInput(f"payload must be bytes and model text, not {given}")
+        if not isinstance(self.tier, (str, type(None))):
+            raise InvalidInput(f"tier must be text, such as 'flex' or 'batch', or None, not {self.tier!r}")
         for what, number in (("seconds", self.seconds), ("cost", self.cost), ("ttl", self.ttl)):
             if number is not None:
                 amount(what, number)

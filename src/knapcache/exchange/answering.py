@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.batch import Batch, batch_of
+from knapcache.exchange.batch import Batch, batch_of_async
 from knapcache.exchange.exchange import Exchange, Given, given, is_stream, not_cached, passing, plain_reply
 from knapcache.exchange.relay import Heard, Opened, Relay
 
@@ -73,7 +73,7 @@ class Answering:
 
     async def answer(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
         """What the asker gets. place: whom `send` sends to, by name."""
-        batch = batch_of(self._cache, exchange)
+        batch = await batch_of_async(self._cache, exchange)
         if exchange.bypass or (batch and batch.bypass):
             if batch is None:
                 self._cache.lookup(exchange.endpoint, exchange.raw, **exchange.whose)

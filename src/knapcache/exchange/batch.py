@@ -8,9 +8,10 @@ Pure: the transport looks at `sent`, sends it, and comes back with what it got.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from knapcache.cache import Cache, Reply
+from knapcache.cache import Answer, Cache, Reply
+from knapcache.cache.values import Lookup
 from knapcache.exchange.exchange import CACHE_STATUS, Exchange, Given, kept_meta, passing
 from knapcache.match import Body
 from knapcache.model import Endpoint
@@ -21,29 +22,21 @@ from knapcache.wire.pieces import compact, read_object
 class Batch:
     """One request for several embeddings."""
 
-    def __init__(self, cache: Cache, exchange: Exchange) -> None:
-        self._cache, self._exchange = cache, exchange
+    def __init__(self, cache: Cache, exchange: Exchange, found: list[Lookup]) -> None:
+        self._cache, self._exchange, self._found = cache, exchange, found
         self._items = embeddings.items(exchange.body.get("input"))
         control = exchange.control
-        self._found = [
-            cache.lookup(
-                Endpoint.EMBEDDINGS,
-                Body({**exchange.body, "input": item}),  # read with the rest
-                namespace=exchange.namespace,
-                context=exchange.context,
-                max_age=control.max_age,
-            )
-            for item in self._items
-        ]
-        self.bypass = not self._found or any(found.bypass is not None for found in self._found)
+        self.bypass = any(each.bypass is not None for each in found)
         """An item has no key: the request is to be sent as it is."""
         self._payloads: dict[str, bytes] = {}
+        self._answers: dict[str, Answer] = {}
         self._missing: dict[str, int] = {}
-        for index, found in enumerate(self._found):
-            if found.hit is not None and not control.refresh:
-                self._payloads[found.key] = found.hit.payload
+        for index, each in enumerate(found):
+            if each.hit is not None and not control.refresh:
+                self._payloads[each.key] = each.hit.payload
+                self._answers[each.key] = each.hit
             else:
-                self._missing.setdefault(found.key, index)
+                self._missing.setdefault(each.key, index)
         self._started = time.perf_counter()
 
     @property
@@ -73,7 +66,7 @@ class Batch:
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
             self._payloads[key] = part.payload
             reply = Reply(part.payload, part.model, part.usage, seconds, meta, control.store, control.ttl)
-            self._cache.settle(self._found[index], reply)
+            self._answers[key] = self._cache.settled(self._found[index], reply)
 
     def given(self, headers: Iterable[tuple[str, str]] | None = None) -> Given:
         """The answer, once nothing is missing."""
@@ -82,12 +75,35 @@ class Batch:
         said.append(("x-knapcache-hits", f"{self.hits}/{len(self._items)}"))
         own = [pair for pair in passing(headers or ()) if pair[0].lower() != "content-type"]
         body = embeddings.join([self._payloads[found.key] for found in self._found])
-        return Given(200, said + own, body)
+        return Given(200, said + own, body, parts=tuple(self._parts()))
+
+    def _parts(self) -> Iterator[Answer]:
+        """Where each item comes from. What was asked for twice in one request was paid for once."""
+        paid = set()
+        for found in self._found:
+            answer = self._answers[found.key]
+            yield answer._replace(how="coalesced") if answer.how == "miss" and found.key in paid else answer
+            paid.add(found.key)
+
+
+def items_of(exchange: Exchange) -> list[Body]:
+    """A request for each item, where there are several; none where there is one, or the exchange has no key."""
+    several = exchange.endpoint is Endpoint.EMBEDDINGS and isinstance(exchange.body.get("input"), list)
+    if exchange.bypass or not several:
+        return []
+    items = embeddings.items(exchange.body["input"])
+    # Read with the rest.
+    return [] if len(items) == 1 else [Body({**exchange.body, "input": item}) for item in items]
 
 
 def batch_of(cache: Cache, exchange: Exchange) -> Batch | None:
-    """The batch that an exchange is; None where it is for one item."""
-    several = exchange.endpoint is Endpoint.EMBEDDINGS and isinstance(exchange.body.get("input"), list)
-    if not several or len(embeddings.items(exchange.body["input"])) == 1:
-        return None
-    return Batch(cache, exchange)
+    """The batch that an exchange is; None where it is none."""
+    asked, wish = items_of(exchange), {**exchange.whose, "max_age": exchange.control.max_age}
+    return Batch(cache, exchange, [cache.lookup(exchange.endpoint, item, **wish) for item in asked]) if asked else None
+
+
+async def batch_of_async(cache: Cache, exchange: Exchange) -> Batch | None:
+    """The same for coroutines."""
+    asked, wish = items_of(exchange), {**exchange.whose, "max_age": exchange.control.max_age}
+    found = [await cache.lookup_async(exchange.endpoint, item, **wish) for item in asked]
+    return Batch(cache, exchange, found) if asked else None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
+from knapcache.match.canonical import items as keyed_items
 from knapcache.match.reading import Body, from_text
 from knapcache.match.rules import STATEFUL
 from knapcache.model import Endpoint
@@ -116,6 +117,8 @@ class Given(NamedTuple):
     body: bytes | Iterable[bytes]
     answer: Answer | None = None
     """What the cache had to say about it; None where it was not asked."""
+    parts: tuple[Answer, ...] = ()
+    """The same for each item of several."""
 
 
 def concerns_us(method: str, path: str) -> Endpoint | None:
@@ -158,8 +161,21 @@ def opened(
     more |= {name: hashed(headers[name].encode()) for name in ROUTING if name in headers}
     if control.namespace is not None:
         more["namespace"] = control.namespace
-    stateful = any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
-    return Exchange(endpoint, body, raw, control, namespace, {**context, **more} if more else context, bypass=stateful)
+    told = {**context, **more} if more else context
+    return Exchange(endpoint, body, raw, control, namespace, told, bypass=keyless(endpoint, body))
+
+
+def keyless(endpoint: Endpoint, body: Body) -> bool:
+    """Whether a request has no key as a whole, though parts of it may look as if they had one.
+
+    In `["a", ["b"]]` the second item is neither a text nor tokens; asked for alone it would be a list of one text.
+    """
+    if endpoint is Endpoint.EMBEDDINGS:
+        try:
+            keyed_items(body)
+        except Uncacheable:
+            return True
+    return any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
 
 
 def credentials(headers: Mapping[str, str]) -> str | None:
@@ -191,7 +207,7 @@ def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], con
     except Incomplete:
         cost = None if status == 200 else 0.0  # nobody bills an error
         return Reply(content, meta=failed_meta(status, headers, "json"), keep=False, cost=cost)
-    return Reply(content, whole.model, whole.usage, meta=meta, ttl=ttl)
+    return Reply(content, whole.model, whole.usage, meta=meta, ttl=ttl, tier=whole.tier)
 
 
 def stream_reply(
@@ -205,7 +221,7 @@ def stream_reply(
     meta = kept_meta(headers, "sse", exchange.fresh)
     if exchange.endpoint in USAGE_APART and whole.usage is None and not asked:
         meta["lacks"] = "usage"
-    return Reply(whole.body, whole.model, whole.usage, meta=meta, ttl=exchange.control.ttl)
+    return Reply(whole.body, whole.model, whole.usage, meta=meta, ttl=exchange.control.ttl, tier=whole.tier)
 
 
 def kept_meta(headers: Mapping[str, str], form: str, fresh: float | None = None) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Halves:
         model: str = "",
         usage: Mapping[str, Any] | None = None,
         ttl: float | None = None,
+        tier: str | None = None,
     ) -> None:
         """The answer has come."""
         name = name_of(request)
@@ -65,10 +66,10 @@ class Halves:
             if not waiting:
                 self._pending.pop(name, None)
         if found is not None:
-            self._cache.settle(found, Reply(payload, model, usage, ttl=ttl))
+            self._cache.settle(found, Reply(payload, model, usage, ttl=ttl, tier=tier))
             return
         # Never asked for, or forgotten: a request that wanted a fresh answer, and not one that was served a kept one.
-        reply = Reply(payload, model, usage, len(payload) / CHARACTERS_PER_SECOND, ttl=ttl)
+        reply = Reply(payload, model, usage, len(payload) / CHARACTERS_PER_SECOND, ttl=ttl, tier=tier)
         self._cache.fetch(Endpoint.CHAT, request, lambda: reply, refresh=True, **self._whose)
 
     def clear(self) -> int:

@@ -78,8 +78,8 @@ class KnapcacheLangChain(BaseCache):
             log.debug("an answer of LangChain's is not kept: %.200s", error)
             return
         if same:
-            model, usage = facts(answers)
-            self._halves.settle(request_of(prompt, llm_string), spelled.encode(), model, usage)
+            model, usage, tier = facts(answers)
+            self._halves.settle(request_of(prompt, llm_string), spelled.encode(), model, usage, tier=tier)
 
     def clear(self, **_: Any) -> None:
         """Remove all that LangChain has kept here."""
@@ -113,17 +113,19 @@ def read(spelled: str) -> list[Generation]:
     return found
 
 
-def facts(answers: list[Generation]) -> tuple[str, dict[str, Any] | None]:
-    """Model and usage, as the message says. Of several answers to one call each has the usage of the whole call."""
+def facts(answers: list[Generation]) -> tuple[str, dict[str, Any] | None, str | None]:
+    """Model, usage and tier, as the message says. Each of several answers has the usage of the whole call."""
     for answer in answers:
         message = answer.message if isinstance(answer, ChatGeneration) else None
         if not isinstance(message, AIMessage):
             continue
         about = message.response_metadata
         model = about.get("model_name") or about.get("model") or ""
+        tier = about.get("service_tier")
+        tier = tier if isinstance(tier, str) else None
         used = message.usage_metadata
         if used is None:
-            return str(model), None
+            return str(model), None, tier
         usage: dict[str, Any] = {
             "prompt_tokens": used["input_tokens"],
             "completion_tokens": used["output_tokens"],
@@ -131,5 +133,5 @@ def facts(answers: list[Generation]) -> tuple[str, dict[str, Any] | None]:
         }
         if cached := (used.get("input_token_details") or {}).get("cache_read"):
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        return str(model), usage
-    return "", None
+        return str(model), usage, tier
+    return "", None, None

@@ -59,8 +59,8 @@ class KnapcacheLiteLLM(BaseCache):
         except TypeError as error:
             log.debug("a value of LiteLLM's is not kept: %.200s", error)
             return
-        model, usage = facts(value)
-        self._halves.settle({"key": key}, spelled, model, usage, number(options.get("ttl")))
+        model, usage, tier = facts(value)
+        self._halves.settle({"key": key}, spelled, model, usage, number(options.get("ttl")), tier)
 
     async def async_get_cache(self, key: str, **options: Any) -> Any:
         """As `get_cache`, in microseconds."""
@@ -91,20 +91,20 @@ class KnapcacheLiteLLM(BaseCache):
         return {"status": "success", "message": "knapcache is in this process"}
 
 
-def facts(value: Any) -> tuple[str, Mapping[str, Any] | None]:
-    """Model and usage of {"timestamp", "response"}: an answer as JSON text, or a single embedding."""
+def facts(value: Any) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    """Model, usage and tier of {"timestamp", "response"}: an answer as JSON text, or a single embedding."""
     answer = value.get("response") if isinstance(value, dict) else None
     if isinstance(answer, str):
         try:
             answer = orjson.loads(answer)
         except ValueError:
-            return "", None
+            return "", None, None
     if not isinstance(answer, dict):
-        return "", None
-    model, usage = answer.get("model"), answer.get("usage")
+        return "", None, None
+    model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
     if usage is None and isinstance(answer.get("prompt_tokens"), int):  # an embedding: its share of the call
         tokens = answer["prompt_tokens"]
         usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
     if not isinstance(usage, dict) or not usage.get("total_tokens"):  # of streams it does not always count the tokens
         usage = None
-    return model if isinstance(model, str) else "", usage
+    return model if isinstance(model, str) else "", usage, tier if isinstance(tier, str) else None

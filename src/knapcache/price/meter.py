@@ -114,7 +114,7 @@ class Meter:
         """What an answer cost.
 
         usage          the `usage` of the answer; None where there is none
-        service_tier   that of the answer, where it says one
+        service_tier   that of the answer, where it says one beside its usage; "batch" is the same as batch=True
         batch          by the provider's batch interface
         at             when; now by default. Prices change, some with the time of day
         """
@@ -124,8 +124,10 @@ class Meter:
         if self.weights.usd is None:
             return Bill(None, seconds, self.weights.seconds * seconds, "seconds")
         counted = usage if isinstance(usage, Mapping) else {}
-        context = {"service_tier": service_tier} if service_tier else {}
-        if batch or counted.get("service_tier") == "batch":  # Anthropic's usage says so itself
+        said = counted.get("service_tier")  # Anthropic's usage says so itself
+        tier = service_tier or said
+        context = {"service_tier": tier} if isinstance(tier, str) and tier else {}
+        if batch or "batch" in (service_tier, said):
             context["processing"] = "batch"
         usd, source = self._usd(endpoint, model, counted, context, at)
         weighed = seconds * self.rate if usd is None else usd

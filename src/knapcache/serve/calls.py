@@ -205,9 +205,11 @@ class Call:
             self._given(found)
 
     def _given(self, found: Given) -> None:
-        if found.answer is None:  # several embeddings at once, or nothing that is kept
-            how = dict(found.headers).get("x-knapcache", "miss")
-            self.over(how if found.status == 200 else "failed", found.status)
+        if found.parts:  # several embeddings at once: a line for each
+            for part in found.parts:
+                self.over(part.how, found.status, part)
+        elif found.answer is None:  # an error, or nothing that is kept
+            self.over("failed", found.status)
         else:
             self.over(found.answer.how if found.status == 200 else "failed", found.status, found.answer)
 

@@ -73,6 +73,8 @@ class Parts(Protocol):
     @property
     def cache(self) -> Cache: ...
     @property
+    def store_lost(self) -> bool: ...
+    @property
     def callers(self) -> Callers: ...
     @property
     def journal(self) -> Journal: ...
@@ -155,7 +157,7 @@ class Overview:
         breaker = stats.get("breaker", {})
         state = breaker.get("state", "closed")
         return {
-            "store": STORE.get(state, state),
+            "store": "memory" if self._parts.store_lost else STORE.get(state, state),
             "owner": stats["owner"],
             "workers": self._parts.settings.workers,
             "upstreams": [

@@ -2,12 +2,17 @@
 
 alone      one process: it has the record, whoever owns the store
 in a team  the owner of the store has the record, and the others send it theirs (team.py)
+
+A file that cannot be opened (a full disk, somebody else's database, another secret) is no reason not to answer: then
+answers are kept in memory, the log and the summary say so loudly, and the file stays as it is until the next start. In
+a team each process then has a memory of its own, and whoever is first has the record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +20,7 @@ from typing import Any
 import aiohttp
 
 from knapcache.cache import Cache
+from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin import admin_app
 from knapcache.serve.callers import Callers
 from knapcache.serve.events import Event, Journal
@@ -27,9 +33,14 @@ from knapcache.serve.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.settings import Settings
 from knapcache.serve.team import Inside, Outside
 from knapcache.serve.upstream import Upstreams
+from knapcache.store.file import Ownership
+
+log = logging.getLogger("knapcache.serve")
 
 WATCH = 0.5
 """Seconds between two looks at who owns the store."""
+MOST_MEMORY = 1 << 30
+"""Bytes of memory in place of a file. Who gives answers a large disk has not said that there is as much memory."""
 
 
 class Proxy:
@@ -50,9 +61,8 @@ class Proxy:
             if any(upstream.local for upstream in settings.upstreams)
             else None
         )
-        self.cache = Cache(
-            settings.capacity,
-            path=settings.cache_file,
+        self.cache, self.store_lost = open_cache(
+            settings,
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
@@ -61,6 +71,8 @@ class Proxy:
             secret=self.secret,
             shadows=settings.shadows,
             wait=settings.wait,
+            quotas=self.callers.quotas(),
+            synchronous=settings.synchronous,
         )
         self.journal = Journal()
         self.ready = False
@@ -68,6 +80,7 @@ class Proxy:
         self.rest: Any = None
         """What answers all that is not the hot path."""
         self._team = team
+        self._turn: Ownership | None = None
         self._record: Record | None = None
         self._inside: Inside | None = None
         self._outside: Outside | None = None
@@ -81,7 +94,7 @@ class Proxy:
         self.upstreams = Upstreams(self.settings, self._session, self.local)
         if self.local is not None:
             await self.local.start()
-        if not self._team or self.cache.owner:
+        if not self._team or self._our_turn():
             await self._keep_the_record()
         else:
             assert self.folder is not None
@@ -98,8 +111,8 @@ class Proxy:
         told.listen(events)
 
     async def _watch(self) -> None:
-        """Until it is our turn to own the store."""
-        while not self.cache.owner:
+        """Until it is our turn to own the store, and to keep the record."""
+        while not self._our_turn():
             await asyncio.sleep(WATCH)
         outside = self._outside
         assert outside is not None
@@ -107,6 +120,14 @@ class Proxy:
         self._absorb(outside.take())
         await outside.close()
         self._outside = None
+
+    def _our_turn(self) -> bool:
+        """Owners of a memory are many, so there is a lock for the record as well. Free with the end of a process."""
+        assert self.folder is not None
+        if self._turn is None and self.cache.owner:
+            with contextlib.suppress(NotOwner):
+                self._turn = Ownership(self.folder / "record")
+        return self._turn is not None
 
     async def _keep_the_record(self) -> None:
         self._record = Record(self.settings, self.folder, self.cache, self.journal)
@@ -117,7 +138,7 @@ class Proxy:
             await self._inside.open()
 
     def _absorb(self, events: Sequence[Event]) -> None:
-        """What another process has told, or what we would have told one: the policy has not seen these hits."""
+        """What another process has told, or what we would have told one."""
         assert self._record is not None
         self._record.listen(events)
 
@@ -140,6 +161,8 @@ class Proxy:
         if self.local is not None:
             await self.local.stop()
         await asyncio.to_thread(self.cache.close)
+        if self._turn is not None:
+            self._turn.release()
 
     # What the admin API looks at.
 
@@ -160,3 +183,21 @@ class Proxy:
         """For the lab."""
         assert self._record is not None
         return self._record.request_log
+
+
+def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
+    """The cache, and whether its file could not be opened, and it is in memory instead."""
+    path = settings.cache_file
+    try:
+        return Cache(settings.capacity, path=path, **options), False
+    except (StoreError, InvalidInput) as error:
+        if path is None or not (isinstance(error, StoreError) or path.is_dir()):
+            raise  # the settings cannot be used
+        room = min(settings.capacity, MOST_MEMORY) // settings.workers
+        cache = Cache(room, **options)
+        log.error(
+            "THE STORE CANNOT BE OPENED, and answers are kept in %d bytes of memory until the next start: %s",
+            room,
+            error,
+        )
+        return cache, True

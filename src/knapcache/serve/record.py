@@ -6,16 +6,20 @@ There is one record for a data directory. Where several processes serve, the own
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from knapcache.cache import Cache
+from knapcache.errors import InvalidInput
 from knapcache.serve import logs
 from knapcache.serve.events import Event, Journal
 from knapcache.serve.history import History
 from knapcache.serve.metrics import Metrics
 from knapcache.serve.requestlog import RequestLog
 from knapcache.serve.settings import Settings
+
+log = logging.getLogger("knapcache.serve")
 
 LOG = "requests"
 """The folder of the request log, in the data directory."""
@@ -30,8 +34,10 @@ class Record:
         self.request_log: RequestLog | None = None
         self._telemetry = None
         if settings.request_log and folder is not None:
-            self.request_log = log = RequestLog(folder / LOG, settings.request_log_bytes)
-            lost["request_log"] = lambda: log.lost
+            self.request_log = opened(folder / LOG, settings.request_log_bytes)
+        if self.request_log is not None:
+            kept = self.request_log
+            lost["request_log"] = lambda: kept.lost
         if settings.otlp_endpoint is not None:
             from knapcache.serve.telemetry import Telemetry
 
@@ -54,3 +60,12 @@ class Record:
             self.request_log.close()
         if self._telemetry is not None:
             self._telemetry.close()
+
+
+def opened(folder: Path, room: int) -> RequestLog | None:
+    """The request log; None, and a loud word, where the disk has no place for it: requests are to be served."""
+    try:
+        return RequestLog(folder, room)
+    except InvalidInput as error:
+        log.error("there is no request log until the next start: %s", error)
+        return None

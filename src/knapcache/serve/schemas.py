@@ -93,7 +93,7 @@ REQUEST_FIELDS: dict[str, Schema] = {
 }
 HEALTH = thing(
     {
-        "store": {"type": "string", "enum": ["ok", "open", "half-open"]},
+        "store": {"type": "string", "enum": ["ok", "open", "half-open", "memory"]},
         "owner": described(TRUTH, "whether this process decides and writes"),
         "workers": COUNT,
         "upstreams": many(thing({"name": TEXT, "state": TEXT, "calls": COUNT, "errors": COUNT})),

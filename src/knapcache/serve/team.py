@@ -3,9 +3,9 @@
     owner     decides, writes, keeps the record; listens on a socket in the data directory (owner.sock) for the others
     others    serve what the owner keeps; tell it every event, a few times a second; send it whoever wants the admin API
 
-What the others answered from the file reaches the owner's policy with their events, so that what is asked of them
-counts as much as what is asked of the owner. When the owner ends, another becomes it within a second or two, and events
-wait for it, as many as the journal has room for.
+What the others were asked reaches the owner's policy through the cache itself (cache/keeper.py), which hands over both
+what they paid for and what they found in the file. When the owner ends, another becomes it within a second or two, and
+events wait for it, as many as the journal has room for.
 
 A call is made once at a time by each process, not by all together: two of them may pay for the same answer at once.
 """
@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -162,8 +161,3 @@ class Outside:
 def stays(name: str) -> bool:
     """Whether a header goes from one process to the other."""
     return name.lower() not in HOP_BY_HOP and name.lower() != "content-length"
-
-
-def touched(events: Iterable[Event]) -> dict[str, int]:
-    """How often other processes gave each answer from the file, by key."""
-    return dict(Counter(event.key for event in events if event.how == "hit" and event.key))

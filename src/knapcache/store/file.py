@@ -135,13 +135,31 @@ def _format(connection: apsw.Connection, *, empty: bool) -> int:
 
 
 def _same_secret(connection: apsw.Connection, mark: bytes) -> None:
+    known = _mark_in(connection)
+    if known is None:
+        connection.execute(KEEP_STATE, (SECRET_ROW, Sealer().seal(b"secret", mark), mark))
+    elif known != mark:
+        raise StoreError("written under another secret: it stays as it is")
+
+
+def _mark_in(connection: apsw.Connection) -> bytes | None:
     """The file says whose secret it is of, and says it sealed without one: a flipped bit is not another secret."""
     for seal, value in connection.execute("SELECT seal, value FROM state WHERE id = ?", (SECRET_ROW,)).fetchall():
         if isinstance(value, bytes) and seal == Sealer().seal(b"secret", value):
-            if value != mark:
-                raise StoreError("written under another secret: it stays as it is")
-            return
-    connection.execute(KEEP_STATE, (SECRET_ROW, Sealer().seal(b"secret", mark), mark))
+            return value
+    return None
+
+
+def is_of_another_secret(path: Path, secret: bytes) -> bool:
+    """Whether a file says so, for those who only read: to them every row would look damaged, and none be shown."""
+    try:
+        connection = connect(path, None, 1.0)
+        try:
+            return _mark_in(connection) not in (None, Sealer(secret).seal(b"secret", b""))
+        finally:
+            connection.close(True)
+    except (apsw.Error, UnicodeDecodeError):
+        return False  # what cannot be read says nothing, and reading it will tell
 
 
 def _migrate(connection: apsw.Connection, version: int) -> None:

@@ -1,5 +1,7 @@
 """How processes that do not own a store hand answers to the one that does: a directory, a file an answer.
 
+Beside them, files of another ending say how often answers were asked for: pairs of key and count, sealed as well.
+
 A file is written under a name of its own and renamed when it is whole, so the owner never sees half of one; it is
 sealed like a row, so the owner never believes a damaged one. Files in it count against the budget: whoever hands over
 takes the directory's lock, adds up what lies there, and is refused when there is no room. Nothing here is promised to
@@ -14,7 +16,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +29,10 @@ from knapcache.store.contract import Entry
 from knapcache.store.rows import Sealer
 
 _BLOCK = 4096  # files take whole blocks
+_COUNT = struct.Struct("<32sI")
+_MOST_TIMES = 2**32 - 1
+SEAL = 16
+MOST_COUNTED = 4096
 
 
 class Outbox:
@@ -41,7 +49,35 @@ class Outbox:
         _id, seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload = row
         numbers = [size, cost, seconds, created, expires]
         strings = [seal, key, tenant, model, meta, request, payload]
-        content = b"".join((orjson.dumps([numbers, [len(string) for string in strings]]), b"\n", *strings))
+        self._write(b"".join((orjson.dumps([numbers, [len(string) for string in strings]]), b"\n", *strings)), "entry")
+
+    @property
+    def most_counted(self) -> int:
+        """Keys that one `tell` can be about: an eighth of the room."""
+        return min(MOST_COUNTED, self._room // 8 // _COUNT.size)
+
+    def tell(self, counts: Mapping[bytes, int]) -> None:
+        """Say how often answers were asked for, or StoreError."""
+        pairs = list(counts.items())[: self.most_counted]
+        content = b"".join(_COUNT.pack(key, min(times, _MOST_TIMES)) for key, times in pairs)
+        self._write(self._sealer.seal(b"counts", content) + content, "counts")
+
+    def told(self) -> Counter[bytes]:
+        """What others have said, added up and taken out."""
+        found: Counter[bytes] = Counter()
+        try:
+            for file in self._files("*.counts"):
+                content = file.read_bytes()
+                file.unlink()
+                seal, counts = content[:SEAL], content[SEAL:]
+                if self._sealer.seal(b"counts", counts) == seal and len(counts) % _COUNT.size == 0:
+                    for key, times in _COUNT.iter_unpack(counts):
+                        found[key] += times
+        except OSError:
+            pass
+        return found
+
+    def _write(self, content: bytes, ending: str) -> None:
         try:
             with self._locked():
                 taken = self.size()
@@ -50,7 +86,7 @@ class Outbox:
                 name = self._folder / secrets.token_hex(8)
                 with open(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                     file.write(content)
-                os.rename(name, f"{name}.entry")
+                os.rename(name, f"{name}.{ending}")
         except OSError as error:
             raise StoreError(f"not handed over: {error}") from error
 
@@ -60,7 +96,7 @@ class Outbox:
             if not self._folder.is_dir():
                 return
             with self._locked():  # whoever died while writing left a file without an ending
-                for file in set(self._files("*")) - set(self._files("*.entry")):
+                for file in set(self._files("*")) - set(self._files("*.entry")) - set(self._files("*.counts")):
                     file.unlink()
             for file in self._files("*.entry"):
                 entry = self._read(file.read_bytes())

@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Self
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
@@ -88,7 +89,7 @@ class SqliteStore:
         )
         self._readers = Readers(self.path, vfs, self._counters, self._damaged)
         self._hot = Hot(min(budget // 8, 64 << 20) if memory is None else memory)
-        self._outbox = Outbox(self.path, self.layout.outbox, self._sealer)
+        self.outbox = Outbox(self.path, self.layout.outbox, self._sealer)
         self._writer: Writer | None = None
         self._ownership: Ownership | None = None
         self._closed = False
@@ -294,12 +295,10 @@ class SqliteStore:
 
     def disk_bytes(self) -> int:
         """What the store takes on disk now. Never above the budget."""
-        total = self._outbox.size()
+        total = self.outbox.size()
         for suffix in ("", "-wal", "-shm", ".lock"):
-            try:
+            with suppress(FileNotFoundError):
                 total += os.stat(f"{self.path}{suffix}").st_size
-            except FileNotFoundError:
-                continue
         return total
 
     def check(self) -> None:
@@ -316,9 +315,8 @@ class SqliteStore:
         if damaged:
             raise CorruptState(f"{damaged} rows are not as they were sealed")
         if self.owner and (books.size > self.capacity or self.disk_bytes() > self.layout.budget):
-            raise CorruptState(
-                f"{books.size} of {self.capacity} bytes, {self.disk_bytes()} of {self.layout.budget} on disk"
-            )
+            taken = f"{self.disk_bytes()} of {self.layout.budget} on disk"
+            raise CorruptState(f"{books.size} of {self.capacity} bytes, {taken}")
 
     def _every_row(self) -> Iterator[Any]:
         for head in self.heads():
@@ -355,12 +353,12 @@ class SqliteStore:
 
     def hand_over(self, entry: Entry) -> None:
         """Leave an answer for the owner to decide about; StoreError when there is no room for it."""
-        self._outbox.put(checked(entry, self.charge(entry)))
+        self.outbox.put(checked(entry, self.charge(entry)))
 
     def collect(self) -> Iterator[Entry]:
         """What others handed over, taken out. The owner's cache settles it like an answer of its own."""
         self._writing()
-        return self._outbox.drain()
+        return self.outbox.drain()
 
     def __enter__(self) -> Self:
         return self

@@ -50,6 +50,8 @@ class Whole(NamedTuple):
     form: Form
     model: str
     usage: Mapping[str, Any] | None
+    tier: str | None = None
+    """The service tier that it was answered in, where the answer says so beside its usage."""
 
 
 def plain_answer(endpoint: Endpoint, body: bytes) -> Whole:
@@ -59,10 +61,14 @@ def plain_answer(endpoint: Endpoint, body: bytes) -> Whole:
     return Whole(body, "json", *facts(answer))
 
 
-def facts(answer: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    """Model and usage of an answer, as far as it names them."""
-    model, usage = answer.get("model"), answer.get("usage")
-    return model if isinstance(model, str) else "", usage if isinstance(usage, dict) else None
+def facts(answer: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    """Model, usage and service tier of an answer, as far as it names them."""
+    model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
+    return (
+        model if isinstance(model, str) else "",
+        usage if isinstance(usage, dict) else None,
+        tier if isinstance(tier, str) else None,
+    )
 
 
 class Collector:

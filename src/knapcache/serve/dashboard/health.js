@@ -5,7 +5,7 @@ import { at, h, put } from "./dom.js";
 import { age, bytes, count, moment, percent, time } from "./format.js";
 import { toast } from "./notes.js";
 
-const STORE = { ok: ["good", "in order"], closed: ["good", "in order"], "half-open": ["fair", "being tried again"], open: ["bad", "failing; requests go upstream"] };
+const STORE = { ok: ["good", "in order"], closed: ["good", "in order"], "half-open": ["fair", "being tried again"], open: ["bad", "failing; requests go upstream"], memory: ["bad", "could not be opened; in memory until the next start"] };
 const UPSTREAM = { ok: "good", closed: "good", "half-open": "fair", open: "bad", down: "bad" };
 
 function facts(root, list) {

@@ -1,0 +1,80 @@
+"""All of it, as people run it: `knapcache serve` in its own process, the embedded model behind it, real clients."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+pytest.importorskip("xllamacpp", reason="the embedded model is not installed")
+
+
+class Served:
+    """A command line, started; the address is read off its greeting."""
+
+    def __init__(self, *arguments: str) -> None:
+        env = {name: value for name, value in os.environ.items() if name not in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
+        command = [sys.executable, "-m", "knapcache", "serve", "--port", "0", "--policy", "lru", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        self.greeting = ""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.greeting += line
+            if line.startswith("dashboard"):
+                break
+        address, _, self.token = line.split()[-1].partition("#token=")
+        self.url = address.removesuffix("/dashboard")
+
+    def stop(self) -> None:
+        """As people stop it."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(40) in (0, 130)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served("--path", str(tmp_path / "data"))
+    yield served
+    served.stop()
+
+
+def test_a_real_model_is_paid_for_once(served: Served, tmp_path: Path) -> None:
+    assert "a small model on this machine" in served.greeting
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as sdk:
+        ask = sdk.chat.completions.with_raw_response.create
+        request = {"model": "smollm2-135m", "max_tokens": 8, "messages": [{"role": "user", "content": "Say hello."}]}
+        first, again = ask(**request), ask(**request)  # type: ignore[call-overload]
+        assert (first.headers["x-knapcache"], again.headers["x-knapcache"]) == ("miss", "hit")
+        assert first.parse().model_dump() == again.parse().model_dump()
+        assert float(again.headers["x-knapcache-saved-usd"]) > 0
+        streams = [
+            "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+            for stream in (sdk.chat.completions.create(**request, stream=True) for _ in range(2))  # type: ignore[call-overload]
+        ]
+        assert streams == [first.parse().choices[0].message.content] * 2
+    admin = {"authorization": f"Bearer {served.token}"}
+    summary = httpx.get(f"{served.url}/admin/v1/summary", headers=admin).json()
+    assert (summary["all"]["misses"], summary["all"]["hits"]) == (1, 3)
+    assert summary["all"]["usd_saved"] == pytest.approx(3 * summary["all"]["usd_spent"])
+    assert "knapcache_usd_saved_total" in httpx.get(f"{served.url}/metrics").text
+    assert "Say hello" not in "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "data").rglob("*") if path.suffix in (".csv", ".json")
+    )
+
+
+def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+    request = {"model": "smollm2-135m", "max_tokens": 4, "messages": [{"role": "user", "content": "Again?"}]}
+    for expected in ("miss", "hit"):
+        served = Served("--path", str(tmp_path / "data"))
+        answer = httpx.post(f"{served.url}/v1/chat/completions", json=request, timeout=60)
+        assert answer.headers["x-knapcache"] == expected
+        served.stop()
