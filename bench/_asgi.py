@@ -144,7 +144,7 @@ def serve(app: Any, port: int) -> None:
     """With the settings of `knapcache serve`."""
     uvicorn.run(
         app, host="127.0.0.1", port=port, http="httptools", lifespan="off", access_log=False, log_config=None,
-        server_header=False, timeout_keep_alive=75,
+        server_header=False, proxy_headers=False, timeout_keep_alive=75,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Crowd:
     def _asked(self, k: int, stream: bool) -> bytes:
         turns = [{"role": "user", "content": f"nonce-{k}- Fill the knapsack. " + "Once more. " * (k % 40)}]
         body = {"model": "gpt-4o", "messages": turns, "stream": stream}
-        return request("/v1/chat/completions", self._what["headers"], json.dumps(body), self._what["port"])
+        return request(self._what["port"], "/v1/chat/completions", self._what["headers"], json.dumps(body))
 
     async def client(self, number: int) -> None:
         """One of them, until the end."""

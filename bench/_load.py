@@ -31,7 +31,7 @@ END, LAST_CHUNK = b"\r\n\r\n", b"\r\n0\r\n\r\n"
 LENGTH = b"\r\ncontent-length: "
 
 
-def request(path: str, headers: dict[str, str], body: str, port: int) -> bytes:
+def request(port: int, path: str, headers: dict[str, str], body: str) -> bytes:
     """As it goes over the wire."""
     raw = body.encode()
     said = {"host": f"127.0.0.1:{port}", "content-type": "application/json", "content-length": str(len(raw)), **headers}
@@ -99,7 +99,7 @@ async def connect(port: int, done: Callable[[Wire], None]) -> Wire:
 
 async def closed(what: dict[str, Any]) -> dict[str, Any]:
     """As many requests as the server takes."""
-    requests = [request(*each, what["port"]) for each in what["requests"]]
+    requests = [request(what["port"], *each) for each in what["requests"]]
     order = cycle([requests[k] for k in what["order"]])
     must = what["must"].lower().encode()
     spent: list[float] = []
@@ -151,7 +151,7 @@ async def turns(what: dict[str, Any]) -> dict[str, Any]:
     for k, some in enumerate(what["requests"]):
         for j in range(len(wires)):
             at = (j + k) % len(wires)  # nobody is always the first
-            wire, raw = wires[at], request(*some[at], what["ports"][at])
+            wire, raw = wires[at], request(what["ports"][at], *some[at])
             await asyncio.sleep(what["pause"])
             answered = asyncio.get_running_loop().create_future()
             wire.ask(raw)

@@ -47,10 +47,17 @@ class Server:
     """A process that listens, until the end of the block. health: a path that answers 200 when it is ready."""
 
     def __init__(
-        self, words: list[str], port: int, folder: Path, *, core: int = SERVER, health: str = "/", **more: str
+        self,
+        words: list[str],
+        port: int,
+        folder: Path,
+        *,
+        core: int = SERVER,
+        health: str = "/",
+        environment: dict[str, str] | None = None,
     ) -> None:
         self._words, self._core, self._health = words, core, health
-        self._folder, self._environment = folder, {**os.environ, **more}
+        self._folder, self._environment = folder, {**os.environ, **(environment or {})}
         self.port = port
 
     def __enter__(self) -> Self:
@@ -163,24 +170,22 @@ def peers() -> str:
 def litellm(folder: Path, upstream: int) -> Server:
     """LiteLLM's proxy with its cache in memory."""
     folder.mkdir(parents=True, exist_ok=True)
+    model = {"model": "openai/gpt-4o", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "any"}
     settings = {
-        "model_list": [{
-            "model_name": "gpt-4o",
-            "litellm_params": {"model": "openai/gpt-4o", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "any"},
-        }],
+        "model_list": [{"model_name": "gpt-4o", "litellm_params": model}],
         "litellm_settings": {"cache": True, "cache_params": {"type": "local"}},
-    }  # fmt: skip
+    }
     (folder / "litellm.yaml").write_text(json.dumps(settings))  # JSON is YAML
     port = free_port()
     run = "from litellm import run_server; run_server()"
     words = [peers(), "-c", run, "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", str(port)]
     # Its prices from the package, not from the network; no line to the log for a request, as with the others.
     more = {"LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PYTHONPATH": ""}
-    return Server([*words, "--num_workers", "1"], port, folder, health="/health/liveliness", **more)
+    return Server([*words, "--num_workers", "1"], port, folder, health="/health/liveliness", environment=more)
 
 
 def gptcache(folder: Path) -> Server:
     """GPTCache's server on its map: exact matches, the least it can do, for its embeddings want a model."""
     port = free_port()
     words = [peers(), str(HERE / "_gptcache.py"), str(port)]
-    return Server(words, port, folder, PYTHONPATH="")
+    return Server(words, port, folder, environment={"PYTHONPATH": ""})

@@ -15,7 +15,8 @@ The load itself is measured against a server that does nothing ("canned"): it mu
 got, or it is the generator that was measured. `load_busy` is its share of its core.
 
 Misses: prompts that never come again, asked directly and through the proxies in turn, one at a time, of an upstream
-that takes 5 ms, plain and streamed; what is added to p50, of the whole answer and of the first byte of a stream.
+that takes 5 ms, plain and streamed; what is added to p50, of the whole answer and of the first byte of a stream. CPU
+time of these is that of the proxy, storing included.
 
 Prints tables; writes proxy.json and proxy.png into DIR.
 """
@@ -85,10 +86,10 @@ def load(**what: Any) -> dict[str, Any]:
     return found
 
 
-def once(subject: Subject, times: int = 1, must: str = "") -> None:
+def once(subject: Subject, times: int = 1) -> None:
     """Every prompt, one after the other."""
     requests = [[each] for each in subject.asked] * times
-    assert load(kind="turns", ports=[subject.server.port], requests=requests, pause=0.0)["bad"] == 0, must
+    assert load(kind="turns", ports=[subject.server.port], requests=requests, pause=0.0)["bad"] == 0
 
 
 def subjects(names: list[str], stack: ExitStack, folder: Path, missing: list[str]) -> dict[str, Subject]:
@@ -176,13 +177,15 @@ def misses(names: list[str], folder: Path, many: int, missing: list[str]) -> lis
                 nonces = range(serial, serial + part)
                 serial += part
                 requests = [[chat(f"miss-{k}", stream=stream)] * len(ports) for k in nonces]
+                before = [server.cpu for server in ways.values()]
                 done = load(kind="turns", ports=ports, requests=requests, pause=0.002)
                 assert done["bad"] == 0
             figure = "first" if stream else "whole"
             direct = done[figure][0]["p50_us"]
-            for row, seen in zip(rows, done[figure], strict=True):
+            for row, seen, server, cpu in zip(rows, done[figure], ways.values(), before, strict=True):
                 row[f"{kind}_p50_us"], row[f"{kind}_p99_us"] = seen["p50_us"], seen["p99_us"]
                 row[f"{kind}_added_us"] = seen["p50_us"] - direct
+                row[f"{kind}_cpu_us"] = (server.cpu - cpu) / part * 1e6 if server is not upstream else None
         assert int(upstream.ask()) == serial * len(ports), "not every request was a miss"
     return rows
 
@@ -221,8 +224,10 @@ def draw(rows: list[Row], added: list[Row], path: Path) -> None:
     left.set_xlabel("hits a second, one core, 32 connections")
     through = [row for row in added if row["way"] != "direct"]
     y = np.arange(len(through))
-    for shift, kind, label, colour in ((0.2, "plain", "whole answer", "#0072B2"), (-0.2, "stream", "first byte of a stream", "#E69F00")):
-        drawn = right.barh(y + shift, [row[f"{kind}_added_us"] / 1e3 for row in through], 0.4, color=colour, label=label)
+    whole, first = (0.2, "plain", "whole answer", "#0072B2"), (-0.2, "stream", "first byte of a stream", "#E69F00")
+    for shift, kind, label, colour in (whole, first):
+        added_ms = [row[f"{kind}_added_us"] / 1e3 for row in through]
+        drawn = right.barh(y + shift, added_ms, 0.4, color=colour, label=label)
         right.bar_label(drawn, fmt="{:.2f}", padding=3)
     right.set_yticks(y, [row["way"] for row in through])
     right.set_xscale("log")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,12 @@ async def ask(client: httpx.AsyncClient, name: object, stream: bool = False) -> 
 
 async def p99(client: httpx.AsyncClient, names: Callable[[int], object], many: int, together: int = 4) -> float:
     """Of many requests, some at a time, half of them streams."""
-    times: list[float] = []
 
-    async def some(first: int) -> None:
-        for k in range(first, many, together):
-            times.append((await ask(client, names(k), stream=k % 4 >= 2))[1])
+    async def some(first: int) -> list[float]:
+        return [(await ask(client, names(k), stream=k % 4 >= 2))[1] for k in range(first, many, together)]
 
-    await asyncio.gather(*(some(first) for first in range(together)))
-    return sorted(times)[int(0.99 * len(times))]
+    times = sorted(chain.from_iterable(await asyncio.gather(*(some(first) for first in range(together)))))
+    return times[int(0.99 * len(times))]
 
 
 def breaker(proxy: Running) -> dict[str, Any]:

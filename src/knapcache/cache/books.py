@@ -156,6 +156,20 @@ class Books:
                 self.ledger.count("vanished")
         self.apply()
 
+    def served(self, key: bytes, size: int, cost: float) -> bool:
+        """`arrive` and `seen` at once, for an answer that is in memory. False: the policy does not hold it."""
+        with self.deciding:
+            i = self.ids.find(key)
+            if i < 0:
+                return False
+            self.arrived += 1
+            held = bool(self._arrive(i))
+            if held:
+                self.shadows.see(i, size, cost)
+        if self._queue:
+            self.apply()
+        return held
+
     def seen(self, key: bytes, i: int, size: int, cost: float) -> None:
         """A request was answered without a call: for the shadows."""
         with self.deciding:

@@ -137,21 +137,22 @@ class Core:
             books.seen(question.key.digest, i, entry.size, entry.cost)
         elif self.keeper.tell_hits:
             self.keeper.touch({entry.key: 1})
-        return self._hit(entry)
+        return self._hit(entry, copied(entry.meta.get("meta", NOTHING)))
 
     def at_hand(self, question: Question) -> Answer | None:
-        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made."""
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made.
+
+        Its meta is the kept one, no copy: whoever asks so often does not change it.
+        """
         books, digest = self.keeper.books, question.key.digest
         if books is None:
             return None
         entry = self.keeper.store.at_hand(digest)
         if entry is None or isinstance(entry, Away) or not self._right(entry, question, USUAL):
             return None
-        i, serial = books.arrive(digest)
-        if serial < 0:
+        if not books.served(digest, entry.size, entry.cost):
             return None
-        books.seen(digest, i, entry.size, entry.cost)
-        hit = self._hit(entry)
+        hit = self._hit(entry, entry.meta.get("meta", NOTHING))
         self.count_hit(hit, question)
         return hit
 
@@ -313,12 +314,11 @@ class Core:
             landed.size,
         )  # fmt: skip
 
-    def _hit(self, entry: Entry) -> Answer:
+    def _hit(self, entry: Entry, meta: Mapping[str, Any]) -> Answer:
         """The same for what lies in the store: what is served most goes the shortest way."""
         key, _, model, size, cost, seconds, created, _, kept, _, payload = entry
         usd = kept.get("usd")
         age = max(0.0, self._clock() - created)
-        meta = copied(kept.get("meta", NOTHING))
         return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
 
 

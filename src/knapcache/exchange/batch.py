@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
@@ -83,7 +82,7 @@ class Batch:
         paid = set()
         for found in self._found:
             answer = self._answers[found.key]
-            yield replace(answer, how="coalesced") if answer.how == "miss" and found.key in paid else answer
+            yield answer._replace(how="coalesced") if answer.how == "miss" and found.key in paid else answer
             paid.add(found.key)
 
 

@@ -12,8 +12,11 @@ names the kind of error and no content.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from knapcache.errors import UpstreamFailed
 from knapcache.model import Endpoint
@@ -38,6 +41,8 @@ class App:
         self._proxy = proxy
         self._hosts = None if "*" in proxy.settings.allowed_hosts else frozenset(proxy.settings.allowed_hosts)
         self._most_headers = proxy.settings.max_headers
+        # Who asked, and whether by TLS, as a server in front of this one tells; only the admin API wants to know.
+        self._forwarded: Any = ProxyHeadersMiddleware(self._rest, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
         self._calls: Calls | None = None
         self._passing: Passing | None = None
 
@@ -57,7 +62,10 @@ class App:
             elif path in ("/healthz", "/readyz"):
                 await self._health(Incoming(scope, receive, send, started))
             else:
-                await self._proxy.rest(scope, receive, send)
+                await self._forwarded(scope, receive, send)
+
+    async def _rest(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._proxy.rest(scope, receive, send)
 
     async def _serve(self, request: Incoming, endpoint: Endpoint | None) -> None:
         assert self._calls is not None

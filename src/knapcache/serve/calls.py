@@ -64,8 +64,7 @@ class Calls:
         if not self._window and not request.query and SPECIAL.isdisjoint(request.headers):
             known = self._shortcut.get((raw, caller.namespace, endpoint))
             answer = None if known is None else self._at_hand(known.question)
-            if known is not None and answer is not None:
-                await self._hit(request, caller, known, answer)
+            if known is not None and answer is not None and await self._hit(request, caller, known, answer):
                 return
             usual = True
         else:
@@ -85,14 +84,22 @@ class Calls:
             if not request.sent:
                 await request.error(error.status, str(error), "upstream_failed")
 
-    async def _hit(self, request: Incoming, caller: Caller, known: Known, answer: Answer) -> None:
-        """An answer at hand, to a request that was known by its bytes."""
+    async def _hit(self, request: Incoming, caller: Caller, known: Known, answer: Answer) -> bool:
+        """Give an answer at hand to a request that was known by its bytes.
+
+        False where a younger answer came in its place since, which has not what is asked for.
+        """
         call = Call(request, known.exchange, known.upstream, caller, known.model, self._write)
         if known.plain and answer.meta.get("form") == "json":
             await request.raw(raw_headers(answer), answer.payload)
             call.over("hit", 200, answer)
-        else:
-            await call.give(given(known.exchange, answer, None))
+            return True
+        try:
+            found = given(known.exchange, answer, None)
+        except Incomplete:
+            return False
+        await call.give(found)
+        return True
 
     def _read(
         self, request: Incoming, caller: Caller, endpoint: Endpoint, raw: bytes

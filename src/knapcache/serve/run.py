@@ -97,6 +97,7 @@ def server(proxy: Proxy, serving: Callable[[], None] = lambda: None) -> Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # app.py reads them where they matter
         backlog=BACKLOG,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=int(settings.grace),

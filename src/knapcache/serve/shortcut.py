@@ -6,16 +6,18 @@ nothing has to be read, checked or hashed to know the key. The answer is looked 
 it, the kept request is compared, expiry holds. What a hit costs us beyond the server falls to less than half.
 
     Invariant: Σ bytes remembered ≤ room; the oldest goes first. Only what was hit is remembered: a flood of requests
-    that never return changes nothing here.
+    that never return changes nothing here. Of a body is kept what says how the answer is to look, and not its text.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from knapcache.cache import Answer, Cache
 from knapcache.cache.values import Question
 from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
+from knapcache.match.reading import Body
 from knapcache.model import Endpoint
 from knapcache.serve.upstream import Upstream
 from knapcache.wire.asking import SPEAKING, Control
@@ -25,6 +27,10 @@ SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))
 ROOM = 32 << 20
 LONGEST = 64 << 10
 """Bytes of a request: longer ones take long to answer anyway."""
+AROUND = 1280
+"""Bytes of what is remembered beside the request and its canonical form, which is about as long."""
+SHAPE = ("stream", "stream_options")
+"""Fields that say how the answer is to look."""
 USUAL = Control()
 
 RawPairs = list[tuple[bytes, bytes]]
@@ -40,6 +46,7 @@ class Known(NamedTuple):
 
     question: Question
     exchange: Exchange
+    """Without its text."""
     upstream: Upstream
     model: str
     plain: bool
@@ -60,18 +67,24 @@ class Shortcut:
 
     def remember(self, exchange: Exchange, upstream: Upstream, model: str) -> None:
         """A request was hit, without query and without special headers."""
-        size = 2 * len(exchange.raw)  # its canonical form is about as long
-        if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or size > 2 * LONGEST:
+        raw = exchange.raw
+        if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or len(raw) > LONGEST:
             return  # embeddings are kept by item
         question = self._cache.question(exchange.endpoint, exchange.body, **exchange.whose)
         assert question is not None, "a hit without a key"
-        while self._known and self._taken + size > self._room:
+        while self._known and self._taken + charge(raw) > self._room:
             oldest = next(iter(self._known))
             del self._known[oldest]
-            self._taken -= 2 * len(oldest[0])
-        known = Known(question, exchange, upstream, model, not exchange.stream)
-        if self._known.setdefault((exchange.raw, exchange.namespace or "", exchange.endpoint), known) is known:
-            self._taken += size
+            self._taken -= charge(oldest[0])
+        shape = Body({name: exchange.body[name] for name in SHAPE if name in exchange.body})
+        known = Known(question, replace(exchange, body=shape, raw=b""), upstream, model, not exchange.stream)
+        if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:
+            self._taken += charge(raw)
+
+
+def charge(raw: bytes) -> int:
+    """Bytes that remembering a request takes."""
+    return 2 * len(raw) + AROUND
 
 
 def raw_headers(answer: Answer) -> RawPairs:
