@@ -343,8 +343,8 @@ def test_answers_are_billed_at_their_tier() -> None:
 @pytest.mark.parametrize(("synchronous", "level"), [("normal", 1), ("full", 2)])
 def test_how_sure_the_file_is_of_a_power_cut(tmp_path: Path, synchronous: str, level: int) -> None:
     with small(path=tmp_path / "answers.db", synchronous=synchronous) as cache:
-        writer = cache._keeper.store._writer
-        assert writer._connection.pragma("synchronous") == level
+        store: Any = cache._keeper.store
+        assert store._writer._connection.pragma("synchronous") == level
 
 
 def test_a_secret_keeps_others_out(tmp_path: Path) -> None:

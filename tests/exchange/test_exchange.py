@@ -22,7 +22,7 @@ RESPONSE = {
     "id": "1", "object": "response", "model": "gpt-4o", "status": "completed", "service_tier": "flex", "output": [],
     "usage": {"input_tokens": 5, "output_tokens": 1, "total_tokens": 6},
 }  # fmt: skip
-ANSWERS = {Endpoint.CHAT: CHAT, Endpoint.RESPONSES: RESPONSE}
+ANSWERS: dict[Endpoint, dict[str, Any]] = {Endpoint.CHAT: CHAT, Endpoint.RESPONSES: RESPONSE}
 
 
 def exchange(endpoint: Endpoint, **body: Any) -> Exchange:
