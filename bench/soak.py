@@ -12,8 +12,9 @@ is for filling up, a curve must be flat:
     growth = slope · time / median,   slope the median of the slopes between all pairs of points (Theil and Sen)
 
 That one holds against outliers: the peak of a collection, a second in which the machine did other things. And how many
-connections and tasks there are swings with the load. So the slope at the lower end of Sen's 95 % interval is taken, by
-the variance of Kendall's statistic: what grows for sure grows by at most 5 %. `worst` is the growth by the median. Runs of less than two minutes show their curves and do not judge them.
+connections and tasks there are swings with the load. So the lower end of Sen's interval for the slope is taken, three
+standard deviations of Kendall's statistic below the median: what grows for sure grows by at most 5 %. `worst` is the
+growth by the median. Runs of less than two minutes show their curves and do not judge them.
 
 Prints a table; writes soak.json and soak.png into DIR. Exit code 1 where something does not hold.
 """
@@ -97,13 +98,13 @@ def soak(folder: Path, minutes: float, clients: int) -> tuple[list[Row], dict[st
 
 
 def growth(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Percent, from the first of these points to the last: at least (95 %), and by the median (Theil and Sen).
+    """Percent, from the first of these points to the last: at least, and by the median (Theil and Sen).
 
-    Of N slopes between n points the lower bound is the one of rank (N − 1.96 √(n (n − 1) (2 n + 5) / 18)) / 2.
+    Of N slopes between n points the lower bound is the one of rank (N − 3 √(n (n − 1) (2 n + 5) / 18)) / 2.
     """
     n = len(points)
     slopes = sorted((b - a) / (t - s) for (s, a), (t, b) in combinations(points, 2))
-    rank = max(0, int((len(slopes) - 1.96 * (n * (n - 1) * (2 * n + 5) / 18) ** 0.5) / 2))
+    rank = max(0, int((len(slopes) - 3.0 * (n * (n - 1) * (2 * n + 5) / 18) ** 0.5) / 2))
     whole = 100.0 * (points[-1][0] - points[0][0]) / median(value for _, value in points)
     return whole * slopes[rank], whole * median(slopes)
 
