@@ -385,6 +385,24 @@ def test_numbers_of_the_library() -> None:
     assert f"{memory['requests']:,} requests, {memory['recycled']:,} numbers" in plain
 
 
+def test_numbers_of_the_live_run() -> None:
+    from knapcache_experiments import live
+
+    page, settings = text("docs/live-run.md"), live.LiveSettings()
+    expected = live.markdown(rows("live"))
+    assert expected in page, f"the table in docs/live-run.md is not the committed result:\n{expected}"
+    ours = row("live", policy="adaptive", repeat=None)
+    assert ours["saved_seconds_percent"] > 0
+    assert ours["saved_usd_percent"] > 0
+    sizes: dict[int, list[int]] = {}
+    for run in live.read(settings)["runs"]:
+        for prompt, *_, size in run["requests"]:
+            sizes.setdefault(prompt, []).append(size)
+    assert len(sizes) == settings.queries
+    needed = sum(sum(found) / len(found) for found in sizes.values())
+    assert 0.25 < settings.capacity / needed < 0.42  # "room for about a third"
+
+
 def test_numbers_of_the_other_experiments() -> None:
     page = flat("docs/algorithm.md")
     for policy in ("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"):

@@ -401,3 +401,30 @@ def test_arrays_of_one_layout_share_its_description() -> None:
     first, second = (knapcache.kernel.records(list(fields), n) for n in (3, 5))
     assert np.asarray(first).dtype is np.asarray(second).dtype or not knapcache.kernel.COMPILED
     assert first.dtype == second.dtype == np.dtype(fields, align=True)
+
+
+def test_the_log_says_once_that_something_is_compiled(lab: Lab) -> None:
+    """A server has no terminal, and somebody asks why it takes so long to start."""
+    lab.write(
+        "two",
+        """
+        import logging, sys
+        from knapcache.kernel import kernel
+
+        logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+
+        @kernel
+        def one(x):
+            return x + 1
+
+        @kernel
+        def two(x):
+            return x + 2
+
+        assert one(1) + two(1) == 5
+        """,
+    )
+    (line,) = lab.run("two").splitlines()
+    assert line.startswith("INFO knapcache.kernel compiling for this machine, once")
+    assert str(lab.cache) in line
+    assert lab.run("two") == "", "it is loaded, and there is nothing to say"

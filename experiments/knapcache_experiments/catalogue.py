@@ -12,6 +12,7 @@ from knapcache_experiments import (
     errata,
     figure_1,
     figure_2,
+    live,
     long_run,
     one_hits,
     table_2,
@@ -20,5 +21,5 @@ from knapcache_experiments.framework import Experiment
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (figure_1, table_2, figure_2, errata, confidence, alpha, long_run, drift, one_hits, approximate)
+    for module in (figure_1, table_2, figure_2, errata, confidence, alpha, long_run, drift, one_hits, approximate, live)
 }

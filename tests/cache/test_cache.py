@@ -288,6 +288,15 @@ def test_check_notices() -> None:
         ({"ttl": "1"}, "ttl must be"),
         ({"wait": -1}, "wait must be"),
         ({"secret": b"short"}, "secret must be 16 to 64 bytes"),
+        ({"shadows": None}, "shadows must be a tuple of policies, .* not None"),
+        ({"shadows": "lru"}, "shadows must be a tuple of policies, .* not 'lru'"),
+        ({"rules": 5}, "rules must be knapcache.match.Rules, or None, not 5"),
+        ({"clock": 5}, "clock must be a function that returns Unix time, not 5"),
+        ({"path": b"answers.db"}, "path must be text or a pathlib.Path, not b'answers.db'"),
+        ({"path": 5}, "path must be text or a pathlib.Path, not 5"),
+        ({"ids": 0}, "ids must be a number of keys, 1 at least, or None, not 0"),
+        ({"ids": True}, "ids must be a number of keys"),
+        ({"synchronous": "off"}, "synchronous must be 'normal' or 'full', not 'off'"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], message: str) -> None:
@@ -305,12 +314,37 @@ def test_bad_replies(wrong: dict[str, Any]) -> None:
         Reply(**wrong)
 
 
+def test_a_tier_is_a_name() -> None:
+    with pytest.raises(InvalidInput, match="tier must be text, such as 'flex' or 'batch', or None, not 5"):
+        Reply(b"", tier=5)  # type: ignore[arg-type]
+
+
 def test_a_call_that_brings_something_else() -> None:
     with small() as cache:
         with pytest.raises(InvalidInput, match="must bring a Reply, not a str"):
             cache.fetch(CHAT, request_of(1), lambda: "text")  # type: ignore[arg-type, return-value]
         with pytest.raises(InvalidInput, match="endpoint must be one of"):
             cache.fetch("chat", request_of(1), Upstream()(1))
+
+
+def test_answers_are_billed_at_their_tier() -> None:
+    def paid(tier: str | None) -> float:
+        with Cache("1MiB", policy="lru", shadows=()) as cache:
+            answer = cache.fetch(CHAT, request_of(1), lambda: Reply(b"x", "gpt-4o", USAGE, tier=tier))
+            assert answer.bill.source == "genai-prices"
+            assert answer.bill.usd is not None
+            return answer.bill.usd
+
+    assert paid(None) == paid("default") == pytest.approx((1000 * 2.5 + 100 * 10) / 1e6)
+    assert paid("priority") == pytest.approx((1000 * 4.25 + 100 * 17) / 1e6)
+    assert paid("batch") == pytest.approx((1000 * 1.25 + 100 * 5) / 1e6)
+
+
+@pytest.mark.parametrize(("synchronous", "level"), [("normal", 1), ("full", 2)])
+def test_how_sure_the_file_is_of_a_power_cut(tmp_path: Path, synchronous: str, level: int) -> None:
+    with small(path=tmp_path / "answers.db", synchronous=synchronous) as cache:
+        writer = cache._keeper.store._writer
+        assert writer._connection.pragma("synchronous") == level
 
 
 def test_a_secret_keeps_others_out(tmp_path: Path) -> None:

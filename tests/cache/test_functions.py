@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -255,6 +259,42 @@ def test_what_a_function_closes_over_counts() -> None:
         assert [product(7) for product in same_again] == [[3, 7, False]] * 2
         assert calls == [7], "the same data, decorated twice, is the same function"
         assert pair(2)(7) == pair(3)(7) == [2, 7], "functions that are given one name share answers"
+
+
+SCRIPT = """
+import sys
+from tests.cache.helpers import small
+
+with small(path=sys.argv[1]) as cache:
+
+    @cache.cached
+    def area(r):
+        print("computed", end=" ")
+        return r * r
+
+    area(3)
+    print(sorted(cache.stats()["by_model"]))
+"""
+
+
+def test_scripts_do_not_share_what_their_functions_have_computed(tmp_path: Path) -> None:
+    def run(*words: object) -> str:
+        here = Path(__file__).resolve().parents[2]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here), str(tmp_path)))}
+        command = [sys.executable, *map(str, words), str(tmp_path / "answers.db")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=here).stdout
+
+    (tmp_path / "elsewhere").mkdir()
+    circle, square, moved = (tmp_path / name for name in ("circle.py", "square.py", "elsewhere/circle.py"))
+    for path in (circle, square, moved):
+        path.write_text(SCRIPT)
+    assert run(circle) == "computed ['function circle.py:area']\n"
+    assert run(circle) == "['function circle.py:area']\n"
+    assert run(square) == "computed ['function square.py:area']\n"
+    assert run(moved) == "['function circle.py:area']\n", "where a script lies does not count"
+    assert run("-m", "circle") == "computed ['function circle.area']\n"
+    assert run("-c", "import circle") == "['function circle.area']\n", "as it is imported, so it is run by -m"
+    assert run("-c", SCRIPT) == "computed ['function __main__.area']\n"
 
 
 def test_functions_that_have_no_name_of_their_own_are_refused() -> None:

@@ -62,6 +62,7 @@ NAMES = [
     "drift",
     "one-hits",
     "approximate",
+    "live",
 ]
 FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
 SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2"]

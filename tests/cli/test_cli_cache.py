@@ -11,6 +11,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
+from knapcache.serve.secrets import server_secret
 
 
 def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:
@@ -101,10 +102,39 @@ def test_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret.write_bytes(b"sixteen bytes or more\n")
     with cache_at(path, secret=b"sixteen bytes or more") as cache:
         fill(cache)
-    assert inspect(capsys, path)["entries"] == 0
-    assert main(["purge", str(path), "--model", "none"]) != 0  # it would find nothing but rows that look damaged
-    assert "another secret" in capsys.readouterr().err
+        cache._keeper.store.flush()
+        assert main(["inspect", str(path)]) == 2  # in use or not
+        assert capsys.readouterr() == ("", f"knapcache: error: {path} was written under a secret, and none was given\n")
+    before, wrong = path.read_bytes(), tmp_path / "wrong"
+    wrong.write_bytes(b"another secret, as long\n")
+    for words in (["inspect", str(path)], ["purge", str(path), "--all"]):
+        for more, why in (
+            ([], "a secret, and none was given"),
+            (["--secret-file", str(wrong)], "another secret than the one given"),
+        ):
+            assert main([*words, *more]) == 2
+            assert capsys.readouterr() == ("", f"knapcache: error: {path} was written under {why}\n")
+    assert path.read_bytes() == before
     assert inspect(capsys, path, "--secret-file", str(secret))["entries"] == 10
+    assert main(["purge", str(path), "--all", "--secret-file", str(secret)]) == 0
+    assert capsys.readouterr().out == "10 entries removed\n"
+
+
+def test_a_secret_for_a_cache_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, secret = tmp_path / "answers.db", tmp_path / "secret"
+    secret.write_bytes(b"sixteen bytes or more\n")
+    with cache_at(path) as cache:
+        fill(cache)
+    assert main(["inspect", str(path), "--secret-file", str(secret)]) == 2
+    assert "another secret than the one given" in capsys.readouterr().err
+    assert inspect(capsys, path)["entries"] == 10
+
+
+def test_the_secret_as_the_proxy_writes_it_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path, secret=server_secret(tmp_path)) as cache:
+        fill(cache)
+    assert inspect(capsys, path, "--secret-file", str(tmp_path / "secret"))["entries"] == 10
 
 
 @pytest.mark.parametrize(

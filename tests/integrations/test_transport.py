@@ -246,6 +246,21 @@ def test_embeddings_obey_as_well(http: Any, upstream: FakeUpstream, cache: Cache
         assert ask(bad).headers["x-knapcache"] == "bypass"
 
 
+@pytest.mark.parametrize("mixed", [["a", ["b"]], [["a", "b"], "c"], ["a", [1, "b"]], ["a", []], ["a", 5]])
+def test_embeddings_of_which_one_item_has_no_key(
+    http: Any, upstream: FakeUpstream, cache: Cache, mixed: list[Any]
+) -> None:
+    tell(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
+    before = cache.stats()
+    for _ in range(2):
+        answer = tell(http, {"model": "e", "input": mixed}, "embeddings")
+        assert answer.headers["x-knapcache"] == "bypass"
+        assert upstream.calls[-1].body["input"] == mixed, "it is sent as it is"
+    after = cache.stats()
+    assert (after["requests"], after["bypasses"]) == (before["requests"] + 2, before["bypasses"] + 2)
+    assert after["entries"] == 2
+
+
 def test_half_an_answer_to_embeddings(one: httpx.Client, upstream: FakeUpstream) -> None:
     def ask(*given: str) -> Any:
         return tell(one, {"model": "e", "input": list(given)}, "embeddings")

@@ -85,6 +85,9 @@ def test_tiers_and_batches() -> None:
     assert priority == pytest.approx((1000 * 4.25 + 100 * 17) / 1e6)
     batch = usd(Endpoint.CHAT, "gpt-4o", CHAT, batch=True)
     assert batch == pytest.approx((1000 * 1.25 + 100 * 5) / 1e6)
+    assert usd(Endpoint.CHAT, "gpt-4o", CHAT, service_tier="batch") == batch
+    assert usd(Endpoint.CHAT, "gpt-4o", CHAT | {"service_tier": "priority"}) == priority
+    assert usd(Endpoint.CHAT, "gpt-4o", CHAT | {"service_tier": ["priority"]}) == usd(Endpoint.CHAT, "gpt-4o", CHAT)
     usage = {"input_tokens": 1000, "output_tokens": 100, "service_tier": "batch"}
     assert usd(Endpoint.MESSAGES, "claude-sonnet-4-5", usage) == pytest.approx((1000 * 1.5 + 100 * 7.5) / 1e6)
 

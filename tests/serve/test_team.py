@@ -124,6 +124,21 @@ def test_a_team_shares_answers_and_the_record_and_survives_its_owner(
     assert kept["version"] == 1
 
 
+def test_a_team_without_its_store_serves_and_has_one_record(folder: Path, upstream: FakeUpstream) -> None:
+    (folder / "cache.sqlite").mkdir(parents=True)
+    team = Team(folder, upstream.openai, workers=2)
+    try:
+        for k in range(20):
+            team.ask(f"question {k % 5}")
+        assert 5 <= upstream.count() <= 10, "each process has a memory of its own"
+        eventually(lambda: team.admin("/summary")["all"]["requests"] == 20)
+        assert team.admin("/summary")["health"]["store"] == "memory"
+    finally:
+        team.stop()
+        assert team.process.stdout is not None
+        team.process.stdout.close()
+
+
 def test_who_kills_the_parent_kills_all(team: Team) -> None:
     children = team.children()
     team.process.kill()

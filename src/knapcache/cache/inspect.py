@@ -2,7 +2,7 @@
 
     value(q)   = requests · cost        what answering q has cost, and what keeping it has saved of that
     density(q) = value(q) / size(q)
-    λ          = least density kept     what the last byte of room is worth: the price of more room, to first order
+    λ          = what the last room is worth: the price of more (listing.py)
 
 Requests are those that the policy has counted, as of its last snapshot; 1 where it has none.
 """
@@ -14,7 +14,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from knapcache.cache.index import Kept, kept_of, requests_at
+from knapcache.cache.listing import MB, price_of_room
 from knapcache.cache.opening import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
@@ -22,8 +25,6 @@ from knapcache.store.contract import Clock, Head, wall_clock
 from knapcache.store.file import is_of_another_secret
 from knapcache.store.layout import LEAST_BUDGET, PAGE, Layout
 from knapcache.store.sqlite import SqliteStore
-
-MB = 10**6
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -84,7 +85,8 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
         "disk_bytes": store.disk_bytes(),
         "cost": sum(row["cost"] for row in rows),
         "value": sum(row["value"] for row in rows),
-        "price_per_mb": MB * min((row["value"] / row["size"] for row in rows), default=0.0),
+        "price_per_mb": MB
+        * price_of_room(np.array([row["value"] for row in rows]), np.array([row["size"] for row in rows], np.int64)),
         "policy": known.name if known else None,
         "capacity": known.policy.capacity if known else None,
         "rows": rows,

@@ -2,7 +2,9 @@
 
     value(q)   = requests · cost        what answering q has cost, and what keeping it has saved of that
     density(q) = value(q) / size(q)
-    λ          = least density kept     what the last byte of room is worth: the price of more room, to first order
+    λ          = density of the least dense tenth of what is kept, or of its last megabyte where that is less: what the
+                 last room is worth, and so the price of more, to first order. The very least would be a single answer,
+                 as a rule one that has just come in and had no time to earn anything
     per day    = requests · 86,400 / age
 
 Requests are those that the policy has counted. All of it is arithmetic over columns; only the rows of the page become
@@ -82,7 +84,7 @@ def page(
     offset, limit = counted("offset", offset), min(counted("limit", limit), MOST_ROWS)
     found = columns(kept, now)
     there = found["expires_in"] > 0.0
-    price = float(found["density"][there].min()) if there.any() else 0.0
+    price = price_of_room(found["value"][there], kept.room[there])
     sizes = np.bincount(kept.records["tenant"][there], kept.room[there], len(kept.tenants))
     for wanted, texts, numbers in (
         (model, kept.models, kept.records["model"]),
@@ -101,6 +103,16 @@ def page(
         "price_per_mb": MB * price,
         "tenants": {tenant: int(size) for tenant, size in zip(kept.tenants, sizes.tolist(), strict=True) if size},
     }
+
+
+def price_of_room(values: Column, sizes: Column) -> float:
+    """λ: of the least dense answers that together take a tenth of the room, or a megabyte."""
+    if not len(values):
+        return 0.0
+    order = np.argsort(values / np.maximum(sizes, 1), kind="stable")
+    filled = np.cumsum(sizes[order])
+    last = int(np.searchsorted(filled, min(MB, filled[-1] / 10)))
+    return float(values[order[: last + 1]].sum() / max(1, filled[last]))
 
 
 def matching(kept: Kept, search: str) -> npt.NDArray[np.bool_]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from knapcache.cache.shadow import named
-from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.errors import InvalidInput, NotOwner
 from knapcache.match import Rules
 from knapcache.store.contract import KEY_BYTES, Clock, Store
-from knapcache.store.file import is_of_another_secret
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite import SqliteStore
 from knapcache.units import FORMS, parse
@@ -96,6 +94,4 @@ def open_store(
     try:
         return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous)
     except NotOwner:
-        if is_of_another_secret(Path(path), seals):
-            raise StoreError(f"{path} was written under another secret: it stays as it is") from None
         return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous, own=False)

@@ -71,8 +71,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
     default = field.default
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    name = f"--{field.name.replace('_', '-')}"
+    if isinstance(default, bool):
+        text = f"{field.metadata['help']} (default: {default})"
+        group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
+        return
     group.add_argument(
-        f"--{field.name.replace('_', '-')}",
+        name,
         type=_reader(default),
         default=argparse.SUPPRESS,
         metavar="LIST" if isinstance(default, tuple) else type(default).__name__.upper(),

@@ -12,8 +12,8 @@ from knapcache.errors import InvalidInput
 
 HELP = "show what a cache holds, and what it is worth"
 TEXT = """List the entries of a cache's file by value: what each cost, how often it was asked for, the room it takes.
-The value is requests times cost. Below the totals stands the price of a megabyte: the least value per room among what
-is kept. Only reads, and works while another process owns the file."""
+The value is requests times cost. Below the totals stands the price of a megabyte: value per room of the least valuable
+tenth of what is kept. Only reads, and works while another process owns the file."""
 
 
 def add(commands: Any) -> None:

@@ -1,0 +1,1 @@
+"""What is between a transport and the cache."""

@@ -1,0 +1,75 @@
+"""What a reply to the cache says of an answer: its tier, wherever that is said; and which requests have no key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply
+from knapcache.model import Endpoint
+from knapcache.wire import Collector
+from knapcache.wire.forms import as_stream
+
+CHAT = {
+    "id": "1", "object": "chat.completion", "model": "gpt-4o", "service_tier": "flex",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+}  # fmt: skip
+RESPONSE = {
+    "id": "1", "object": "response", "model": "gpt-4o", "status": "completed", "service_tier": "flex", "output": [],
+    "usage": {"input_tokens": 5, "output_tokens": 1, "total_tokens": 6},
+}  # fmt: skip
+ANSWERS = {Endpoint.CHAT: CHAT, Endpoint.RESPONSES: RESPONSE}
+
+
+def exchange(endpoint: Endpoint, **body: Any) -> Exchange:
+    url = httpx.URL(f"https://api.example/v1/{endpoint.value}")
+    return exchange_of(endpoint, url, {}, json.dumps({"model": "gpt-4o", **body}).encode())
+
+
+@pytest.mark.parametrize("endpoint", ANSWERS)
+def test_the_tier_of_a_plain_answer(endpoint: Endpoint) -> None:
+    def tier(answer: dict[str, Any]) -> str | None:
+        return plain_reply(exchange(endpoint), 200, {}, json.dumps(answer).encode()).tier
+
+    assert tier(ANSWERS[endpoint]) == "flex"
+    assert tier({**ANSWERS[endpoint], "service_tier": None}) is None
+    assert tier({**ANSWERS[endpoint], "service_tier": 5}) is None
+
+
+@pytest.mark.parametrize("endpoint", ANSWERS)
+def test_the_tier_of_a_stream(endpoint: Endpoint) -> None:
+    collector = Collector(endpoint)
+    for block in as_stream(endpoint, json.dumps(ANSWERS[endpoint]).encode(), "json", usage=True):
+        collector.feed(block)
+    reply = stream_reply(exchange(endpoint, stream=True), {}, collector, [], asked=True)
+    assert reply.keep
+    assert reply.tier == "flex"
+
+
+def test_the_tier_that_only_the_last_chunks_say() -> None:
+    collector = Collector(Endpoint.CHAT)
+    for block in as_stream(Endpoint.CHAT, json.dumps(CHAT).encode(), "json", usage=True):
+        collector.feed(block.replace(b'"service_tier":"flex"', b'"service_tier":null') if b"Hi" in block else block)
+    assert stream_reply(exchange(Endpoint.CHAT, stream=True), {}, collector, [], asked=True).tier == "flex"
+
+
+@pytest.mark.parametrize(
+    ("given", "bypass"),
+    [
+        ("a", False),
+        (["a", "b"], False),
+        ([1, 2], False),
+        (["a", [1, 2]], False),
+        (["a", ["b"]], True),
+        ([["a"]], True),
+        (["a", True], True),
+        ([], True),
+        (None, True),
+    ],
+)
+def test_embeddings_without_a_key(given: Any, bypass: bool) -> None:
+    assert exchange(Endpoint.EMBEDDINGS, input=given).bypass is bypass
