@@ -24,7 +24,7 @@ def rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[s
 
 
 def test_bars() -> None:
-    added = [{"way": "direct"}, {"way": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0}]
+    added: list[dict[str, Any]] = [{"way": "direct"}, {"way": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0}]
     lines = bars(rows(10_000, 16_000, 100, 50_000), added)
     assert [line["holds"] for line in lines] == [True, True, True, True, False]
     assert lines[0]["measured"] == pytest.approx(0.625)
