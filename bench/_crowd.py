@@ -2,9 +2,10 @@
 
     python bench/_crowd.py < what.json      {"port", "clients", "seconds", "every", "prompts", "headers"}
 
-Each asks for one of many prompts, by Zipf's law, half of them as a stream, and checks that the nonce in every part of
-the answer is that of its own prompt. One in ten hangs up in the middle: of a stream after its first bytes, of a plain
-answer while waiting for it. A line of JSON every so many seconds: how much of what has happened so far.
+Each asks for one of many prompts, by Zipf's law, or, one time in ten, for one that nobody asks for again; half of them
+as a stream. It checks that the nonce in every part of the answer is that of its own prompt. One in ten hangs up in the
+middle: of a stream after its first bytes, of a plain answer while waiting for it. A line of JSON every so many seconds:
+how much of what has happened so far.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from _load import Wire, request
 
 NONCE = re.compile(rb"nonce-(\d+)-")
 LEAVING = 0.1
+ONCE = 0.1
 STREAMS = 0.5
 LONGEST = 60.0
 """Seconds that a client waits."""
@@ -48,11 +50,15 @@ class Crowd:
         self._what = what
         self._end = time.monotonic() + what["seconds"]
         self._weights = list(accumulate(1.0 / rank for rank in range(1, what["prompts"] + 1)))
+        self._last: int = what["prompts"]  # of the prompts that are asked for once
         self.counts = dict.fromkeys(("answered", "hits", "left", "crossed", "failed", "hung"), 0)
         self.troubles: list[str] = []
         """Of what kind the first ones were."""
 
     def _drawn(self, rng: random.Random) -> int:
+        if rng.random() < ONCE:
+            self._last += 1
+            return self._last
         return bisect(self._weights, rng.random() * self._weights[-1])
 
     def _asked(self, k: int, stream: bool) -> bytes:

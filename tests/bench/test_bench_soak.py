@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_ten_seconds(tmp_path: Path) -> None:
     assert record["answered"] > record["hits"] > 0
     assert record["left"] > 0
     assert record["curve"][-1]["tasks"] > 0
-    assert record["descriptors_after"] < 20 + 20, "connections of clients that have gone"
+    assert (record["descriptors_after"], record["tasks_after"]) == (0, 0), "what clients left behind"
 
 
 @pytest.mark.long
@@ -44,19 +45,22 @@ def test_two_minutes(tmp_path: Path) -> None:
     """R8, small: nothing grows, nobody gets another's answer."""
     code, record = soaked(tmp_path, 2.0, 200)
     assert code == 0, record["bars"]
-    assert len(record["bars"]) == 6
+    assert len(record["bars"]) == 8
 
 
 def test_growth_is_seen_and_outliers_are_not() -> None:
     flat = [(float(t), 100.0 + t % 3) for t in range(40)]
-    assert abs(growth(flat)) < 1.0
-    assert abs(growth([(t, 900.0 if t == 39 else v) for t, v in flat])) < 1.0
-    assert growth([(t, v + 0.5 * t) for t, v in flat]) == pytest.approx(16.8, abs=2.0)
+    assert -1.0 < growth(flat)[0] <= growth(flat)[1] < 1.0
+    assert abs(growth([(t, 900.0 if t == 39 else v) for t, v in flat])[1]) < 1.0
+    assert growth([(t, v + 0.5 * t) for t, v in flat]) == pytest.approx((17.7, 17.7), abs=1.0)
+    for seed in range(20):
+        rng = random.Random(seed)
+        assert growth([(float(t), rng.uniform(140, 410)) for t in range(80)])[0] < 5.0, "it swings, and does not grow"
 
 
 def test_a_leak_does_not_hold() -> None:
     curve = [{"seconds": 10.0 * t, "MiB": 100 + t, "descriptors": 50, "tasks": 9} for t in range(1, 40)]
-    told = {"crossed": 0, "failed": 0, "hung": 0}
+    told = {"crossed": 0, "failed": 0, "hung": 0, "descriptors_after": 0, "tasks_after": 0}
     holds = {line["what"]: line["holds"] for line in bars(curve, told, judged=True)}
     assert [what for what, held in holds.items() if not held] == ["growth, last two thirds: memory, MiB resident"]
     assert not bars(curve, {**told, "crossed": 1}, judged=False)[0]["holds"]
