@@ -127,8 +127,10 @@ def bars(curve: list[Row], told: dict[str, Any], *, judged: bool) -> list[Row]:
         ("hung", "requests without an answer for a minute"),
     )]  # fmt: skip
     if judged:
-        for name in ("descriptors", "tasks"):
-            lines.append(bar(f"{name} more than before, when all have gone", told[f"{name}_after"], 0, "", most=True))
+        lines += [
+            bar(f"{name} more than before, when all have gone", told[f"{name}_after"], 0, "", most=True)
+            for name in ("descriptors", "tasks")
+        ]
         late = [row for row in curve if row["seconds"] >= curve[-1]["seconds"] / 3]
         for name, what in CURVES.items():
             sure, grown = growth([(row["seconds"], row[name]) for row in late])
