@@ -81,9 +81,9 @@ def test_tenants_share_nothing() -> None:
 
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     with small() as cache:
-        digested = type(cache._keyer)._digested
+        digested = type(cache._questions.keyer)._digested
         monkeypatch.setattr(
-            type(cache._keyer), "_digested", lambda self, request: Key(bytes(32), digested(self, request).request)
+            type(cache._questions.keyer), "_digested", lambda self, request: Key(bytes(32), digested(self, request).request)
         )
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))

@@ -11,7 +11,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
-from knapcache.serve.secrets import server_secret
+from knapcache.serve.settings.secrets import server_secret
 
 
 def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:

@@ -20,9 +20,9 @@ import pytest
 
 from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
-from knapcache.serve.callers import Callers
-from knapcache.serve.secrets import digest_of
+from knapcache.serve.request.callers import Callers
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.secrets import digest_of
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import hashlib
 import random
 from typing import Any
 
-from knapcache.serve.events import Event
+from knapcache.serve.record.events import Event
 
 
 def event(how: str = "hit", **other: Any) -> Event:

@@ -10,10 +10,10 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
-from knapcache.serve.admin import admin_app
-from knapcache.serve.callers import Callers
-from knapcache.serve.events import Event, Journal
-from knapcache.serve.history import History
+from knapcache.serve.admin.app import admin_app
+from knapcache.serve.record.events import Event, Journal
+from knapcache.serve.record.history import History
+from knapcache.serve.request.callers import Callers
 from knapcache.serve.settings import Settings
 
 TOKEN = "the token of these tests"

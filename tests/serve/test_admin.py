@@ -13,8 +13,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from knapcache import NotOwner, StoreError
-from knapcache.serve import admin as subject
-from knapcache.serve.secrets import digest_of
+from knapcache.serve.admin import app as subject
+from knapcache.serve.settings.secrets import digest_of
 
 from .parts import TOKEN, Parts
 

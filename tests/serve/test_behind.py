@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from knapcache.serve.behind import Behind
+from knapcache.serve.record.behind import Behind
 
 
 def test_everything_arrives_in_its_order() -> None:

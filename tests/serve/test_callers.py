@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.callers import LONGEST, REMEMBERED, Caller, Callers
-from knapcache.serve.secrets import digest_of
+from knapcache.serve.request.callers import LONGEST, REMEMBERED, Caller, Callers
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.secrets import digest_of
 
 SECRET = b"s" * 32
 LOCAL = [{"url": "local"}]

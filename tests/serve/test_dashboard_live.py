@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from tests.serve.browsing import chromium, live, visit
 from tests.serve.parts import TOKEN, Parts
 
-from knapcache.serve.admin import admin_app
+from knapcache.serve.admin.app import admin_app
 from knapcache.serve.run import listen
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.serve.conftest import Start
 from tests.serve.running import Running
 
-from knapcache.serve.events import Event
+from knapcache.serve.record.events import Event
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import FAULTS
 

@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache import Cache, CorruptState, InvalidInput, Reply
-from knapcache.serve import history as subject
-from knapcache.serve import records
-from knapcache.serve.events import Event
-from knapcache.serve.history import History
-from knapcache.serve.rows import NUMBERS, Row, read_row, total
+from knapcache.serve.record import history as subject
+from knapcache.serve.record import records
+from knapcache.serve.record.events import Event
+from knapcache.serve.record.history import History
+from knapcache.serve.record.rows import NUMBERS, Row, read_row, total
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
 HOWS = ("hit", "miss", "coalesced", "stale", "bypass", "pass", "failed", "refused", "some news")

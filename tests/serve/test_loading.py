@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from knapcache import InvalidInput
-from knapcache.serve.loading import Loaded, from_text, load, rows
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import Loaded, from_text, load, rows
 
 
 @pytest.fixture(autouse=True)

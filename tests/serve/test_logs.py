@@ -20,8 +20,8 @@ import pydantic
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.serve import logs
-from knapcache.serve.logs import Handler, Redactor, set_up
+from knapcache.serve.record import logs
+from knapcache.serve.record.logs import Handler, Redactor, set_up
 
 from .happenings import event
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.serve.events import Event
-from knapcache.serve.metrics import BUCKETS, HOWS, LOST, MOST_LABELS, MOST_SETS, OTHER, Metrics
+from knapcache.serve.record.events import Event
+from knapcache.serve.record.metrics import BUCKETS, HOWS, LOST, MOST_LABELS, MOST_SETS, OTHER, Metrics
 
 from .happenings import event, traffic
 

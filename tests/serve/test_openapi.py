@@ -22,10 +22,10 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import Admin, admin_app
-from knapcache.serve.history import SPANS
-from knapcache.serve.openapi import ROOT, ROUTES, document
-from knapcache.serve.schemas import SCHEMAS
+from knapcache.serve.admin.app import Admin, admin_app
+from knapcache.serve.admin.openapi import ROOT, ROUTES, document
+from knapcache.serve.admin.schemas import SCHEMAS
+from knapcache.serve.record.history import SPANS
 
 from .parts import BASE, BEARER, Parts
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import build_parser
-from knapcache.serve.loading import load, markdown
 from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings.loading import load, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings])
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
-    """`python -c 'from knapcache.serve.loading import markdown; print(markdown())'` prints the table."""
+    """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
     assert markdown(model) in PAGE, "docs/operations.md does not have this table"
     for name, field in model.model_fields.items():
         assert field.description, f"{name} has no description"

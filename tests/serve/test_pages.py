@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from knapcache.serve import pages as subject
+from knapcache.serve.admin import pages as subject
 
 from .parts import Parts
 

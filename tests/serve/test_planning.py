@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from knapcache.serve.incoming import Refused
-from knapcache.serve.planning import Planner
-from knapcache.serve.requestlog import RequestLog
+from knapcache.serve.admin.planning import Planner
+from knapcache.serve.record.requestlog import RequestLog
+from knapcache.serve.request.incoming import Refused
 
 from .parts import Parts
 

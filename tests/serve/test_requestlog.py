@@ -19,8 +19,8 @@ import pytest
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
-from knapcache.serve.events import Event
-from knapcache.serve.requestlog import HEADER, LEAST_ROOM, RequestLog, lines_of
+from knapcache.serve.record.events import Event
+from knapcache.serve.record.requestlog import HEADER, LEAST_ROOM, RequestLog, lines_of
 from knapcache.sim.traces import Rules, read_trace
 
 from .happenings import event, traffic
@@ -145,7 +145,7 @@ KILLED = """
 import sys, time
 sys.path[:0] = [{tests!r}]
 from happenings import traffic
-from knapcache.serve.requestlog import RequestLog
+from knapcache.serve.record.requestlog import RequestLog
 log, events, k = RequestLog({folder!r}, 1 << 16), traffic(2000), 0
 while True:
     log.listen([e._replace(time=1.7e9 + (k := k + 1)) for e in events[: 50]])
@@ -206,7 +206,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
 import resource, signal, sys, time
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 from happenings import traffic
-from knapcache.serve.requestlog import RequestLog
+from knapcache.serve.record.requestlog import RequestLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = RequestLog({str(tmp_path)!r}, 1 << 20)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import InvalidInput
-from knapcache.serve.secrets import SECRET, TOKEN, admin_token, data_directory, digest_of, server_secret
+from knapcache.serve.settings.secrets import SECRET, TOKEN, admin_token, data_directory, digest_of, server_secret
 
 
 def mode(path: Path) -> int:
@@ -48,7 +48,7 @@ def test_without_a_folder_nothing_outlives_the_process() -> None:
 
 
 def test_many_processes_agree(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from knapcache.serve.secrets import server_secret as s; sys.stdin.read(); print(s(Path(sys.argv[1])).hex())"  # fmt: skip # noqa: E501
+    code = "import sys; from pathlib import Path; from knapcache.serve.settings.secrets import server_secret as s; sys.stdin.read(); print(s(Path(sys.argv[1])).hex())"  # fmt: skip # noqa: E501
     started = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(6)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from knapcache.serve import sessions as subject
-from knapcache.serve.guard import name_of, same_host
-from knapcache.serve.incoming import Refused
-from knapcache.serve.openapi import ROOT, ROUTES, Route
-from knapcache.serve.sessions import Sessions, Tokens
+from knapcache.serve.admin import sessions as subject
+from knapcache.serve.admin.guard import name_of, same_host
+from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
+from knapcache.serve.admin.sessions import Sessions, Tokens
+from knapcache.serve.request.incoming import Refused
 
 from .parts import BASE, TOKEN, Parts
 

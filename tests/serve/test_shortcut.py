@@ -15,8 +15,8 @@ from tests.serve.running import Running
 from knapcache import Cache
 from knapcache.exchange.exchange import body_of, opened
 from knapcache.model import Endpoint
-from knapcache.serve.app import App
-from knapcache.serve.shortcut import Shortcut
+from knapcache.serve.request.app import App
+from knapcache.serve.request.shortcut import Shortcut
 from knapcache.testing import FakeUpstream
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}

@@ -18,9 +18,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
-from knapcache.serve import telemetry
-from knapcache.serve.events import Event
-from knapcache.serve.telemetry import OPERATIONS, Telemetry, address, attributes
+from knapcache.serve.record import telemetry
+from knapcache.serve.record.events import Event
+from knapcache.serve.record.telemetry import OPERATIONS, Telemetry, address, attributes
 
 from .happenings import event, traffic
 

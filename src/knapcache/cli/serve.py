@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the proxy needs {', '.join(missing)}: pip install 'knapcache[serve]'")
-    from knapcache.serve.loading import load, rows
+    from knapcache.serve.settings.loading import load, rows
 
     loaded = load(args.config, flags(args))
     if not args.show_settings:
@@ -89,7 +89,7 @@ def execute(args: argparse.Namespace) -> None:
 
 def flags(args: argparse.Namespace) -> dict[str, Any]:
     """Settings that the command line gives."""
-    from knapcache.serve.loading import from_text, read_text
+    from knapcache.serve.settings.loading import from_text, read_text
 
     found = {name: read_text(getattr(args, name)) for name in FLAGS if getattr(args, name) is not None}
     if args.upstream is not None:
@@ -122,7 +122,7 @@ def read_key() -> str:
 
 def hash_key(key: str) -> str:
     """The digest of a key that is long enough not to be guessed from it."""
-    from knapcache.serve.secrets import LEAST_KEY, digest_of
+    from knapcache.serve.settings.secrets import LEAST_KEY, digest_of
 
     if len(key) < LEAST_KEY:
         raise InvalidInput(

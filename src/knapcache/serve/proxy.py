@@ -21,18 +21,18 @@ import aiohttp
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.serve.admin import admin_app
-from knapcache.serve.callers import Callers
-from knapcache.serve.events import Event, Journal
-from knapcache.serve.history import History
+from knapcache.serve.admin.app import admin_app
 from knapcache.serve.local import PRICES, LocalModel
-from knapcache.serve.metrics import Metrics
-from knapcache.serve.record import Record
-from knapcache.serve.requestlog import RequestLog
-from knapcache.serve.secrets import admin_token, data_directory, server_secret
+from knapcache.serve.record.events import Event, Journal
+from knapcache.serve.record.history import History
+from knapcache.serve.record.metrics import Metrics
+from knapcache.serve.record.record import Record
+from knapcache.serve.record.requestlog import RequestLog
+from knapcache.serve.request.callers import Callers
+from knapcache.serve.request.upstream import Upstreams
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.team import Inside, Outside
-from knapcache.serve.upstream import Upstreams
 from knapcache.store.file import Ownership
 
 log = logging.getLogger("knapcache.serve")

@@ -13,12 +13,12 @@ from typing import Any
 import uvicorn
 
 from knapcache.errors import InvalidInput
-from knapcache.serve import logs
-from knapcache.serve.app import App
 from knapcache.serve.local import NAME
 from knapcache.serve.proxy import Proxy
-from knapcache.serve.secrets import admin_token, data_directory
+from knapcache.serve.record import logs
+from knapcache.serve.request.app import App
 from knapcache.serve.settings import Settings, UpstreamSettings
+from knapcache.serve.settings.secrets import admin_token, data_directory
 from knapcache.serve.workers import supervise
 
 BACKLOG = 2048

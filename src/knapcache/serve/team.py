@@ -23,9 +23,9 @@ import orjson
 import uvicorn
 from yarl import URL
 
-from knapcache.serve.events import ROOM, Event
-from knapcache.serve.incoming import Incoming, Receive, Refused, Scope, Send
-from knapcache.serve.upstream import HOP_BY_HOP
+from knapcache.serve.record.events import ROOM, Event
+from knapcache.serve.request.incoming import Incoming, Receive, Refused, Scope, Send
+from knapcache.serve.request.upstream import HOP_BY_HOP
 
 log = logging.getLogger("knapcache.serve")
 

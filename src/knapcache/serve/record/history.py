@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.serve.events import Event
-from knapcache.serve.records import DAYS, MOST_PAIRS, OTHER, Books, label, pack, read_report, unpack
-from knapcache.serve.rows import Row, total
+from knapcache.serve.record.events import Event
+from knapcache.serve.record.records import DAYS, MOST_PAIRS, OTHER, Books, label, pack, read_report, unpack
+from knapcache.serve.record.rows import Row, total
 
 log = logging.getLogger("knapcache.serve")
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from knapcache.cache import Cache
 from knapcache.errors import NotOwner
-from knapcache.serve.callers import Callers
-from knapcache.serve.events import Journal
-from knapcache.serve.history import DAY, History
-from knapcache.serve.rows import Row
-from knapcache.serve.schemas import ENTRY_FIELDS
+from knapcache.serve.admin.schemas import ENTRY_FIELDS
+from knapcache.serve.record.events import Journal
+from knapcache.serve.record.history import DAY, History
+from knapcache.serve.record.rows import Row
+from knapcache.serve.request.callers import Callers
 from knapcache.serve.settings import Settings
 
 REST = 50.0

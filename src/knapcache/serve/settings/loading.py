@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.forms import room, seconds
-from knapcache.serve.problems import near
 from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings.forms import room, seconds
+from knapcache.serve.settings.problems import near
 
 PREFIX = "KNAPCACHE_"
 CONFIG = PREFIX + "CONFIG"

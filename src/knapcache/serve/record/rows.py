@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.events import Event
+from knapcache.serve.record.events import Event
 
 COUNTED_AS = {
     "hit": "hits",

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from knapcache.serve.events import Event
-from knapcache.serve.schemas import REQUEST_FIELDS
+from knapcache.serve.admin.schemas import REQUEST_FIELDS
+from knapcache.serve.record.events import Event
 
 KEPT = 1000
 

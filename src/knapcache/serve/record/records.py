@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.serve.rows import NUMBERS, Row, read_row, total
+from knapcache.serve.record.rows import NUMBERS, Row, read_row, total
 
 VERSION = 1
 MOST_LABELS = 200

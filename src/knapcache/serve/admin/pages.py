@@ -13,9 +13,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from knapcache.serve.incoming import Refused
+from knapcache.serve.request.incoming import Refused
 
-FOLDER = Path(__file__).parent / "dashboard"
+FOLDER = Path(__file__).parents[1] / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TYPES = {
     ".html": "text/html; charset=utf-8",

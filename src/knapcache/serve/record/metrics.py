@@ -25,7 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.serve.events import Event
+from knapcache.serve.record.events import Event
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 

@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from knapcache.exchange.exchange import CREDENTIALS
-from knapcache.serve.secrets import digest_of
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.secrets import digest_of
 
 REMEMBERED = 4096
 """Credentials whose caller is known by heart. The oldest is forgotten for a new one: a flood of made-up credentials

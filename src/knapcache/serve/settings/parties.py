@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.forms import LOCAL, Label, Names, Room, SomeSeconds, header_fields, upstream_url
+from knapcache.serve.settings.forms import LOCAL, Label, Names, Room, SomeSeconds, header_fields, upstream_url
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")

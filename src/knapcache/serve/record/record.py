@@ -12,11 +12,11 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput
-from knapcache.serve import logs
-from knapcache.serve.events import Event, Journal
-from knapcache.serve.history import History
-from knapcache.serve.metrics import Metrics
-from knapcache.serve.requestlog import RequestLog
+from knapcache.serve.record import logs
+from knapcache.serve.record.events import Event, Journal
+from knapcache.serve.record.history import History
+from knapcache.serve.record.metrics import Metrics
+from knapcache.serve.record.requestlog import RequestLog
 from knapcache.serve.settings import Settings
 
 log = logging.getLogger("knapcache.serve")
@@ -39,7 +39,7 @@ class Record:
             kept = self.request_log
             lost["request_log"] = lambda: kept.lost
         if settings.otlp_endpoint is not None:
-            from knapcache.serve.telemetry import Telemetry
+            from knapcache.serve.record.telemetry import Telemetry
 
             self._telemetry = telemetry = Telemetry(settings.otlp_endpoint)
             lost["spans"] = lambda: telemetry.lost

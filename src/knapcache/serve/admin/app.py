@@ -27,15 +27,15 @@ from starlette.routing import Route as At
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.serve.guard import CHALLENGE, Guard, address_of
-from knapcache.serve.incoming import Refused
-from knapcache.serve.openapi import ROOT, ROUTES, Route, document
-from knapcache.serve.overview import Overview, Parts
-from knapcache.serve.pages import Pages
-from knapcache.serve.planning import Planner
-from knapcache.serve.recent import Recent
-from knapcache.serve.schemas import SCHEMAS, bad, fitting, from_query
-from knapcache.serve.sessions import Session, cookie
+from knapcache.serve.admin.guard import CHALLENGE, Guard, address_of
+from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
+from knapcache.serve.admin.overview import Overview, Parts
+from knapcache.serve.admin.pages import Pages
+from knapcache.serve.admin.planning import Planner
+from knapcache.serve.admin.recent import Recent
+from knapcache.serve.admin.schemas import SCHEMAS, bad, fitting, from_query
+from knapcache.serve.admin.sessions import Session, cookie
+from knapcache.serve.request.incoming import Refused
 
 MOST = 64 << 10
 """Bytes of a body."""

@@ -20,10 +20,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from knapcache.errors import UpstreamFailed
 from knapcache.model import Endpoint
-from knapcache.serve.calls import LEFT, Calls
-from knapcache.serve.events import Event
-from knapcache.serve.incoming import Incoming, Left, Receive, Refused, Scope, Send
-from knapcache.serve.passing import Passing
+from knapcache.serve.record.events import Event
+from knapcache.serve.request.calls import LEFT, Calls
+from knapcache.serve.request.incoming import Incoming, Left, Receive, Refused, Scope, Send
+from knapcache.serve.request.passing import Passing
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from knapcache.exchange.exchange import OWN, body_of
-from knapcache.serve.events import Event
-from knapcache.serve.incoming import Incoming, Refused
-from knapcache.serve.upstream import HOP_BY_HOP, Upstream
+from knapcache.serve.record.events import Event
+from knapcache.serve.request.incoming import Incoming, Refused
+from knapcache.serve.request.upstream import HOP_BY_HOP, Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy

@@ -19,7 +19,7 @@ from knapcache.cache.values import Question
 from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
 from knapcache.match.reading import Body
 from knapcache.model import Endpoint
-from knapcache.serve.upstream import Upstream
+from knapcache.serve.request.upstream import Upstream
 from knapcache.wire.asking import SPEAKING, Control
 
 SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))

@@ -34,8 +34,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.behind import MOST, Behind
-from knapcache.serve.events import Event
+from knapcache.serve.record.behind import MOST, Behind
+from knapcache.serve.record.events import Event
 
 HEADER = b"time,key,size,cost,usd,seconds,how\n"
 UNKNOWN = "unknown"

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from knapcache.serve.incoming import Refused
-from knapcache.serve.sessions import COOKIE, Session, Sessions, Tokens
+from knapcache.serve.admin.sessions import COOKIE, Session, Sessions, Tokens
+from knapcache.serve.request.incoming import Refused
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::[0-9]{0,5})?")

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.serve.behind import Behind
-from knapcache.serve.events import Event
+from knapcache.serve.record.behind import Behind
+from knapcache.serve.record.events import Event
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")

@@ -10,8 +10,8 @@ import math
 import re
 from typing import Any
 
-from knapcache.serve.incoming import Refused
-from knapcache.serve.rows import COUNTS, NUMBERS
+from knapcache.serve.record.rows import COUNTS, NUMBERS
+from knapcache.serve.request.incoming import Refused
 
 Schema = dict[str, Any]
 

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
-from knapcache.serve.behind import Behind
-from knapcache.serve.events import Event
+from knapcache.serve.record.behind import Behind
+from knapcache.serve.record.events import Event
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

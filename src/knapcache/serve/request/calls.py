@@ -27,14 +27,14 @@ from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.answering import Answering, Live
 from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
 from knapcache.model import Endpoint
-from knapcache.serve.events import Event
-from knapcache.serve.incoming import Incoming, Refused
-from knapcache.serve.shortcut import SPECIAL, Known, Shortcut, raw_headers
-from knapcache.serve.upstream import Pairs, Response, Upstream
+from knapcache.serve.record.events import Event
+from knapcache.serve.request.incoming import Incoming, Refused
+from knapcache.serve.request.shortcut import SPECIAL, Known, Shortcut, raw_headers
+from knapcache.serve.request.upstream import Pairs, Response, Upstream
 
 if TYPE_CHECKING:
-    from knapcache.serve.callers import Caller
     from knapcache.serve.proxy import Proxy
+    from knapcache.serve.request.callers import Caller
 
 LEFT = 499
 SAID_BY_THE_SERVER = ("date", "server")

@@ -1,0 +1,1 @@
+"""What happened, request by request, and all who are told of it: counters, money over time, logs, traces."""
