@@ -95,7 +95,7 @@ def soak(folder: Path, minutes: float, clients: int, prompts: int) -> tuple[list
                 curve.append(sample(server, told, time.monotonic() - began))
         if crowd.returncode:
             raise RuntimeError("the crowd has failed")
-        end = time.monotonic() + LINGER
+        end = time.monotonic() + (LINGER if minutes >= SHORT else 0.0)
         while True:
             told["descriptors_after"] = max(0, server.descriptors - rest - SPARE)
             told["tasks_after"] = max(0, tasks(server) - busy)
@@ -125,10 +125,12 @@ def bars(curve: list[Row], told: dict[str, Any], *, judged: bool) -> list[Row]:
     lines = [bar(what, told[name], 0, "", most=True) for name, what in (
         ("crossed", "answers that went to the wrong client"), ("failed", "requests that failed"),
         ("hung", "requests without an answer for a minute"),
-        ("descriptors_after", "descriptors more than before, when all have gone"),
-        ("tasks_after", "tasks more than before, when all have gone"),
     )]  # fmt: skip
     if judged:
+        lines += [
+            bar(f"{name} more than before, when all have gone", told[f"{name}_after"], 0, "", most=True)
+            for name in ("descriptors", "tasks")
+        ]
         late = [row for row in curve if row["seconds"] >= curve[-1]["seconds"] / 3]
         for name, what in CURVES.items():
             sure, grown = growth([(row["seconds"], row[name]) for row in late])
