@@ -343,6 +343,7 @@ class Cache:
 
     def close(self) -> None:
         """Keep what is to be kept, and let go."""
+        self._core.reads.close()
         self._keeper.close()
 
     def __enter__(self) -> Self:

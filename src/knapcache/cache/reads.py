@@ -28,6 +28,10 @@ class Reads:
         self._aside = Aside("knapcache-read")
         weakref.finalize(self, self._aside.close)
 
+    def close(self) -> None:
+        """No more reads; threads end with what they have."""
+        self._aside.close()
+
     def forked(self) -> None:
         """In a child: no thread of the parent's, and none of its troubles."""
         self.breaker = Breaker()

@@ -47,6 +47,7 @@ class Received(Protocol):
 
 
 Sender = Callable[[bytes], Awaitable[Received]]
+Early = Callable[[Given], Awaitable[None]]
 
 
 class Live(NamedTuple):
@@ -71,8 +72,14 @@ class Answering:
         self._plain_places: set[str] = set()  # they refused stream_options
         self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
 
-    async def answer(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
-        """What the asker gets. place: whom `send` sends to, by name."""
+    async def answer(
+        self, exchange: Exchange, place: str, send: Sender, early: Early | None = None
+    ) -> Given | Live | None:
+        """What the asker gets. place: whom `send` sends to, by name.
+
+        early: is given a whole plain answer that was paid for, before it is weighed and kept, which takes as long again
+        as the rest of what we do. Nothing is waited for in between: who then asks again finds it kept.
+        """
         batch = await batch_of_async(self._cache, exchange)
         if exchange.bypass or (batch and batch.bypass):
             if batch is None:
@@ -81,12 +88,15 @@ class Answering:
         try:
             if batch:
                 return await self._several(exchange, batch, send)
-            return await (self._streamed(exchange, place, send) if exchange.stream else self._plain(exchange, send))
+            if exchange.stream:
+                return await self._streamed(exchange, place, send)
+            return await self._plain(exchange, send, early)
         except NotCached:
             return not_cached()
 
-    async def _plain(self, exchange: Exchange, send: Sender) -> Given | None:
+    async def _plain(self, exchange: Exchange, send: Sender, early: Early | None) -> Given | None:
         headers: list[tuple[str, str]] | None = None
+        question = self._cache.question(exchange.endpoint, exchange.body, **exchange.whose)
 
         async def call() -> Reply:
             nonlocal headers
@@ -96,10 +106,15 @@ class Answering:
             finally:
                 await response.close()
             headers = response.pairs
-            return plain_reply(exchange, response.status, response.headers, content)
+            reply = plain_reply(exchange, response.status, response.headers, content)
+            if early is not None and question is not None and reply.keep:
+                key = question.key.digest.hex()
+                await early(given(exchange, Answer(reply.payload, reply.meta, "miss", key, 0.0, None, ""), headers))
+            return reply
 
+        asked = question or exchange.body
         for refresh in (exchange.control.refresh, True):
-            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **exchange.wishes(refresh))
+            answer = await self._cache.fetch_async(exchange.endpoint, asked, call, **exchange.wishes(refresh))
             try:
                 return given(exchange, answer, headers)
             except Incomplete:

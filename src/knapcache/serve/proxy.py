@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -160,7 +161,8 @@ class Proxy:
             await self._session.close()
         if self.local is not None:
             await self.local.stop()
-        await asyncio.to_thread(self.cache.close)
+        if not await done_in_time(self.cache.close, max(5.0, self.settings.grace)):
+            log.error("the store does not answer, and is left as it is: what was kept before is safe")
         if self._turn is not None:
             self._turn.release()
 
@@ -201,3 +203,22 @@ def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
             error,
         )
         return cache, True
+
+
+async def done_in_time(work: Callable[[], None], seconds: float) -> bool:
+    """Have it done in a thread that nobody waits for longer: one of asyncio's own would keep the process from ending."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def do() -> None:
+        try:
+            work()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended without us
+                loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=do, daemon=True).start()
+    try:
+        await asyncio.wait_for(done.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -15,6 +15,7 @@ only then is known what it cost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,7 +73,7 @@ class Calls:
         exchange, upstream, model = self._read(request, caller, endpoint, raw)
         call = Call(request, exchange, upstream, caller, model, self._write)
         try:
-            found = await self._answering.answer(exchange, upstream.name, call.send)
+            found = await self._answering.answer(exchange, upstream.name, call.send, call.early)
             if isinstance(found, Given) and found.answer is not None and found.answer.how == "hit":
                 if usual:
                     self._shortcut.remember(exchange, upstream, model)
@@ -189,9 +190,21 @@ class Call:
         headers = upstream.outgoing(list(request.headers.items()), self.caller.key is not None)
         return await upstream.call(upstream.path(request.target), headers, content)
 
+    async def early(self, found: Given) -> None:
+        """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
+        assert isinstance(found.body, bytes)
+        if self.request.sent:
+            return
+        with contextlib.suppress(OSError):
+            await self.request.answer(found.status, ours(found.headers), found.body)
+        self._first()
+
     async def give(self, found: Given | Live | None) -> None:
         """Give the caller what was found."""
-        if found is None:
+        if self.request.sent:
+            assert isinstance(found, Given)
+            self._given(found)
+        elif found is None:
             await self._pass()
         elif isinstance(found, Live):
             await self._live(found)
