@@ -206,7 +206,7 @@ def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
 
 
 async def done_in_time(work: Callable[[], None], seconds: float) -> bool:
-    """Have it done in a thread that nobody waits for longer: one of asyncio's own would keep the process from ending."""
+    """Have it done in a thread that nobody waits for longer; one of asyncio's would keep the process from ending."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def do() -> None:
