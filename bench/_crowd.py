@@ -25,6 +25,8 @@ from _load import Wire, request
 
 NONCE = re.compile(rb"nonce-(\d+)-")
 LEAVING = 0.1
+FILLING = 0.9
+"""The same in the first third of the time, so that the table of known keys is full when curves are judged."""
 ONCE = 0.1
 STREAMS = 0.5
 LONGEST = 60.0
@@ -49,6 +51,7 @@ class Crowd:
     def __init__(self, what: dict[str, Any]) -> None:
         self._what = what
         self._end = time.monotonic() + what["seconds"]
+        self._full = time.monotonic() + what["seconds"] / 3
         self._weights = list(accumulate(1.0 / rank for rank in range(1, what["prompts"] + 1)))
         self._last: int = what["prompts"]  # of the prompts that are asked for once
         self.counts = dict.fromkeys(("answered", "hits", "left", "crossed", "failed", "hung"), 0)
@@ -56,7 +59,7 @@ class Crowd:
         """Of what kind the first ones were."""
 
     def _drawn(self, rng: random.Random) -> int:
-        if rng.random() < ONCE:
+        if rng.random() < (FILLING if time.monotonic() < self._full else ONCE):
             self._last += 1
             return self._last
         return bisect(self._weights, rng.random() * self._weights[-1])

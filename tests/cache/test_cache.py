@@ -81,10 +81,9 @@ def test_tenants_share_nothing() -> None:
 
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     with small() as cache:
-        digested = type(cache._questions.keyer)._digested
-        monkeypatch.setattr(
-            type(cache._questions.keyer), "_digested", lambda self, request: Key(bytes(32), digested(self, request).request)
-        )
+        keyer = type(cache._questions.keyer)
+        digested = keyer._digested
+        monkeypatch.setattr(keyer, "_digested", lambda self, request: Key(bytes(32), digested(self, request).request))
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.how, answer.payload) == ("miss", payload_of(2))
