@@ -25,9 +25,9 @@ from _load import Wire, request
 
 NONCE = re.compile(rb"nonce-(\d+)-")
 LEAVING = 0.1
+ONCE = 0.1
 FILLING = 0.9
 """The same in the first third of the time, so that the table of known keys is full when curves are judged."""
-ONCE = 0.1
 STREAMS = 0.5
 LONGEST = 60.0
 """Seconds that a client waits."""
