@@ -144,6 +144,7 @@ def run(plan: Plan, policy: str, bodies: Sequence[bytes], asked: Sequence[int]) 
         wall = time.perf_counter() - began
         after = server.settled(1 + len(bodies))
         events = server.get(f"/admin/v1/requests?after=1&limit={len(bodies)}")["rows"]
+        events.sort(key=lambda event: event["time"])  # they are listed as they end, and a miss ends when it was kept
     told = [how == "hit" for how, _ in walls]
     if [event["how"] == "hit" for event in events] != told:
         raise InvalidInput("the proxy's list of requests is not what the client saw: did somebody else ask, too?")

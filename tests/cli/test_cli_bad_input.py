@@ -79,7 +79,7 @@ def test_figure_1(options: str, said: str, tmp_path: Path, capsys: Captured) -> 
         ("drift", "--changes 60", "changes must be fewer than the 60 rounds, not 60"),
         ("one-hits", "--shares 1", "must be at least 0 and below 1, not 1.0"),
         ("table-2", "--units 8,0", "unit must be at least 1, not 0"),
-        ("table-2", "--calls nowhere.csv", "calls must be one of t5-3b-h200 or a CSV"),
+        ("table-2", "--calls nowhere.csv", "calls must be one of smollm2-135m-cpu, t5-3b-h200 or a CSV"),
         ("table-2", "--queries 101", "queries must be at most the 100 prompts of t5-3b-h200, not 101"),
         ("figure-2", "--unit 0", "unit must be at least 1, not 0"),
         ("figure-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
