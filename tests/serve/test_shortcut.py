@@ -12,7 +12,7 @@ import pytest
 from tests.serve.conftest import Start
 from tests.serve.running import Running
 
-from knapcache import Cache
+from knapcache import Answer, Cache
 from knapcache.exchange.exchange import body_of, opened
 from knapcache.model import Endpoint
 from knapcache.serve.request.app import App
@@ -77,6 +77,9 @@ def test_who_wants_it_fresh_gets_it_fresh(proxy: Running, upstream: FakeUpstream
     assert upstream.count() == 2
 
 
+ANSWER = Answer(b"", {"form": "json"}, "hit", "", 0.0, None, "m")
+
+
 def test_room(tmp_path: Path) -> None:
     """What is counted is what it takes, and the oldest goes."""
     with Cache("8MB", path=tmp_path / "answers.db", policy="lru", shadows=()) as cache:
@@ -89,7 +92,7 @@ def test_room(tmp_path: Path) -> None:
                 raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"{k} " + "word " * words}]})
                 at = Endpoint.CHAT
                 exchange = opened(at, {}, raw.encode(), body_of(raw.encode()), "n", {"upstream": "u"})
-                shortcut.remember(exchange, None, "m")  # type: ignore[arg-type]
+                shortcut.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
                 most = max(most, len(shortcut))
             taken = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()

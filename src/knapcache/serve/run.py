@@ -17,6 +17,7 @@ from knapcache.serve.local import NAME
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.record import logs
 from knapcache.serve.request.app import App
+from knapcache.serve.request.protocol import Protocol
 from knapcache.serve.settings import Settings, UpstreamSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory
 from knapcache.serve.workers import supervise
@@ -93,7 +94,7 @@ def server(proxy: Proxy, serving: Callable[[], None] = lambda: None) -> Server:
     config = uvicorn.Config(
         App(proxy),
         lifespan="on",
-        http="httptools",
+        http=Protocol,
         access_log=False,
         log_config=None,
         server_header=False,

@@ -64,6 +64,10 @@ class App:
             else:
                 await self._forwarded(scope, receive, send)
 
+    def short(self, headers: list[tuple[bytes, bytes]], endpoint: Endpoint, body: bytes) -> list[bytes] | None:
+        """A hit that can be given at once (protocol.py)."""
+        return None if self._calls is None else self._calls.short(headers, endpoint, body)
+
     async def _rest(self, scope: Any, receive: Any, send: Any) -> None:
         await self._proxy.rest(scope, receive, send)
 

@@ -35,7 +35,9 @@ class Left(Exception):  # noqa: N818 - never leaves the package
 class Incoming:
     """One request."""
 
-    __slots__ = ("_receive", "_send", "headers", "method", "path", "query", "sent", "spelled", "started")
+    __slots__ = (
+        "_receive", "_send", "headers", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._receive, self._send = receive, send
@@ -46,6 +48,7 @@ class Incoming:
         self.query: bytes = scope["query_string"]
         self.spelled: bytes | None = scope.get("raw_path")
         """The path as it came; %2F is no slash."""
+        self.raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         """By lower-case names, as ASGI has them; of several of one name the last."""
         self.sent = False

@@ -19,6 +19,7 @@ from knapcache.cache.values import Question
 from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
 from knapcache.match.reading import Body
 from knapcache.model import Endpoint
+from knapcache.serve.request.callers import Caller
 from knapcache.serve.request.upstream import Upstream
 from knapcache.wire.asking import SPEAKING, Control
 
@@ -32,6 +33,7 @@ AROUND = 1280
 SHAPE = ("stream", "stream_options")
 """Fields that say how the answer is to look."""
 USUAL = Control()
+MOST_HEADS, LONGEST_HEAD = 4096, 4096
 
 RawPairs = list[tuple[bytes, bytes]]
 HIT: RawPairs = [
@@ -50,7 +52,7 @@ class Known(NamedTuple):
     upstream: Upstream
     model: str
     plain: bool
-    """It wants no stream."""
+    """It wants no stream, and what is kept is none."""
 
 
 class Shortcut:
@@ -65,7 +67,7 @@ class Shortcut:
     def __len__(self) -> int:
         return len(self._known)
 
-    def remember(self, exchange: Exchange, upstream: Upstream, model: str) -> None:
+    def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer) -> None:
         """A request was hit, without query and without special headers."""
         raw = exchange.raw
         if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or len(raw) > LONGEST:
@@ -77,7 +79,8 @@ class Shortcut:
             del self._known[oldest]
             self._taken -= charge(oldest[0])
         shape = Body({name: exchange.body[name] for name in SHAPE if name in exchange.body})
-        known = Known(question, replace(exchange, body=shape, raw=b""), upstream, model, not exchange.stream)
+        plain = not exchange.stream and answer.meta.get("form") == "json"
+        known = Known(question, replace(exchange, body=shape, raw=b""), upstream, model, plain)
         if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:
             self._taken += charge(raw)
 
@@ -85,6 +88,28 @@ class Shortcut:
 def charge(raw: bytes) -> int:
     """Bytes that remembering a request takes."""
     return 2 * len(raw) + AROUND
+
+
+class Heads:
+    """Whole heads of requests that were hit, and whose they are: the same head comes with every request of a client.
+
+    Whoever sends one again was let in with it before: hosts, origins and credentials are part of it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[bytes, bytes], ...], Caller] = {}
+
+    def get(self, headers: RawPairs) -> Caller | None:
+        """Who asks, if the head is known."""
+        return self._known.get(tuple(headers))
+
+    def remember(self, headers: RawPairs, caller: Caller) -> None:
+        """A head that was let in, with nothing special in it. At most MOST_HEADS, the oldest goes first."""
+        if sum(len(name) + len(value) for name, value in headers) > LONGEST_HEAD:
+            return
+        if len(self._known) >= MOST_HEADS:
+            del self._known[next(iter(self._known))]
+        self._known[tuple(headers)] = caller
 
 
 def raw_headers(answer: Answer) -> RawPairs:
