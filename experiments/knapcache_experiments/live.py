@@ -10,7 +10,7 @@ request with its outcome, and the table and the figure are made from the record:
     saved = 1 − (what the policy's misses cost) / (what LRU's misses cost), on the same requests
 
 in seconds of the model, which is what the policies were told to save, and in dollars at a stand-in price of tokens,
-which do not change when something else slows the machine down. The capacity is a third of what all answers need.
+which do not change when something else slows the machine down. The capacity is two fifths of what all answers need.
 """
 
 from __future__ import annotations
