@@ -460,3 +460,19 @@ def test_numbers_and_options_of_the_local_model() -> None:
     usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
         assert f"`{option}`" in page or f" {option} " in page, f"docs/local-model.md does not mention {option}"
+
+
+def test_numbers_of_the_proxy() -> None:
+    page = text("docs/proxy.md")
+    bench = json.loads((ROOT / "bench" / "results" / "proxy.json").read_text(encoding="utf-8"))
+    for r in bench["rows"]:
+        if r["server"] != "canned":
+            assert f"| {r['server']} | {r['requests_per_second']:,.0f} | {r['cpu_us']:,.0f} |" in page
+    for r in bench["misses"]:
+        assert f"| {r['way']} | {r['plain_p50_us'] / 1e3:.2f} | {r['plain_added_us'] / 1e3:.2f} |" in page
+    for r in bench["bars"]:
+        assert f"| {r['what']} | {r['measured']:,.3g} | {r['bar']} | {'yes' if r['holds'] else 'no'} |" in page
+    soak = json.loads((ROOT / "bench" / "results" / "soak.json").read_text(encoding="utf-8"))
+    (memory,) = (r["measured"] for r in soak["bars"] if "memory" in r["what"])
+    assert f"memory grew by {memory:.1f} % in the last two thirds" in flat("docs/proxy.md")
+    assert soak["crossed"] == soak["failed"] == soak["hung"] == 0
