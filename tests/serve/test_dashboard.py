@@ -378,6 +378,7 @@ def test_a_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
     result = {"rows": rows, "per": "day", "recommended": advice, "largest_saving": 40.0, "working_set": 1_200_000_000}
     with visit(browser, opened(admin)) as page:
         live(page)
+        page.wait_for_load_state("networkidle")  # it has asked for the plan of before: from here on it only knows ours
         admin.plan = {"state": "running", "result": None}
         page.click("#plan")
         expect(page.locator("#plan-note")).to_have_text("Replaying…")
