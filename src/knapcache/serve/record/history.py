@@ -14,14 +14,13 @@ answer; the same thread saves, SAVE seconds after something has changed. When no
 
 The file is written whole beside the old one and renamed: it is the old or the new one, never half of either. What
 cannot be read is set aside, said in the log, and history begins anew. Several processes of one proxy have one history,
-that of the process that owns the store: others hand it what they have counted (`export_since`, `absorb`), once for all.
+that of the process that owns the store: others send it their events (team.py).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 
 from knapcache.errors import InvalidInput, KnapcacheError
 from knapcache.serve.record.events import Event
-from knapcache.serve.record.records import DAYS, MOST_PAIRS, OTHER, Books, label, pack, read_report, unpack
+from knapcache.serve.record.records import DAYS, Books, label, pack, unpack
 from knapcache.serve.record.rows import Row, total
 
 log = logging.getLogger("knapcache.serve")
@@ -41,8 +40,6 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 PAUSE = 1.0
 """Seconds between two looks at the shadows."""
 SAVE = 10.0
-MOST_SOURCES = 64
-"""Processes whose last report is remembered."""
 
 
 class Span(NamedTuple):
@@ -65,8 +62,6 @@ class History:
         stats: Callable[[], dict[str, Any]],
         clock: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
-        *,
-        reports: bool = False,
     ) -> None:
         self._path = folder / "history.json" if folder is not None else None
         self._stats, self._clock, self._zone = stats, clock, zone
@@ -78,8 +73,6 @@ class History:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._faulty = False
-        self._pending: dict[tuple[str, str], Row] | None = {} if reports else None
-        self._source, self._report = secrets.token_hex(8), dict[str, Any]()
         self._seen = self._spent() or {}
 
     # What happens.
@@ -93,28 +86,12 @@ class History:
             if row is None:
                 row = batch[pair] = Row()
             row.count(event)
-        if batch:
-            self._file(batch)
-
-    def _file(self, batch: dict[tuple[str, str], Row], source: str = "", serial: int = 0) -> bool:
         with self._lock:
-            if source:
-                if self._books.sources.get(source, 0) >= serial:
-                    return False
-                self._books.sources.pop(source, None)  # the latest to report goes to the end
-                self._books.sources[source] = serial
-                if len(self._books.sources) > MOST_SOURCES:
-                    del self._books.sources[next(iter(self._books.sources))]
             for (model, tenant), row in batch.items():
                 label(self._books.models, model).add(row)
                 label(self._books.tenants, tenant).add(row)
-                if self._pending is not None:
-                    pair = model, tenant
-                    if pair not in self._pending and len(self._pending) >= MOST_PAIRS:
-                        pair = OTHER, OTHER
-                    self._pending.setdefault(pair, Row()).add(row)
-            self._add(total(batch.values()))
-        return True
+            if batch:
+                self._add(total(batch.values()))
 
     def _add(self, row: Row) -> None:
         """To the total and to the present minute, hour and day. Under the lock."""
@@ -226,32 +203,6 @@ class History:
 
     def _midnight(self, day: date) -> float:
         return datetime.combine(day, clock_time(), self._zone).timestamp()
-
-    # Several processes.
-
-    def export_since(self, absorbed: int = 0) -> dict[str, Any] | None:
-        """What has been counted since the report with the number `absorbed`, for the owner's `absorb`; None: nothing.
-
-        Until a report's number comes back the same report is given again: a message may be lost, or come twice.
-        """
-        with self._lock:
-            if self._pending is None:
-                raise InvalidInput("this history was not made to report: History(…, reports=True)")
-            serial = self._report.get("serial", 0)
-            if serial > absorbed:
-                return self._report
-            if not self._pending:
-                return None
-            rows = [[model, tenant, row.plain()] for (model, tenant), row in self._pending.items()]
-            self._pending = {}
-            self._report = {"source": self._source, "serial": serial + 1, "rows": rows}
-            return self._report
-
-    def absorb(self, report: dict[str, Any]) -> int:
-        """Add what another process has counted, once however often it comes; its number, to be sent back."""
-        source, serial, batch = read_report(report)
-        self._file(batch, source, serial)
-        return serial
 
     # The file.
 

@@ -1,7 +1,7 @@
 """The rows of a history, and how they are written down: one JSON document, read as carefully as anything from outside.
 
     {"version": 1, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
-     "days": …, "sources": {process: number of its last report}}
+     "days": …}
 
 A minute's number is its Unix time by 60, an hour's by 3600, a day's that of its date in the calendar.
 """
@@ -21,7 +21,6 @@ from knapcache.serve.record.rows import NUMBERS, Row, read_row, total
 VERSION = 1
 MOST_LABELS = 200
 """Names of models and of tenants come from outside: later ones share a row."""
-MOST_PAIRS = 1000
 OTHER = "other"
 LONGEST = 120
 """Characters of a name."""
@@ -43,8 +42,6 @@ class Books:
     minutes: dict[int, Row] = field(default_factory=dict)
     hours: dict[int, Row] = field(default_factory=dict)
     days: dict[int, Row] = field(default_factory=dict)
-    sources: dict[str, int] = field(default_factory=dict)
-    """The processes that have reported, the latest at the end."""
 
     def add(self, row: Row, minute: int, hour: int, day: int) -> None:
         """To the total, and to these."""
@@ -105,7 +102,6 @@ def pack(books: Books) -> bytes:
             "minutes": rows(books.minutes),
             "hours": rows(books.hours),
             "days": rows(books.days),
-            "sources": books.sources,
         }
     )
 
@@ -129,28 +125,12 @@ def unpack(text: bytes) -> Books:
         _numbered(found.get("minutes"), 2 * MINUTES, LAST_DAY * 24 * 60),
         _numbered(found.get("hours"), 2 * HOURS, LAST_DAY * 24),
         _numbered(found.get("days"), DAYS, LAST_DAY),
-        _sources(found.get("sources")),
     )
     try:
         books.check()
     except CorruptState as error:
         raise InvalidInput(str(error)) from None
     return books
-
-
-def read_report(report: Any) -> tuple[str, int, dict[tuple[str, str], Row]]:
-    """Source, number and rows of a report of another process; InvalidInput for anything else."""
-    if not isinstance(report, dict) or not isinstance(report.get("rows"), list) or len(report["rows"]) > MOST_PAIRS + 1:
-        raise InvalidInput(f"a report has a source, a serial and at most {MOST_PAIRS + 1} rows")
-    source, serial = report.get("source"), report.get("serial")
-    if not isinstance(source, str) or not 0 < len(source) <= LONGEST or type(serial) is not int or serial < 1:
-        raise InvalidInput("a report has a source, and a serial of 1 or more")
-    batch: dict[tuple[str, str], Row] = {}
-    for line in report["rows"]:
-        if not isinstance(line, list) or len(line) != 3 or not isinstance(line[0], str) or not isinstance(line[1], str):
-            raise InvalidInput("a row of a report is model, tenant and numbers")
-        batch.setdefault((line[0], line[1]), Row()).add(read_row(line[2]))
-    return source, serial, batch
 
 
 def _named(plain: Any, most: int) -> dict[str, Row]:
@@ -164,9 +144,3 @@ def _numbered(plain: Any, most: int, last: int) -> dict[int, Row]:
     if not all(name.isascii() and name.isdigit() and len(name) < 12 and 0 < int(name) <= last for name in named):
         raise InvalidInput("steps must have numbers")
     return {int(name): row for name, row in named.items()}
-
-
-def _sources(plain: Any) -> dict[str, int]:
-    if not isinstance(plain, dict) or not all(type(serial) is int and serial >= 0 for serial in plain.values()):
-        raise InvalidInput("sources must be numbers by name")
-    return plain
