@@ -1,7 +1,8 @@
 """Work that may wait for a disk, done by a few threads beside the event loop.
 
     do(work)             some thread will; nobody waits
-    await wait(work, s)  its result, or LATE after s seconds; work that was not begun by then is not begun any more
+    await wait(work, s)  its result, or LATE s seconds after it was begun; work that is not begun while nothing else is
+                         done for s seconds, or within PATIENCE times s, is not begun any more
 
 Threads start when there is something to do for which none is free, THREADS at most, and are daemons: a program ends
 even when its disk does not answer. Rejected: concurrent.futures, whose threads are joined at the end of the program,
@@ -14,10 +15,14 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 THREADS = 4
+PATIENCE = 4
+"""A crowd is let through as long as it moves, but not for ever. To give up on all who have not had their turn after s
+seconds would turn a burst of hits into a burst of calls that are paid for, with a disk that is in good health."""
 
 
 class Late:
@@ -31,12 +36,12 @@ LATE: Final = Late()
 class Task:
     """One piece of work."""
 
-    __slots__ = ("begun", "left", "told", "work")
+    __slots__ = ("began", "left", "told", "work")
 
     def __init__(self, work: Callable[[], Any], told: Callable[[Any], None] | None = None) -> None:
         self.work = work
         self.told = told
-        self.begun = False
+        self.began = 0.0
         self.left = False
         """Nobody wants it any more."""
 
@@ -54,6 +59,7 @@ class Aside:
         self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0  # queued or under way
+        self._done = 0
         self._closed = False
 
     def do(self, work: Callable[[], Any]) -> bool:
@@ -76,9 +82,18 @@ class Aside:
         task = Task(work, told)
         if not self._put(task):
             return LATE, False
-        timer = loop.call_later(seconds, arrived, LATE)
+
+        def due(turns: int, done: int) -> None:
+            nonlocal timer
+            remaining = task.began + seconds - time.monotonic() if task.began else seconds
+            if remaining > 0 and (task.began or (turns and self._done != done)):
+                timer = loop.call_later(remaining, due, turns - 1, self._done)
+            else:
+                arrived(LATE)
+
+        timer = loop.call_later(seconds, due, PATIENCE - 1, self._done)
         try:
-            return await future, task.begun
+            return await future, task.began > 0
         finally:
             task.left = True
             timer.cancel()
@@ -100,13 +115,14 @@ class Aside:
             while (task := self._queue.get()) is not None:
                 try:
                     if not task.left:
-                        task.begun = True
+                        task.began = time.monotonic()
                         result = task.work()
                         if task.told is not None:
                             task.told(result)
                 finally:
                     with self._lock:
                         self._busy -= 1
+                        self._done += 1
                 del task  # whatever it holds is not held while we wait for the next
         finally:
             with self._lock:

@@ -1,6 +1,6 @@
 """A disk that does not answer must not hold up those who only want to know whether it has something.
 
-    closed      reads are waited for, DEADLINE at most: then the request goes upstream, and the read has failed
+    closed      reads are waited for, DEADLINE at most each: then the request goes upstream, and the read has failed
                         │ FAILURES in a row
                         ▼
     open        nothing of the disk is waited for; requests go upstream at once (`skipped`)
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEADLINE = 0.25
-"""Seconds that a request waits for a read."""
+"""Seconds that a request waits for its read, once it is begun."""
 FAILURES = 3
 """Failed reads in a row that open the breaker; no more than reads that can be under way at once (aside.py)."""
 COOL = 1.0
