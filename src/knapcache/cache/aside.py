@@ -82,6 +82,7 @@ class Aside:
         task = Task(work, told)
         if not self._put(task):
             return LATE, False
+        timer: asyncio.TimerHandle
 
         def due(turns: int, done: int) -> None:
             nonlocal timer

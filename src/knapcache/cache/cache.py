@@ -146,13 +146,17 @@ class Cache:
         store: bool = True,
         only_cached: bool = False,
         max_age: float | None = None,
+        steady: bool = False,
     ) -> Answer:
-        """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept."""
+        """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept.
+
+        steady: whoever makes it is a task that nobody cancels, and needs no other for the call.
+        """
         usual = store and not refresh and not only_cached and max_age is None
         wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
         question = self._questions.of(endpoint, request, namespace, context)
         if isinstance(question, Question):
-            return await self._core.fetch_async(question, call, wish)
+            return await self._core.fetch_async(question, call, wish, steady)
         question = self._bypass(question, endpoint, namespace, wish)
         try:
             return self._bypassed(question, *await timed_async(call))

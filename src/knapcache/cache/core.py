@@ -190,7 +190,9 @@ class Core:
             raise
         return self._finish(found, landed, shared)
 
-    async def fetch_async(self, question: Question, call: Callable[[], Awaitable[Reply]], wish: Wish) -> Answer:
+    async def fetch_async(
+        self, question: Question, call: Callable[[], Awaitable[Reply]], wish: Wish, steady: bool = False
+    ) -> Answer:
         """The same for coroutines."""
         started, ended = time.perf_counter(), self.flights.ended
         found = self._begun(question, wish, *await self._look_async(question, wish), started, ended)
@@ -208,7 +210,8 @@ class Core:
 
         try:
             if wish.store:
-                landed, shared = await self.flights.fly_async(_flight_key(question, wish), lead, alone, self._wait)
+                key = _flight_key(question, wish)
+                landed, shared = await self.flights.fly_async(key, lead, alone, self._wait, steady=steady)
             else:
                 landed, shared = await alone(), False
         except BaseException:  # a cancelled request counts as well

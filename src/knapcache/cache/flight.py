@@ -4,7 +4,8 @@
     others            wait for it, threads and coroutines of any event loop alike
     the call fails    all who wait hear of it; one of them calls again, once, and the others wait for that
     no word in time   who has waited long enough calls for itself, keeps nothing, and nobody joins that flight any more
-    leader cancelled  a coroutine's call is a task of its own: it goes on, and those who wait are served
+    leader cancelled  a coroutine's call is a task of its own: it goes on, and those who wait are served. A task that
+                      nobody cancels (`steady`) calls by itself, which spares it that
     leader lost       its loop has ended, its thread was interrupted: the same as a failed call
 
 Nobody waits for itself: a call that asks for its own key, or a plain call in the thread of the event loop that runs
@@ -94,12 +95,14 @@ class Flights(Generic[T]):
         lead: Callable[[], Awaitable[T]],
         alone: Callable[[], Awaitable[T]],
         wait: float,
+        *,
+        steady: bool = False,
     ) -> tuple[T, bool]:
         """The same for coroutines."""
         flight, first = self._join(key)
         for again in (False, True):
             if first:
-                return await self._launch(flight, lead), False
+                return await (self._call if steady else self._launch)(flight, lead), False
             if key in _leading.get():
                 break
             future = asyncio.wrap_future(flight.future)
@@ -176,7 +179,7 @@ class Flights(Generic[T]):
 
     async def _call(self, flight: Flight, call: Callable[[], Awaitable[T]]) -> T:
         outcome = Outcome(None, Lost())
-        _leading.set(_leading.get() | {flight.key})  # a task has a context of its own
+        token = _leading.set(_leading.get() | {flight.key})
         try:
             value = await call()
             outcome = Outcome(value, None)
@@ -185,6 +188,7 @@ class Flights(Generic[T]):
             outcome = Outcome(None, error)
             raise
         finally:
+            _leading.reset(token)
             self._end(flight, outcome)
 
     def _end(self, flight: Flight, outcome: Outcome) -> None:

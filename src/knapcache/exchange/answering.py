@@ -65,10 +65,11 @@ class Answering:
 
     ask_usage   ask for the usage of streams that come without, so that their price is known; the asker does not see it
     finish      read a stream to its end, and keep it, when the asker leaves in the middle
+    steady      whoever calls `answer` is a task that nobody cancels
     """
 
-    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True) -> None:
-        self._cache, self._ask_usage, self._finish = cache, ask_usage, finish
+    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True, steady: bool = False) -> None:
+        self._cache, self._ask_usage, self._finish, self._steady = cache, ask_usage, finish, steady
         self._plain_places: set[str] = set()  # they refused stream_options
         self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
 
@@ -114,7 +115,9 @@ class Answering:
 
         asked = question or exchange.body
         for refresh in (exchange.control.refresh, True):
-            answer = await self._cache.fetch_async(exchange.endpoint, asked, call, **exchange.wishes(refresh))
+            answer = await self._cache.fetch_async(
+                exchange.endpoint, asked, call, steady=self._steady, **exchange.wishes(refresh)
+            )
             try:
                 return given(exchange, answer, headers)
             except Incomplete:
@@ -157,7 +160,9 @@ class Answering:
             return await self._stream_call(exchange, place, send, relay)
 
         try:
-            answer = await self._cache.fetch_async(exchange.endpoint, exchange.body, call, **exchange.wishes(refresh))
+            answer = await self._cache.fetch_async(
+                exchange.endpoint, exchange.body, call, steady=True, **exchange.wishes(refresh)
+            )
         except BaseException as error:
             relay.put(error)
             raise

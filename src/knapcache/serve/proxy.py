@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import aiohttp
-
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
@@ -75,6 +73,7 @@ class Proxy:
             quotas=self.callers.quotas(),
             synchronous=settings.synchronous,
         )
+        self.upstreams = Upstreams(settings, self.local)
         self.journal = Journal()
         self.ready = False
         """Requests are served: it was opened, and was not told to stop."""
@@ -85,14 +84,10 @@ class Proxy:
         self._record: Record | None = None
         self._inside: Inside | None = None
         self._outside: Outside | None = None
-        self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Begin, on the loop that serves."""
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
-        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        self.upstreams = Upstreams(self.settings, self._session, self.local)
         if self.local is not None:
             await self.local.start()
         if not self._team or self._our_turn():
@@ -157,8 +152,7 @@ class Proxy:
         if self._record is not None:
             await self.rest.state.admin.close()
             await asyncio.to_thread(self._record.close)
-        if self._session is not None:
-            await self._session.close()
+        self.upstreams.close()
         if self.local is not None:
             await self.local.stop()
         if not await done_in_time(self.cache.close, max(5.0, self.settings.grace)):

@@ -20,8 +20,9 @@ from typing import Any
 from knapcache.model import Endpoint
 from knapcache.wire.pieces import compact
 
-SPEAKING = (
-    "cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh", "helicone-cache-enabled",
+SPEAKING = frozenset(
+    ("cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh",
+     "helicone-cache-enabled")
 )  # fmt: skip
 """Headers that speak to the cache."""
 
@@ -41,6 +42,10 @@ class Control:
     """LiteLLM's: a part of the caller's own cache. Never a way into another's."""
 
 
+USUAL = Control()
+NOTHING: Mapping[str, Any] = {}
+
+
 def endpoint_of(path: str) -> Endpoint | None:
     """What is asked at a path; None where nothing is cached. Azure has words of its own before the end."""
     words = path.rstrip("/").split("/")
@@ -56,7 +61,9 @@ def endpoint_of(path: str) -> Endpoint | None:
 
 def control_of(headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> Control:
     """What the caller wants. `headers` by lower-case names."""
-    found = Control()
+    if not isinstance((body or NOTHING).get("cache"), Mapping) and SPEAKING.isdisjoint(headers):
+        return USUAL
+    found = USUAL
     for word in headers.get("cache-control", "").lower().split(","):
         name, _, value = word.strip().partition("=")
         if name == "no-cache":
@@ -73,7 +80,7 @@ def control_of(headers: Mapping[str, str], body: Mapping[str, Any] | None = None
         found = replace(found, refresh=True)
     if (seconds := number(headers.get("cf-aig-cache-ttl"))) is not None:
         found = replace(found, ttl=seconds)
-    asked = (body or {}).get("cache")
+    asked = (body or NOTHING).get("cache")
     return found if not isinstance(asked, Mapping) else litellm_control(found, asked)
 
 

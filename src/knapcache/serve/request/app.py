@@ -22,6 +22,7 @@ from knapcache.errors import UpstreamFailed
 from knapcache.model import Endpoint
 from knapcache.serve.record.events import Event
 from knapcache.serve.request.calls import LEFT, Calls
+from knapcache.serve.request.door import Door
 from knapcache.serve.request.incoming import Incoming, Left, Receive, Refused, Scope, Send
 from knapcache.serve.request.passing import Passing
 
@@ -39,8 +40,6 @@ class App:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        self._hosts = None if "*" in proxy.settings.allowed_hosts else frozenset(proxy.settings.allowed_hosts)
-        self._most_headers = proxy.settings.max_headers
         # Who asked, and whether by TLS, as a server in front of this one tells; only the admin API wants to know.
         self._forwarded: Any = ProxyHeadersMiddleware(self._rest, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
         self._calls: Calls | None = None
@@ -75,7 +74,6 @@ class App:
         assert self._calls is not None
         assert self._passing is not None
         try:
-            self._check(request.headers)
             if endpoint is not None:
                 await self._calls.serve(request, endpoint)
             else:
@@ -95,19 +93,6 @@ class App:
             if not request.sent:
                 await request.error(500, "the proxy failed", "internal_error")
 
-    def _check(self, headers: dict[str, str]) -> None:
-        """What no honest client sends."""
-        if sum(map(len, headers)) + sum(map(len, headers.values())) > self._most_headers:
-            raise Refused(431, f"the headers have more than {self._most_headers} bytes", "too_large")
-        if self._hosts is None:
-            return
-        # Only browsers say where a page is from; one of another site must not spend our money, by whatever name.
-        origin = headers.get("origin")
-        if origin is not None and host_of(origin.partition("://")[2]) not in self._hosts:
-            raise Refused(403, "pages of other sites may not ask", "origin_not_allowed")
-        if host_of(headers.get("host", "")) not in self._hosts:
-            raise Refused(421, "the Host header names no host of this proxy (allowed_hosts)", "host_not_allowed")
-
     def _note(self, request: Incoming, endpoint: Endpoint | None, how: str, status: int) -> None:
         seconds = time.perf_counter() - request.started
         at = "" if endpoint is None else endpoint.value
@@ -126,7 +111,8 @@ class App:
         await receive()
         try:
             await proxy.open()
-            self._calls, self._passing = Calls(proxy), Passing(proxy)
+            door = Door(proxy.settings, proxy.callers)
+            self._calls, self._passing = Calls(proxy, door), Passing(proxy, door)
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -135,10 +121,3 @@ class App:
         await self._calls.settled(proxy.settings.grace)
         await proxy.close()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def host_of(authority: str) -> str:
-    """The host of `host:port`."""
-    if authority.startswith("["):
-        return authority.partition("]")[0].lower() + "]"
-    return authority.partition(":")[0].lower()

@@ -1,6 +1,6 @@
 """One request to an endpoint whose answers are kept, top to bottom.
 
-    who asks         callers.py       nobody: 401
+    who asks         door.py          nobody: 401
     what is asked    exchange.py      the body is read once; its model says which upstream
     the answer       answering.py     kept, or fetched under single flight
     what is said     headers, and a line in the journal
@@ -29,9 +29,11 @@ from knapcache.exchange.answering import Answering, Live
 from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
 from knapcache.model import Endpoint
 from knapcache.serve.record.events import Event
+from knapcache.serve.request.client import Pairs, Response, lines
+from knapcache.serve.request.door import Door, Head, RawPairs
 from knapcache.serve.request.incoming import Incoming, Refused
-from knapcache.serve.request.shortcut import SPECIAL, Heads, Known, RawPairs, Shortcut, raw_headers
-from knapcache.serve.request.upstream import Pairs, Response, Upstream
+from knapcache.serve.request.shortcut import Known, Shortcut, raw_headers
+from knapcache.serve.request.upstream import Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
@@ -45,40 +47,36 @@ BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
 class Calls:
     """Serves them."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, door: Door) -> None:
         settings = proxy.settings
-        self._callers, self._upstreams, self._write = proxy.callers, proxy.upstreams, proxy.journal.write
-        self._answering = Answering(proxy.cache, finish=settings.finish_abandoned)
+        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.journal.write
+        # The server does not cancel a request when its caller leaves.
+        self._answering = Answering(proxy.cache, finish=settings.finish_abandoned, steady=True)
         self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
         self._ttl = settings.ttl
         self._revalidate, self._on_error = settings.stale_while_revalidate, settings.stale_if_error
         self._window = max(self._revalidate, self._on_error)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
-        self._shortcut, self._heads, self._at_hand = Shortcut(proxy.cache), Heads(), proxy.cache.at_hand
+        self._shortcut, self._at_hand = Shortcut(proxy.cache), proxy.cache.at_hand
 
     async def serve(self, request: Incoming, endpoint: Endpoint) -> None:
         """Answer, and write it down."""
-        caller = self._callers.admit(request.headers)
-        if caller is None:
-            raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
+        head = self._door.enter(request)
+        request.headers = head.headers
         raw = await request.body(self._most, self._most_unpacked)
-        if not self._window and not request.query and SPECIAL.isdisjoint(request.headers):
-            known = self._shortcut.get((raw, caller.namespace, endpoint))
+        usual = head.usual and not self._window and not request.query
+        if usual:
+            known = self._shortcut.get((raw, head.caller.namespace, endpoint))
             answer = None if known is None else self._at_hand(known.question)
-            if known is not None and answer is not None and await self._hit(request, caller, known, answer):
-                self._heads.remember(request.raw_headers, caller)
+            if known is not None and answer is not None and await self._hit(request, head, known, answer):
                 return
-            usual = True
-        else:
-            usual = False
-        exchange, upstream, model = self._read(request, caller, endpoint, raw)
-        call = Call(request, exchange, upstream, caller, model, self._write)
+        exchange, upstream, model = self._read(request, head.caller, endpoint, raw)
+        call = Call(request, exchange, upstream, head, model, self._write)
         try:
             found = await self._answering.answer(exchange, upstream.name, call.send, call.early)
             if isinstance(found, Given) and found.answer is not None and found.answer.how == "hit":
                 if usual:
                     self._shortcut.remember(exchange, upstream, model, found.answer)
-                    self._heads.remember(request.raw_headers, caller)
                 elif is_stale(found.answer):
                     found = await self._stale(call, found, found.answer)
             await call.give(found)
@@ -90,9 +88,12 @@ class Calls:
     def short(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
         """Head and body of a hit that can be given at once, but for its first line; None where it takes more."""
         started = time.perf_counter()
-        caller = None if self._window else self._heads.get(headers)
-        known = None if caller is None else self._shortcut.get((body, caller.namespace, endpoint))
-        if caller is None or known is None or not known.plain:
+        head = None if self._window else self._door.known(headers)
+        if head is None or not head.usual:
+            return None
+        caller = head.caller
+        known = self._shortcut.get((body, caller.namespace, endpoint))
+        if known is None or not known.plain:
             return None
         answer = self._at_hand(known.question)
         if answer is None or answer.meta.get("form") != "json":
@@ -108,12 +109,12 @@ class Calls:
         said = [b"%b: %b\r\n" % pair for pair in raw_headers(answer)]
         return [*said, b"\r\n", answer.payload]
 
-    async def _hit(self, request: Incoming, caller: Caller, known: Known, answer: Answer) -> bool:
+    async def _hit(self, request: Incoming, head: Head, known: Known, answer: Answer) -> bool:
         """Give an answer at hand to a request that was known by its bytes.
 
         False where a younger answer came in its place since, which has not what is asked for.
         """
-        call = Call(request, known.exchange, known.upstream, caller, known.model, self._write)
+        call = Call(request, known.exchange, known.upstream, head, known.model, self._write)
         if known.plain and answer.meta.get("form") == "json":
             await request.raw(raw_headers(answer), answer.payload)
             call.over("hit", 200, answer)
@@ -189,18 +190,18 @@ class Calls:
 class Call:
     """One request while it is being served."""
 
-    __slots__ = ("_write", "caller", "exchange", "first", "how", "model", "request", "time", "upstream")
+    __slots__ = ("_write", "exchange", "first", "head", "how", "model", "request", "time", "upstream")
 
     def __init__(
         self,
         request: Incoming,
         exchange: Exchange,
         upstream: Upstream,
-        caller: Caller,
+        head: Head,
         model: str,
         write: Callable[[Event], Any],
     ) -> None:
-        self.request, self.exchange, self.upstream, self.caller, self.model = request, exchange, upstream, caller, model
+        self.request, self.exchange, self.upstream, self.head, self.model = request, exchange, upstream, head, model
         self._write = write
         self.time = time.time()
         self.first = 0.0
@@ -209,9 +210,11 @@ class Call:
 
     async def send(self, content: bytes) -> Response:
         """Send it upstream."""
-        request, upstream = self.request, self.upstream
-        headers = upstream.outgoing(list(request.headers.items()), self.caller.key is not None)
-        return await upstream.call(upstream.path(request.target), headers, content)
+        upstream, head = self.upstream, self.head
+        sent = head.sent.get(upstream.name)
+        if sent is None:
+            sent = head.sent[upstream.name] = lines(upstream.outgoing(head.headers, head.caller.key is not None))
+        return await upstream.call(upstream.path(self.request.target), sent, content)
 
     async def early(self, found: Given) -> None:
         """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
@@ -306,7 +309,7 @@ class Call:
         asked = "" if how in ("hit", "stale") else self.upstream.name
         self._write(
             Event(
-                self.time, exchange.endpoint.value, self.model, self.caller.name, how, status, seconds,
+                self.time, exchange.endpoint.value, self.model, self.head.caller.name, how, status, seconds,
                 self.first or seconds, exchange.stream, key, size, cost, usd, took, asked,
                 self.request.headers.get("traceparent", ""),
             )

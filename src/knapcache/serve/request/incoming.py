@@ -36,7 +36,7 @@ class Incoming:
     """One request."""
 
     __slots__ = (
-        "_receive", "_send", "headers", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
+        "_headers", "_receive", "_send", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
@@ -49,10 +49,21 @@ class Incoming:
         self.spelled: bytes | None = scope.get("raw_path")
         """The path as it came; %2F is no slash."""
         self.raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        """By lower-case names, as ASGI has them; of several of one name the last."""
+        self._headers: dict[str, str] | None = None
         self.sent = False
         """The answer has begun."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By lower-case names, as ASGI has them; of several of one name the last."""
+        if self._headers is None:
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
+        return self._headers
+
+    @headers.setter
+    def headers(self, known: dict[str, str]) -> None:
+        """Where they were read before."""
+        self._headers = known
 
     @property
     def target(self) -> str:

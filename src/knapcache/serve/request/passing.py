@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from knapcache.exchange.exchange import OWN, body_of
 from knapcache.serve.record.events import Event
+from knapcache.serve.request.client import lines
+from knapcache.serve.request.door import Door
 from knapcache.serve.request.incoming import Incoming, Refused
 from knapcache.serve.request.upstream import HOP_BY_HOP, Upstream
 
@@ -24,22 +26,20 @@ STAYS = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "se
 class Passing:
     """Passes them on."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        self._callers, self._upstreams, self._write = proxy.callers, proxy.upstreams, proxy.journal.write
+    def __init__(self, proxy: Proxy, door: Door) -> None:
+        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.journal.write
         self._most = proxy.settings.max_body
 
     async def serve(self, request: Incoming) -> None:
         """Send it on, and its answer back."""
         began = time.time()
-        caller = self._callers.admit(request.headers)
-        if caller is None:
-            raise Refused(401, "no valid API key was given", "authentication_error", [("www-authenticate", "Bearer")])
+        caller = self._door.enter(request).caller
         upstream, content, model = await self._whose(request)
         path = upstream.path(request.target)
-        headers = upstream.outgoing(list(request.headers.items()), caller.key is not None, raw=True)
+        headers = upstream.outgoing(request.headers, caller.key is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
-        response = await upstream.once(request.method, path, headers, content, raw=True)
+        response = await upstream.once(request.method, path, lines(headers), content, raw=True)
         first = time.perf_counter() - request.started
         try:
             passed = [(name, value) for name, value in response.pairs if name.lower() not in STAYS]

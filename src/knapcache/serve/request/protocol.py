@@ -1,18 +1,19 @@
-"""Hits, answered where their bytes come in: uvicorn's protocol, which asks the shortcut before it starts a task.
+"""Requests, answered where their bytes come in: uvicorn's protocol, which asks the shortcut before it starts a task.
 
 A request to an endpoint whose answers are kept is held until its body is here, which as a rule is at once. Known by its
-bytes, head and body, it is answered on the spot; else, or when it grows too long to be known, it takes its usual way
-through ASGI, from where it was held. What a task and its events cost is a third of what a bare server takes for a
-request.
+bytes, head and body, it is answered on the spot: what a task and its events cost is a third of what a bare server takes
+for a request. Else it goes to the application by ASGI as any other, but with all of its body (`Cycle`); where it grows
+long, or its connection is not to last, uvicorn takes it from where it was held.
 
     Invariant: while a request is held no cycle of uvicorn's is open, so what it sees is a request that came later.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from knapcache.model import Endpoint
 from knapcache.serve.request.shortcut import LONGEST
@@ -46,16 +47,19 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All of it."""
-        if self._held is not None:
-            if self._answered(self._held):
-                self._held = None
-                return
+        held = self._held
+        if held is None:
+            super().on_message_complete()
+        elif self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
+            self._held = None
+            if not self._answered(held):
+                self.cycle = Cycle(self, held)
+                self._start_asgi_task(self.cycle, self.app)
+        else:
             self._let_go()
-        super().on_message_complete()
+            super().on_message_complete()
 
     def _answered(self, body: bytes) -> bool:
-        if not self.parser.should_keep_alive() or self.parser.get_http_version() != "1.1":
-            return False
         app: Any = self.app
         found = app.short(self.headers, PATHS[self.url], body)
         if found is None:
@@ -71,3 +75,101 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if held:
             super().on_body(held)
+
+
+class Cycle(RequestResponseCycle):
+    """A request whose body is here, and its answer: uvicorn's, but for what is only wanted of a body on its way.
+
+    Head and body of an answer go out together, where both come at once.
+    """
+
+    def __init__(self, protocol: Protocol, body: bytes) -> None:  # in place of uvicorn's, with the same fields
+        self.scope = protocol.scope
+        self.scope["method"], self.scope["query_string"] = "POST", b""
+        self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
+        self.transport, self.flow, self.logger = protocol.transport, protocol.flow, protocol.logger
+        self.default_headers = protocol.server_state.default_headers
+        self.on_response = protocol.on_response_complete
+        self.message_event = self  # type: ignore[assignment]  # of an event uvicorn uses `set` alone
+        self.keep_alive = True
+        self.more_body = self.disconnected = self.response_started = self.response_complete = False
+        self.chunked_encoding: bool | None = None
+        self.expected_content_length = 0
+        self._body: bytes | None = body
+        self._head = b""
+        self._gone: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """The caller has gone, or the answer is complete."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    async def receive(self) -> Any:
+        """The body; from then on only that the caller has gone."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not self.disconnected and not self.response_complete:
+            self._gone = asyncio.get_running_loop().create_future()
+            await self._gone
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        """A part of the answer."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start" and not self.response_started:
+            self.response_started = True
+            self._head = self._said(message["status"], message["headers"])
+            asyncio.get_running_loop().call_soon(self._flush)
+        elif message["type"] == "http.response.body" and self.response_started and not self.response_complete:
+            self._write(message["body"], message.get("more_body", False))
+        else:
+            raise RuntimeError(f"{message['type']} is out of turn")
+
+    def _said(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.default_headers, *headers):
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-length":
+                self.chunked_encoding, self.expected_content_length = False, int(value)
+            elif name == b"connection" and value.lower() == b"close":
+                self.keep_alive = False
+        if self.chunked_encoding is None:
+            self.chunked_encoding = status not in (204, 304)
+            if self.chunked_encoding:
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        head = b"".join(lines)
+        if len(head.splitlines()) != len(lines):
+            raise RuntimeError("a line break in a header")
+        return head
+
+    def _flush(self) -> None:
+        """The head alone: its body is not here yet."""
+        head, self._head = self._head, b""
+        if head and not self.disconnected:
+            self.transport.write(head)
+
+    def _write(self, body: bytes, more: bool) -> None:
+        if self.chunked_encoding:
+            end = b"" if more else b"0\r\n\r\n"
+            framed = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+        else:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0 or (self.expected_content_length and not more):
+                raise RuntimeError("the body is not as long as was said")
+            framed = body
+        head, self._head = self._head, b""
+        if head or framed:
+            self.transport.write(head + framed)
+        if not more:
+            self.response_complete = True
+            self.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()

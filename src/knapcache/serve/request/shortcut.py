@@ -16,15 +16,13 @@ from typing import NamedTuple
 
 from knapcache.cache import Answer, Cache
 from knapcache.cache.values import Question
-from knapcache.exchange.exchange import ROUTING, TELLING, Exchange
+from knapcache.exchange.exchange import Exchange
 from knapcache.match.reading import Body
 from knapcache.model import Endpoint
-from knapcache.serve.request.callers import Caller
+from knapcache.serve.request.door import RawPairs
 from knapcache.serve.request.upstream import Upstream
-from knapcache.wire.asking import SPEAKING, Control
+from knapcache.wire.asking import USUAL
 
-SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))
-"""Headers that change the answer, or what is wanted of the cache."""
 ROOM = 32 << 20
 LONGEST = 64 << 10
 """Bytes of a request: longer ones take long to answer anyway."""
@@ -32,10 +30,7 @@ AROUND = 1280
 """Bytes of what is remembered beside the request and its canonical form, which is about as long."""
 SHAPE = ("stream", "stream_options")
 """Fields that say how the answer is to look."""
-USUAL = Control()
-MOST_HEADS, LONGEST_HEAD = 4096, 4096
 
-RawPairs = list[tuple[bytes, bytes]]
 HIT: RawPairs = [
     (b"content-type", b"application/json"),
     (b"x-knapcache", b"hit"),
@@ -88,28 +83,6 @@ class Shortcut:
 def charge(raw: bytes) -> int:
     """Bytes that remembering a request takes."""
     return 2 * len(raw) + AROUND
-
-
-class Heads:
-    """Whole heads of requests that were hit, and whose they are: the same head comes with every request of a client.
-
-    Whoever sends one again was let in with it before: hosts, origins and credentials are part of it.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[tuple[bytes, bytes], ...], Caller] = {}
-
-    def get(self, headers: RawPairs) -> Caller | None:
-        """Who asks, if the head is known."""
-        return self._known.get(tuple(headers))
-
-    def remember(self, headers: RawPairs, caller: Caller) -> None:
-        """A head that was let in, with nothing special in it. At most MOST_HEADS, the oldest goes first."""
-        if sum(len(name) + len(value) for name, value in headers) > LONGEST_HEAD:
-            return
-        if len(self._known) >= MOST_HEADS:
-            del self._known[next(iter(self._known))]
-        self._known[tuple(headers)] = caller
 
 
 def raw_headers(answer: Answer) -> RawPairs:

@@ -16,22 +16,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol
-
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
 from knapcache.serve.local import HEADERS
+from knapcache.serve.request.client import Client, Pairs, Response, failed
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings
-
-Pairs = list[tuple[str, str]]
 
 AGAIN = (429, 500, 502, 503, 504, 529)
 """Statuses that may pass."""
@@ -48,8 +43,6 @@ REWRITTEN = frozenset(("content-length", "content-encoding", "accept-encoding"))
 """Headers of a body that we read and send anew."""
 FOR_US = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-portkey-", "x-knapcache", "x-forwarded-")
 """How headers begin that speak to caches and proxies."""
-MOST = 256 << 20
-"""Bytes of an answer that is not a stream: more is no answer of a language model."""
 
 
 class Place(Protocol):
@@ -59,52 +52,17 @@ class Place(Protocol):
         """Its base URL."""
 
 
-class Response:
-    """A response of aiohttp, as `Received`."""
-
-    def __init__(self, response: aiohttp.ClientResponse, name: str) -> None:
-        self._response, self._name = response, name
-        self.status = response.status
-        self.pairs: Pairs = list(response.headers.items())
-        self.headers = {key.lower(): value for key, value in self.pairs}
-
-    async def read(self) -> bytes:
-        """All of the body."""
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in self.pieces():
-            pieces.append(piece)
-            size += len(piece)
-            if size > MOST:
-                raise UpstreamFailed(502, f"{self._name} sent more than {MOST} bytes")
-        return b"".join(pieces)
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
-        try:
-            async for piece in self._response.content.iter_any():
-                yield piece
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise failed(self._name, error) from error
-
-    async def close(self) -> None:
-        """Let go of it: the connection is used again if all was read."""
-        self._response.release()
-
-
 class Upstream:
     """One provider, or a model on this machine."""
 
-    def __init__(self, settings: UpstreamSettings, session: aiohttp.ClientSession, local: Place | None = None) -> None:
+    def __init__(self, settings: UpstreamSettings, local: Place | None = None) -> None:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
         """What keys depend on: another address is another provider."""
         self.calls = self.errors = self.retries = self.failing = 0
         """How many, and how many failed in a row."""
-        self._session, self._local = session, local
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout, sock_read=settings.timeout
-        )
+        self._local = local
+        self.client = Client(settings.name, settings.connect_timeout, settings.timeout)
         self._key = settings.key
         self._allowance = BURST
 
@@ -113,8 +71,8 @@ class Upstream:
         """ok, or failing: the last calls all failed."""
         return "failing" if self.failing >= 3 else "ok"
 
-    async def call(self, path: str, headers: Iterable[tuple[str, str]], content: bytes) -> Response:
-        """Send a request that may be sent again. headers: as `outgoing` makes them."""
+    async def call(self, path: str, headers: bytes, content: bytes) -> Response:
+        """Send a request that may be sent again. headers: the lines of what `outgoing` says."""
         self._allowance = min(BURST, self._allowance + SHARE)
         attempt = 0
         while True:
@@ -149,7 +107,7 @@ class Upstream:
         self,
         method: str,
         path: str,
-        headers: Iterable[tuple[str, str]],
+        headers: bytes,
         content: bytes | AsyncIterator[bytes] | None,
         *,
         raw: bool = False,
@@ -158,21 +116,12 @@ class Upstream:
         self.calls += 1
         try:
             base = self.settings.url if self._local is None else await self._local.ready()
-            response = await self._session.request(
-                method,
-                URL(base.rstrip("/") + path, encoded=True),  # as it was spelled
-                data=content,
-                headers=CIMultiDict(headers),
-                allow_redirects=False,
-                timeout=self._timeout,
-                auto_decompress=not raw,
-                skip_auto_headers=("User-Agent", "Accept-Encoding") if raw else ("User-Agent",),
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            response = await self.client.ask(method, base, path, headers, content, raw=raw)
+        except (UpstreamFailed, OSError) as error:
             self._count(ok=False)
-            raise failed(self.name, error, before=True) from error
+            raise error if isinstance(error, UpstreamFailed) else failed(self.name, error, before=True) from error
         self._count(ok=response.status < 500)
-        return Response(response, self.name)
+        return response
 
     def _count(self, *, ok: bool) -> None:
         self.errors += not ok
@@ -184,12 +133,12 @@ class Upstream:
             return asked
         return asked.removeprefix("/v1") if asked.startswith("/v1/") else asked
 
-    def outgoing(self, headers: Pairs, own_key: bool, *, raw: bool = False) -> Pairs:
+    def outgoing(self, headers: Mapping[str, str], own_key: bool, *, raw: bool = False) -> Pairs:
         """A caller's headers as they go on. own_key: the caller's credential is meant for the provider."""
         settings, key = self.settings, self._key
         passed = [
             (name, value)
-            for name, value in headers
+            for name, value in headers.items()
             if name not in HOP_BY_HOP
             and not name.startswith(FOR_US)
             and (raw or name not in REWRITTEN)
@@ -206,8 +155,8 @@ class Upstream:
 class Upstreams:
     """All of them, by model."""
 
-    def __init__(self, settings: Settings, session: aiohttp.ClientSession, local: Place | None) -> None:
-        self.all = [Upstream(each, session, local if each.local else None) for each in settings.upstreams]
+    def __init__(self, settings: Settings, local: Place | None) -> None:
+        self.all = [Upstream(each, local if each.local else None) for each in settings.upstreams]
         self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 
@@ -221,6 +170,11 @@ class Upstreams:
             if len(self._known) < 1000:  # names come from outside
                 self._known[model] = found
             return found
+
+    def close(self) -> None:
+        """Close all connections."""
+        for upstream in self.all:
+            upstream.client.close()
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -238,10 +192,3 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         except (ValueError, TypeError):
             continue
     return None
-
-
-def failed(name: str, error: Exception, *, before: bool = False) -> UpstreamFailed:
-    """What a caller is told: who, and what kind of trouble; no address, for it may be nobody's business."""
-    if isinstance(error, TimeoutError):
-        return UpstreamFailed(504, f"{name} did not answer in time", before)
-    return UpstreamFailed(502, f"{name} cannot be reached, or broke off: {type(error).__name__}", before)
