@@ -1,7 +1,9 @@
 """An exchange answered through the cache, on asyncio: what the async transport and the proxy do alike.
 
     plain     a call under the cache's single flight, or the kept answer
-    streamed  the fetch runs in a task of its own, so that the asker hears it while it comes      relay.py
+    streamed  the asker hears it while it comes                                                   relay.py
+              listens: the fetch runs in the asker's task, and tells a `Listener`
+              pulls:   the fetch runs in a task of its own, and the asker gets what it brings as an iterator
     several   embeddings of several texts: what is missing is fetched                             batch.py
 
 How to send is the caller's: a `Sender` takes a body and brings a `Received`. An answer that has not what is asked for
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
@@ -48,6 +50,26 @@ class Received(Protocol):
 
 Sender = Callable[[bytes], Awaitable[Received]]
 Early = Callable[[Given], Awaitable[None]]
+S = TypeVar("S")
+
+
+class Listener(Protocol):
+    """Whoever hears a stream while it comes. Is told and never waited for: the others who want the answer are not kept
+    waiting by one who is slow.
+    """
+
+    def begin(self, relay: Relay) -> None:
+        """A fetch begins; `relay.left` is to be set when nobody listens any more."""
+
+    def hear(self, heard: Heard) -> None:
+        """Opened, then blocks; the last of them are in `relay.held`, to be said when the answer was kept."""
+
+
+class Told(NamedTuple):
+    """A listener has heard an answer, all but its end."""
+
+    answer: Answer
+    relay: Relay
 
 
 class Live(NamedTuple):
@@ -73,14 +95,27 @@ class Answering:
         self._plain_places: set[str] = set()  # they refused stream_options
         self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
 
-    async def answer(
-        self, exchange: Exchange, place: str, send: Sender, early: Early | None = None
-    ) -> Given | Live | None:
-        """What the asker gets. place: whom `send` sends to, by name.
+    async def answer(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
+        """What the asker gets. place: whom `send` sends to, by name."""
+        return await self._answer(exchange, send, None, lambda: self._streamed(exchange, place, send))
+
+    async def tell(
+        self, exchange: Exchange, place: str, send: Sender, listener: Listener, early: Early | None = None
+    ) -> Given | Told | None:
+        """The same for one who listens.
 
         early: is given a whole plain answer that was paid for, before it is weighed and kept, which takes as long again
         as the rest of what we do. Nothing is waited for in between: who then asks again finds it kept.
         """
+        return await self._answer(exchange, send, early, lambda: self._listened(exchange, place, send, listener))
+
+    async def _answer(
+        self,
+        exchange: Exchange,
+        send: Sender,
+        early: Early | None,
+        streamed: Callable[[], Awaitable[Given | S | None]],
+    ) -> Given | S | None:
         batch = await batch_of_async(self._cache, exchange)
         if exchange.bypass or (batch and batch.bypass):
             if batch is None:
@@ -90,7 +125,7 @@ class Answering:
             if batch:
                 return await self._several(exchange, batch, send)
             if exchange.stream:
-                return await self._streamed(exchange, place, send)
+                return await streamed()
             return await self._plain(exchange, send, early)
         except NotCached:
             return not_cached()
@@ -124,11 +159,24 @@ class Answering:
                 continue
         return None
 
+    async def _listened(self, exchange: Exchange, place: str, send: Sender, listener: Listener) -> Given | Told | None:
+        for refresh in (exchange.control.refresh, True):
+            relay = Relay(exchange, self._finish, listener.hear)
+            listener.begin(relay)
+            answer = await self._fetch(exchange, place, send, relay, refresh)
+            if relay.open:
+                return Told(answer, relay)
+            try:
+                return given(exchange, answer, relay.answered)
+            except Incomplete:
+                continue
+        return None
+
     async def _streamed(self, exchange: Exchange, place: str, send: Sender) -> Given | Live | None:
         for refresh in (exchange.control.refresh, True):
             heard: asyncio.Queue[Heard] = asyncio.Queue()
             relay = Relay(exchange, self._finish, heard.put_nowait)
-            task = asyncio.create_task(self._fetch(exchange, place, send, relay, refresh))
+            task = asyncio.create_task(self._told(exchange, place, send, relay, refresh))
             self._tasks.add(task)
             task.add_done_callback(self._over)
             try:
@@ -153,21 +201,23 @@ class Answering:
         if not task.cancelled():
             task.exception()  # seen: the asker has heard of it, or has left
 
-    async def _fetch(self, exchange: Exchange, place: str, send: Sender, relay: Relay, refresh: bool) -> Answer:
+    async def _told(self, exchange: Exchange, place: str, send: Sender, relay: Relay, refresh: bool) -> Answer:
         """In a task of its own: whatever happens, the asker hears of it."""
-
-        async def call() -> Reply:
-            return await self._stream_call(exchange, place, send, relay)
-
         try:
-            answer = await self._cache.fetch_async(
-                exchange.endpoint, exchange.body, call, steady=True, **exchange.wishes(refresh)
-            )
+            answer = await self._fetch(exchange, place, send, relay, refresh)
         except BaseException as error:
             relay.put(error)
             raise
         relay.put(answer)
         return answer
+
+    async def _fetch(self, exchange: Exchange, place: str, send: Sender, relay: Relay, refresh: bool) -> Answer:
+        async def call() -> Reply:
+            return await self._stream_call(exchange, place, send, relay)
+
+        return await self._cache.fetch_async(
+            exchange.endpoint, exchange.body, call, steady=True, **exchange.wishes(refresh)
+        )
 
     async def _stream_call(self, exchange: Exchange, place: str, send: Sender, relay: Relay) -> Reply:
         asking = self._ask_usage and exchange.usage_apart and place not in self._plain_places

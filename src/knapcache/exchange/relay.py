@@ -1,10 +1,12 @@
 """A stream on its way: read by the one who fetches, heard by the one who asked, kept when it was whole.
 
-The fetch runs on its own, in a thread or a task, under the cache's single flight. What it reads it passes on, block by
-block; the asker may leave, and the fetch goes on (or stops: `finish=False`). The end of an answer is held back until
-the cache has settled it: who has heard the end and asks again finds the answer kept.
+The fetch runs under the cache's single flight, in a thread or a task of its own where the asker waits for what it
+brings. What it reads it passes on, block by block; the asker may leave, and the fetch goes on (or stops:
+`finish=False`). The end of an answer is held back until the cache has settled it: who has heard the end and asks again
+finds the answer kept.
 
     heard = Opened, block*, then Answer | exception        somebody else's fetch, a hit or a failure: that alone
+            (who listens in the fetch's own task is not told of the last, for the fetch returns it)
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Relay:
         self._passed: list[bytes] = []
         self._asked = exchange.usage
         self._headers: Mapping[str, str] = {}
+        self.open = False
+        """The stream has begun."""
         self.answered: list[tuple[str, str]] | None = None
         """Headers of an answer that came for this asker, and was no stream."""
         self.left = False
@@ -49,6 +53,7 @@ class Relay:
         """The stream begins. headers: by lower-case names; pairs: as they came; asked: its usage was asked for."""
         self._asked = asked
         self._headers = headers
+        self.open = True
         self.put(Opened(pairs))
 
     def fed(self, piece: bytes) -> bool:

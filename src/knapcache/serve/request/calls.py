@@ -25,13 +25,14 @@ import orjson
 
 from knapcache.cache import Answer
 from knapcache.errors import Incomplete, UpstreamFailed
-from knapcache.exchange.answering import Answering, Live
+from knapcache.exchange.answering import Answering, Told, miss_said
 from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
+from knapcache.exchange.relay import Heard, Opened, Relay
 from knapcache.model import Endpoint
 from knapcache.serve.record.events import Event
 from knapcache.serve.request.client import Pairs, Response, lines
-from knapcache.serve.request.door import Door, Head, RawPairs
-from knapcache.serve.request.incoming import Incoming, Refused
+from knapcache.serve.request.door import Door, Head
+from knapcache.serve.request.incoming import Incoming, RawPairs, Refused, Voice
 from knapcache.serve.request.shortcut import Known, Shortcut, raw_headers
 from knapcache.serve.request.upstream import Upstream
 
@@ -73,7 +74,7 @@ class Calls:
         exchange, upstream, model = self._read(request, head.caller, endpoint, raw)
         call = Call(request, exchange, upstream, head, model, self._write)
         try:
-            found = await self._answering.answer(exchange, upstream.name, call.send, call.early)
+            found = await self._answering.tell(exchange, upstream.name, call.send, call, call.early)
             if isinstance(found, Given) and found.answer is not None and found.answer.how == "hit":
                 if usual:
                     self._shortcut.remember(exchange, upstream, model, found.answer)
@@ -81,9 +82,9 @@ class Calls:
                     found = await self._stale(call, found, found.answer)
             await call.give(found)
         except UpstreamFailed as error:
-            call.over("failed", error.status)
-            if not request.sent:
-                await request.error(error.status, str(error), "upstream_failed")
+            await call.failed(error, error.status)
+        except Incomplete as error:  # the caller has left, and what it asked for is not wanted by anybody else
+            await call.failed(error, 502)
 
     def short(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
         """Head and body of a hit that can be given at once, but for its first line; None where it takes more."""
@@ -153,7 +154,7 @@ class Calls:
             return exchange
         return replace(exchange, fresh=fresh, control=replace(exchange.control, ttl=fresh + self._window))
 
-    async def _stale(self, call: Call, found: Given, answer: Answer) -> Given | Live | None:
+    async def _stale(self, call: Call, found: Given, answer: Answer) -> Given | Told | None:
         age = answer.age - float(answer.meta["fresh"])
         marked = found._replace(headers=[(n, "stale" if n == "x-knapcache" else v) for n, v in found.headers])
         call.how = "stale"
@@ -164,8 +165,10 @@ class Calls:
                 task.add_done_callback(lambda _: self._refreshing.pop(answer.key, None))
             return marked
         try:
-            fresh = await self._answering.answer(fresher(call.exchange), call.upstream.name, call.send)
+            fresh = await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, call)
         except UpstreamFailed:
+            if call.request.sent:
+                raise
             return marked if age <= self._on_error else None
         if isinstance(fresh, Given) and (fresh.status >= 500 or fresh.status == 429) and age <= self._on_error:
             return marked
@@ -174,23 +177,31 @@ class Calls:
 
     async def _refresh(self, call: Call) -> None:
         """Fetch behind the caller's back; a failure changes nothing."""
-        try:
-            fresh = await self._answering.answer(fresher(call.exchange), call.upstream.name, call.send)
-            if isinstance(fresh, Live):
-                async for _ in fresh.blocks:
-                    pass
-        except UpstreamFailed:
-            pass
+        with contextlib.suppress(UpstreamFailed):
+            await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, Nobody())
 
     async def settled(self, patience: float) -> None:
-        """Wait for what is still being fetched."""
-        await self._answering.settled(patience)
+        """Wait for what is fetched behind the backs of callers. What they have asked for the server waits for."""
+        if self._refreshing:
+            await asyncio.wait(self._refreshing.values(), timeout=patience)
+
+
+class Nobody:
+    """Listens to what is only to be kept."""
+
+    def begin(self, relay: Relay) -> None:
+        """Nobody cares."""
+
+    def hear(self, heard: Heard) -> None:
+        """Nobody hears."""
 
 
 class Call:
     """One request while it is being served."""
 
-    __slots__ = ("_write", "exchange", "first", "head", "how", "model", "request", "time", "upstream")
+    __slots__ = (
+        "_relay", "_voice", "_write", "exchange", "first", "head", "how", "model", "request", "time", "upstream"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -203,6 +214,8 @@ class Call:
     ) -> None:
         self.request, self.exchange, self.upstream, self.head, self.model = request, exchange, upstream, head, model
         self._write = write
+        self._voice: Voice | None = None
+        self._relay: Relay | None = None
         self.time = time.time()
         self.first = 0.0
         self.how = ""
@@ -225,15 +238,41 @@ class Call:
             await self.request.answer(found.status, ours(found.headers), found.body)
         self._first()
 
-    async def give(self, found: Given | Live | None) -> None:
+    def begin(self, relay: Relay) -> None:
+        """A stream is fetched for the caller."""
+        self._relay = relay
+
+    def hear(self, heard: Heard) -> None:
+        """Pass it on."""
+        if isinstance(heard, Opened):
+            self._voice = self.request.begin(200, ours([*passing(heard.headers), *miss_said()]))
+        elif isinstance(heard, bytes) and not self._left():
+            assert self._voice is not None
+            self._voice.say(heard)
+            self._first()
+
+    def _left(self) -> bool:
+        """Whether the caller of a stream has gone; whoever fetches it is told."""
+        if self._relay is None or self._voice is None:
+            return False
+        self._relay.left = self._voice.disconnected
+        return self._relay.left
+
+    async def give(self, found: Given | Told | None) -> None:
         """Give the caller what was found."""
-        if self.request.sent:
+        if isinstance(found, Told):
+            assert self._voice is not None
+            for block in found.relay.held:
+                self._voice.say(block)
+            self._voice.say(b"", more=False)
+            await self.request.said()
+            how = found.answer.how if "status" not in found.answer.meta else "failed"
+            self.over(how, LEFT if self._left() else 200, found.answer)
+        elif self.request.sent:
             assert isinstance(found, Given)
             self._given(found)
         elif found is None:
             await self._pass()
-        elif isinstance(found, Live):
-            await self._live(found)
         elif isinstance(found.body, bytes):
             await self.request.answer(found.status, ours(found.headers), found.body)
             self._first()
@@ -252,35 +291,14 @@ class Call:
         else:
             self.over(found.answer.how if found.status == 200 else "failed", found.status, found.answer)
 
-    async def _live(self, live: Live) -> None:
-        """Pass on a stream while it comes."""
-        request, left = self.request, live.relay
-        gone = asyncio.create_task(request.gone())
-        gone.add_done_callback(lambda _: setattr(left, "left", True))
-        try:
-            await request.start(200, ours(live.headers))
-            async for block in live.blocks:
-                if left.left:
-                    break
-                self._first()
-                await request.piece(block)
-            if not left.left:
-                await request.piece(b"", more=False)
-        except (UpstreamFailed, Incomplete) as error:
-            if not left.left:
-                await request.piece(broken_off(self.exchange.endpoint, str(error)), more=False)
-        except OSError:  # gone, says the server
-            left.left = True
-        finally:
-            gone.cancel()
-            live.fetch.add_done_callback(lambda fetch: self._landed(fetch, LEFT if left.left else 200))
-
-    def _landed(self, fetch: asyncio.Task[Answer], status: int) -> None:
-        if fetch.cancelled() or fetch.exception() is not None:
-            self.over("failed", status if status == LEFT else 502)
-        else:
-            answer = fetch.result()
-            self.over(answer.how if "status" not in answer.meta else "failed", status, answer)
+    async def failed(self, error: Exception, status: int) -> None:
+        """Tell the caller of an error, in the middle of a stream if need be."""
+        if self._voice is not None:
+            self._voice.say(broken_off(self.exchange.endpoint, str(error)), more=False)
+            await self.request.said()
+        elif not self.request.sent:
+            await self.request.error(status, str(error), "upstream_failed")
+        self.over("failed", LEFT if self._left() else status)
 
     async def _pass(self) -> None:
         """Without the cache."""

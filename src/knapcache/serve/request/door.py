@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from knapcache.exchange.exchange import ROUTING, TELLING
 from knapcache.serve.request.callers import Caller, Callers
-from knapcache.serve.request.incoming import Incoming, Refused
+from knapcache.serve.request.incoming import Incoming, RawPairs, Refused
 from knapcache.wire.asking import SPEAKING
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ MOST, LONGEST = 1024, 4096
 SPECIAL = frozenset((*SPEAKING, *TELLING, *ROUTING, "content-encoding"))
 """Headers that change the answer, or what is wanted of the cache."""
 LENGTH = b"content-length"
-
-RawPairs = list[tuple[bytes, bytes]]
 
 
 class Head:

@@ -5,9 +5,11 @@ Everything that comes from outside is bounded: the body as it is sent, the body 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -15,7 +17,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Pairs = list[tuple[str, str]]
+RawPairs = list[tuple[bytes, bytes]]
 
+VOICE = "knapcache.voice"
+"""Where a server that has one puts the voice of a request."""
 GROUP = 16384
 """Bytes of a kept stream that are sent at once. Where events begin and end a client reads off the stream."""
 
@@ -32,15 +37,69 @@ class Left(Exception):  # noqa: N818 - never leaves the package
     """The caller has gone before its request was here."""
 
 
+class Voice(Protocol):
+    """Says an answer bit by bit, and never waits: what a slow caller has not read yet is held for it."""
+
+    disconnected: bool
+    """Nobody listens any more."""
+
+    def begin(self, status: int, headers: RawPairs) -> None:
+        """The head."""
+
+    def say(self, body: bytes, more: bool = True) -> None:
+        """A piece of the body."""
+
+
+class Pump:
+    """A voice by way of ASGI, for servers whose requests have none of their own (protocol.py)."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.disconnected = self._ended = False
+        self._said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._tasks = asyncio.create_task(self._pump(send)), asyncio.create_task(self._listen(receive))
+
+    def begin(self, status: int, headers: RawPairs) -> None:
+        """The head."""
+        self._said.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
+
+    def say(self, body: bytes, more: bool = True) -> None:
+        """A piece of the body."""
+        self._ended = not more
+        self._said.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _pump(self, send: Send) -> None:
+        more = True
+        with contextlib.suppress(OSError):
+            while more:
+                message = await self._said.get()
+                more = message.get("more_body", True)
+                await send(message)
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.disconnected = True
+        self._tasks[0].cancel()
+
+    async def done(self) -> None:
+        """Wait until all was said, or nobody listens. The end was said, or never will be."""
+        pump, listen = self._tasks
+        if not self._ended:
+            pump.cancel()
+        await asyncio.wait((pump,))
+        listen.cancel()
+
+
 class Incoming:
     """One request."""
 
     __slots__ = (
-        "_headers", "_receive", "_send", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
+        "_headers", "_own", "_receive", "_send", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._receive, self._send = receive, send
+        self._own: Voice | None = scope.get(VOICE)
         self.started = started
         """When it came, by the monotonic clock."""
         self.method: str = scope["method"]
@@ -100,18 +159,25 @@ class Incoming:
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
-    async def gone(self) -> None:
-        """Returns when the caller has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
     # Answers.
+
+    def begin(self, status: int, headers: Pairs) -> Voice:
+        """The head of an answer that is said bit by bit. `said` is to be waited for at its end."""
+        self.sent = True
+        if self._own is None:
+            self._own = Pump(self._receive, self._send)
+        self._own.begin(status, encoded(headers))
+        return self._own
+
+    async def said(self) -> None:
+        """All of what was said has gone out, or nobody listens."""
+        if isinstance(self._own, Pump):
+            await self._own.done()
 
     async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """The head of the answer."""
-        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
         self.sent = True
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self._send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
         """A piece of its body."""
@@ -146,6 +212,11 @@ class Incoming:
         """An error, in the words of both SDKs."""
         body = orjson.dumps({"type": "error", "error": {"message": message, "type": kind, "code": kind}})
         await self.answer(status, [("content-type", "application/json"), *(headers or [])], body)
+
+
+def encoded(headers: Iterable[tuple[str, str]]) -> RawPairs:
+    """As ASGI has them."""
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
 
 
 def too_large(most: int) -> Refused:

@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from knapcache.model import Endpoint
+from knapcache.serve.request.incoming import VOICE, RawPairs
 from knapcache.serve.request.shortcut import LONGEST
 
 PATHS = {f"{root}/{at.value}".encode(): at for root in ("/v1", "") for at in Endpoint}
@@ -84,7 +85,8 @@ class Cycle(RequestResponseCycle):
     """
 
     def __init__(self, protocol: Protocol, body: bytes) -> None:  # in place of uvicorn's, with the same fields
-        self.scope = protocol.scope
+        scope: Any = protocol.scope
+        scope[VOICE], self.scope = self, scope
         self.scope["method"], self.scope["query_string"] = "POST", b""
         self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
         self.transport, self.flow, self.logger = protocol.transport, protocol.flow, protocol.logger
@@ -118,18 +120,21 @@ class Cycle(RequestResponseCycle):
         """A part of the answer."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if self.disconnected:
-            return
-        if message["type"] == "http.response.start" and not self.response_started:
-            self.response_started = True
-            self._head = self._said(message["status"], message["headers"])
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif message["type"] == "http.response.body" and self.response_started and not self.response_complete:
-            self._write(message["body"], message.get("more_body", False))
+        if message["type"] == "http.response.start":
+            self.begin(message["status"], message["headers"])
         else:
-            raise RuntimeError(f"{message['type']} is out of turn")
+            self.say(message["body"], message.get("more_body", False))
 
-    def _said(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+    def begin(self, status: int, headers: RawPairs) -> None:
+        """The head of the answer; sent with what is said next, if that comes at once."""
+        if self.response_started:
+            raise RuntimeError("the answer has begun")
+        if not self.disconnected:
+            self.response_started = True
+            self._head = self._said(status, headers)
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _said(self, status: int, headers: RawPairs) -> bytes:
         lines = [STATUS_LINE[status]]
         for name, value in (*self.default_headers, *headers):
             lines.append(b"%b: %b\r\n" % (name, value))
@@ -155,7 +160,12 @@ class Cycle(RequestResponseCycle):
         if head and not self.disconnected:
             self.transport.write(head)
 
-    def _write(self, body: bytes, more: bool) -> None:
+    def say(self, body: bytes, more: bool = True) -> None:
+        """A piece of the body."""
+        if self.disconnected:
+            return
+        if not self.response_started or self.response_complete:
+            raise RuntimeError("the answer has not begun, or is over")
         if self.chunked_encoding:
             end = b"" if more else b"0\r\n\r\n"
             framed = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
@@ -169,6 +179,7 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head + framed)
         if not more:
             self.response_complete = True
+            self.scope.pop(VOICE, None)  # each holds the other
             self.set()
             if not self.keep_alive:
                 self.transport.close()

@@ -19,7 +19,7 @@ from knapcache.cache.values import Question
 from knapcache.exchange.exchange import Exchange
 from knapcache.match.reading import Body
 from knapcache.model import Endpoint
-from knapcache.serve.request.door import RawPairs
+from knapcache.serve.request.incoming import RawPairs
 from knapcache.serve.request.upstream import Upstream
 from knapcache.wire.asking import USUAL
 
