@@ -20,7 +20,8 @@ Pairs = list[tuple[str, str]]
 RawPairs = list[tuple[bytes, bytes]]
 
 VOICE = "knapcache.voice"
-"""Where a server that has one puts the voice of a request."""
+"""Where a server that has one puts the voice of a request, among the extensions of ASGI."""
+NONE: dict[str, Any] = {}
 GROUP = 16384
 """Bytes of a kept stream that are sent at once. Where events begin and end a client reads off the stream."""
 
@@ -99,7 +100,7 @@ class Incoming:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._receive, self._send = receive, send
-        self._own: Voice | None = scope.get(VOICE)
+        self._own: Voice | None = scope.get("extensions", NONE).get(VOICE)
         self.started = started
         """When it came, by the monotonic clock."""
         self.method: str = scope["method"]

@@ -85,8 +85,9 @@ class Cycle(RequestResponseCycle):
     """
 
     def __init__(self, protocol: Protocol, body: bytes) -> None:  # in place of uvicorn's, with the same fields
-        scope: Any = protocol.scope
-        scope[VOICE], self.scope = self, scope
+        self.scope = protocol.scope
+        self._extensions: Any = {VOICE: self}
+        self.scope["extensions"] = self._extensions
         self.scope["method"], self.scope["query_string"] = "POST", b""
         self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
         self.transport, self.flow, self.logger = protocol.transport, protocol.flow, protocol.logger
@@ -179,7 +180,7 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head + framed)
         if not more:
             self.response_complete = True
-            self.scope.pop(VOICE, None)  # each holds the other
+            self._extensions.clear()  # each holds the other
             self.set()
             if not self.keep_alive:
                 self.transport.close()
