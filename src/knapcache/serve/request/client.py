@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterable
@@ -40,11 +41,14 @@ HIGH = 1 << 20
 MOST = 256 << 20
 """Bytes of an answer that is not a stream: more is no answer of a language model."""
 MOST_HEAD = 256 << 10
+"""Bytes that may come with nothing of a body among them. Counted as they come: a header that never ends is never told."""
 PACKED = ("gzip", "x-gzip", "deflate")
 UNPACKED = 1 << 18
 """Bytes that are unpacked at once."""
 PRESSED = 1 << 16
 """Bytes of a request that are joined to its head."""
+LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
+UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 
 
 class BrokenOff(OSError):  # noqa: N818
@@ -117,24 +121,28 @@ class Client:
         headers   `lines`, without what says how long the body is, where that is known here
         raw       the body of the answer is wanted as it is packed, and what may be packed is said by the headers
         """
+        if UNSAFE.search(path):
+            raise ValueError("a path has no spaces, line breaks or control characters")
         origin, host, root = split(url)
         said = [f"{method} {root}{path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1"), headers]
         if not raw:
             said.append(b"accept-encoding: gzip\r\n")
-        chunked = False
+        length = None
         if isinstance(content, bytes):
             said.append(b"content-length: %d\r\n" % len(content))
         elif content is not None:
-            chunked = b"\r\ncontent-length: " not in b"\r\n" + headers
-            if chunked:
+            found = LENGTH.search(headers)
+            if found is None:
                 said.append(b"transfer-encoding: chunked\r\n")
+            else:
+                length = int(found[1])
         said.append(b"\r\n")
         response = None
         try:
             response = Response(self, await self._connection(origin), method, raw)
-            await response.begin(b"".join(said), content, chunked)
+            await response.begin(b"".join(said), content, length)
         except OSError as error:  # a TimeoutError is one, too
-            raise failed(self.name, error, before=True) from error
+            raise failed(self.name, error, before=response is None or not response.heard) from bare(error)
         finally:
             if response is not None and not response.status:
                 response.abort()
@@ -154,6 +162,8 @@ class Client:
                 origin.port,
                 ssl=trust() if origin.tls else None,
             )
+        if connection.transport.is_closing():  # of its end nobody will be told again
+            raise BrokenOff("the connection was closed")
         return connection
 
     # As connections tell.
@@ -266,7 +276,9 @@ class Response:
         self.headers: dict[str, str] = {}
         """By lower-case names."""
         self._pieces: list[bytes] = []
-        self._held = self._head_size = 0
+        self._held = self._plain = 0
+        self.heard = False
+        """Something has come, if only a word in between."""
         self._ended = self._again = self._more_came = self._paused = False
         self._to_the_end = False  # of the connection: nothing says how long the body is
         self._sent = True
@@ -277,7 +289,7 @@ class Response:
 
     # Out.
 
-    async def begin(self, head: bytes, content: bytes | AsyncIterator[bytes] | None, chunked: bool) -> None:
+    async def begin(self, head: bytes, content: bytes | AsyncIterator[bytes] | None, length: int | None) -> None:
         """Send the request; returns when the head of the answer has come."""
         transport = self._connection.transport
         if content is None:
@@ -291,19 +303,25 @@ class Response:
         else:
             transport.write(head)
             self._sent = False
-            self._upload = asyncio.create_task(self._send(content, chunked))
+            self._upload = asyncio.create_task(self._send(content, length))
         while not self.status:
             await self._wait()
 
-    async def _send(self, content: AsyncIterator[bytes], chunked: bool) -> None:
-        connection = self._connection
+    async def _send(self, content: AsyncIterator[bytes], length: int | None) -> None:
+        """length: what was said of it; None: in chunks. Of another length, the next request would be taken for it."""
+        connection, size = self._connection, 0
         try:
             async for piece in content:
                 if piece:
-                    connection.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                    size += len(piece)
+                    if length is not None and size > length:
+                        break
+                    connection.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if length is None else piece)
                     await connection.drain()
-            if chunked:
+            if length is None:
                 connection.transport.write(b"0\r\n\r\n")
+            elif size != length:
+                raise ValueError("the body is not as long as was said")
         except Exception as error:  # the caller's: it has left
             self._fail(error)
             return
@@ -315,10 +333,15 @@ class Response:
     def feed(self, data: bytes) -> None:
         """Bytes have come."""
         assert self._parser is not None
+        self.heard = True
+        self._plain += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(BadAnswer(type(error).__name__))
+            return
+        if self._plain > MOST_HEAD:
+            self._fail(BadAnswer("the head is too long"))
             return
         self._settle()
         self._wake()
@@ -329,9 +352,6 @@ class Response:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, or one trailer, of which none is wanted."""
-        self._head_size += len(name) + len(value)
-        if self._head_size > MOST_HEAD:
-            raise BadAnswer("the head is too long")
         if not self.status:
             self.pairs.append((name.decode("latin-1"), value.decode("latin-1")))
 
@@ -344,20 +364,24 @@ class Response:
             return
         if self._ended:
             return
-        self.status = status
+        if status > 599:
+            raise BadAnswer("no status that there is")
         self.headers = headers = {name.lower(): value for name, value in self.pairs}
+        if "content-encoding" in headers and not self._raw and not self._headless:
+            packed = ", ".join(value for name, value in self.pairs if name.lower() == "content-encoding").strip().lower()
+            if packed in PACKED:
+                self._unpacker = Unpacker()
+            elif packed not in ("", "identity"):
+                raise BadAnswer("packed in a way that was not asked for")
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
         self._to_the_end = not chunked and "content-length" not in headers
+        self.status = status
         if self._headless:
             self._ended = True
-        packed = headers.get("content-encoding", "identity").strip().lower()
-        if packed != "identity" and not self._raw and not self._headless:
-            if packed not in PACKED:
-                raise BadAnswer("packed in a way that was not asked for")
-            self._unpacker = Unpacker()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._plain = 0
         if not self._ended:
             self._pieces.append(body)
             self._held += len(body)
@@ -375,14 +399,16 @@ class Response:
         """The connection is gone."""
         if self.status and self._to_the_end and error is None:
             self._ended = True
+            self.abort()
             self._wake()
         else:
             self._fail(error if isinstance(error, OSError) else BrokenOff("the connection was closed"))
 
     def _fail(self, error: Exception) -> None:
+        """An answer that was whole before stays so, but its connection does not."""
         if not self._ended:
             self._ended, self._error = True, error
-            self.abort()
+        self.abort()
         self._wake()
 
     def _settle(self) -> None:
@@ -390,12 +416,17 @@ class Response:
         connection = self._connection
         if not self._ended or connection.response is not self:
             return
-        if self._again and self._sent and not self._more_came and not connection.transport.is_closing():
+        if self._again and not self._more_came and self._all_sent():
             self._resume()
             self._parser = None  # each holds the other
             connection.free()
         else:
             self.abort()
+
+    def _all_sent(self) -> bool:
+        """An answer that came early may be to a request that is still being written."""
+        transport = self._connection.transport
+        return self._sent and not transport.is_closing() and not transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Close the connection now, if it is still ours."""
@@ -456,7 +487,7 @@ class Response:
             if self._unpacker is not None:
                 self._unpacker.end()
         except OSError as error:
-            raise failed(self._client.name, error) from error
+            raise failed(self._client.name, error) from bare(error)
 
     def _taken(self) -> bytes:
         """What is held."""
@@ -506,6 +537,11 @@ class Unpacker:
         """That was all."""
         if self._begun and not self._unpack.eof:
             raise BadAnswer("the body ends before it is unpacked")
+
+
+def bare(error: OSError) -> OSError:
+    """Without the frames that it was raised in: they hold the response, which holds the error."""
+    return error.with_traceback(None)
 
 
 def failed(name: str, error: Exception, *, before: bool = False) -> UpstreamFailed:
