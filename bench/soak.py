@@ -54,7 +54,7 @@ LINGER = 90.0
 """Seconds until what is left is counted: connections to the upstream are kept for a minute."""
 SPARE = 2 * (THREADS + 2)
 """Descriptors that may be left: every thread that reads the store opens its two files when it first does, and keeps
-them. These are the threads of coroutines' reads, that of the Oracle, and one of those that the admin API is served by."""
+them: those that read for coroutines, that of the Oracle, and one of those that serve the admin API."""
 
 
 def tasks(server: Server) -> int:
