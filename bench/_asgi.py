@@ -5,6 +5,8 @@
                                                     server in Python does
     python bench/_asgi.py upstream PORT [DELAY]     a fake provider: the first word of the last message comes back, in
                                                     an answer of 2 KB, after DELAY seconds; GET: how often it was asked
+    python bench/_asgi.py aiohttp PORT UPSTREAM     passes a request on to that port and its answer back, by aiohttp's
+    python bench/_asgi.py ours PORT UPSTREAM        client or by that of the proxy, and does nothing else
 
 The delay is slept in a thread: timers of event loops count whole milliseconds, which is as much as is to be measured.
 """
@@ -15,12 +17,16 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import uvicorn
 import uvloop
 
+from knapcache.serve.request.client import Client
+
+CHAT = "/v1/chat/completions"
 BYTES = 2048
 EVENTS = 16
 JSON = (b"content-type", b"application/json")
@@ -119,6 +125,57 @@ class Upstream:
         await send({"type": "http.response.body", "body": b""})
 
 
+class Passing:
+    """The least that a proxy does. bodies: how the pieces of an answer are got."""
+
+    def __init__(self, bodies: Callable[[bytes], AsyncIterator[tuple[str, bytes]]]) -> None:
+        self._bodies = bodies
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["method"] == "GET":
+            await give(send, b"")
+            return
+        begun = False
+        async for kind, piece in self._bodies(await whole(receive)):
+            if not begun:
+                begun = True
+                head = [(b"content-type", kind.encode())]
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class ByAiohttp:
+    """Pieces of an answer by aiohttp."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}{CHAT}"
+        self._session: Any = None  # begun on the loop
+
+    async def __call__(self, body: bytes) -> AsyncIterator[tuple[str, bytes]]:
+        """Ask."""
+        import aiohttp
+
+        self._session = self._session or aiohttp.ClientSession()
+        async with self._session.post(self._url, data=body, headers={"content-type": "application/json"}) as answer:
+            async for piece in answer.content.iter_any():
+                yield answer.headers["content-type"], piece
+
+
+class ByOurs:
+    """The same by the proxy's own client."""
+
+    def __init__(self, port: int) -> None:
+        self._url, self._client = f"http://127.0.0.1:{port}", Client("upstream", 5.0, 60.0)
+
+    async def __call__(self, body: bytes) -> AsyncIterator[tuple[str, bytes]]:
+        """Ask."""
+        answer = await self._client.ask("POST", self._url, CHAT, b"content-type: application/json\r\n", body)
+        async for piece in answer.pieces():
+            yield answer.headers["content-type"], piece
+
+
 class Canned(asyncio.Protocol):
     """What a load generator can ask at most: the other end does next to nothing."""
 
@@ -156,6 +213,8 @@ def main() -> None:
         uvloop.run(canned(int(port)))
     elif kind == "echo":
         serve(Echo(), int(port))
+    elif kind in ("aiohttp", "ours"):
+        serve(Passing((ByAiohttp if kind == "aiohttp" else ByOurs)(int(rest[0]))), int(port))
     elif kind == "paced":
         serve(Upstream(*numbers, exact=False), int(port))
     else:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx
 
 from knapcache.cli.output import print_table
 from knapcache.serve.local import HEADERS, SLOTS, LocalModel
@@ -26,7 +26,7 @@ from knapcache.serve.local import HEADERS, SLOTS, LocalModel
 LONG = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
 
 
-async def ask(session: aiohttp.ClientSession, url: str, prompt: str, tokens: int) -> dict[str, Any]:
+async def ask(session: httpx.AsyncClient, url: str, prompt: str, tokens: int) -> dict[str, Any]:
     """One answer of exactly so many tokens, from a prompt that was not read before."""
     body = {
         "messages": [{"role": "user", "content": prompt}],
@@ -34,9 +34,9 @@ async def ask(session: aiohttp.ClientSession, url: str, prompt: str, tokens: int
         "ignore_eos": True,
         "cache_prompt": False,
     }
-    async with session.post(f"{url}/chat/completions", json=body, headers=HEADERS) as response:
-        found: dict[str, Any] = await response.json()
-        return found
+    response = await session.post(f"{url}/chat/completions", json=body, headers=HEADERS)
+    found: dict[str, Any] = response.json()
+    return found
 
 
 def resident(pid: int) -> float:
@@ -53,7 +53,7 @@ async def measure(rounds: int, tokens: int) -> dict[str, float]:
     url = await model.ready()
     found = {"load_seconds": time.perf_counter() - began, "read": 0.0, "written": 0.0, "written_together": 0.0}
     try:
-        async with aiohttp.ClientSession() as session:
+        async with httpx.AsyncClient(timeout=60) as session:
             for _ in range(rounds):
                 timings = (await ask(session, url, LONG, 1))["timings"]
                 found["prompt_tokens"] = timings["prompt_n"]

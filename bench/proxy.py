@@ -14,9 +14,10 @@ head that it comes from the cache. LiteLLM's proxy has its cache in memory; GPTC
 The load itself is measured against a server that does nothing ("canned"): it must be able to ask for more than it ever
 got, or it is the generator that was measured. `load_busy` is its share of its core.
 
-Misses: prompts that never come again, asked directly and through the proxies in turn, one at a time, of an upstream
-that takes 5 ms, plain and streamed; what is added to p50, of the whole answer and of the first byte of a stream. CPU
-time of these is that of the proxy, storing included.
+Misses: prompts that never come again, asked directly and through a proxy in turn, one at a time, of an upstream that
+takes 5 ms, plain and streamed; what is added to p50, of the whole answer and of the first byte of a stream. CPU time of
+these is that of the proxy, storing included. Each proxy has the core to itself meanwhile. Beside ours and LiteLLM's two
+that only pass on: what the server and the client of a proxy in Python take by themselves.
 
 Prints tables; writes proxy.json and proxy.png into DIR.
 """
@@ -43,6 +44,7 @@ from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
 
 OURS, ECHO, LITELLM, GPTCACHE, CANNED = "knapcache", "bare echo", "LiteLLM proxy", "GPTCache server", "canned"
+DIRECT, PASSING, AIOHTTP = "direct", "only passing on", "only passing on, by aiohttp"
 PROMPTS, BYTES, CONNECTIONS = 100, 1024, 32
 DELAY = 0.005
 CHAT = "/v1/chat/completions"
@@ -159,38 +161,44 @@ def keep(row: Row, done: dict[str, Any], cpu: float, connections: int) -> None:
 
 def misses(names: list[str], folder: Path, many: int, missing: list[str]) -> list[Row]:
     """What is added to a call, in microseconds."""
-    with ExitStack() as stack:
-        upstream = stack.enter_context(bare("upstream", folder / "slow", DELAY, core=BEHIND))
-        ways: dict[str, Server] = {"direct": upstream}
+    with bare("upstream", folder / "slow", DELAY, core=BEHIND) as upstream:
         starts: dict[str, Callable[[], Server]] = {
             OURS: lambda: knapcache(folder / "ours-miss", upstream.port),
+            PASSING: lambda: bare("ours", folder / "passing", upstream.port),
+            AIOHTTP: lambda: bare("aiohttp", folder / "aiohttp", upstream.port),
             LITELLM: lambda: litellm(folder / "litellm-miss", upstream.port),
         }
-        for name in names:
-            if name in starts and not any(line.startswith(name) for line in missing):
-                ways[name] = stack.enter_context(starts[name]())
-        ports = [server.port for server in ways.values()]
-        rows: list[Row] = [{"way": name} for name in ways]
-        serial = 0
-        for kind, stream in (("plain", False), ("stream", True)):
-            for part in (many // 10, many):  # the first part warms up
-                nonces = range(serial, serial + part)
-                serial += part
-                requests = [[chat(f"miss-{k}", stream=stream)] * len(ports) for k in nonces]
-                before = [server.cpu for server in ways.values()]
-                done = load(kind="turns", ports=ports, requests=requests, pause=0.002)
-                assert done["bad"] == 0
-            figure = "first" if stream else "whole"
-            direct = done[figure][0]["p50_us"]
-            for row, seen, server, cpu in zip(rows, done[figure], ways.values(), before, strict=True):
-                row[f"{kind}_p50_us"], row[f"{kind}_p99_us"] = seen["p50_us"], seen["p99_us"]
-                row[f"{kind}_added_us"] = seen["p50_us"] - direct
-                row[f"{kind}_cpu_us"] = (server.cpu - cpu) / part * 1e6 if server is not upstream else None
-        assert int(upstream.ask()) == serial * len(ports), "not every request was a miss"
+        rows: list[Row] = []
+        for name, start in starts.items():
+            if (name in names or name in (PASSING, AIOHTTP)) and not any(line.startswith(name) for line in missing):
+                with start() as proxy:
+                    pair = added(upstream, proxy, name, many)
+                rows += pair if not rows else pair[1:]
     return rows
 
 
-def bars(rows: list[Row], added: list[Row]) -> list[Row]:
+def added(upstream: Server, proxy: Server, name: str, many: int) -> list[Row]:
+    """Directly and through one proxy, in turn."""
+    rows: list[Row] = [{"way": DIRECT}, {"way": name}]
+    ports = [upstream.port, proxy.port]
+    asked = int(upstream.ask())
+    for kind, stream in (("plain", False), ("stream", True)):
+        for part in (many // 10, many):  # the first part warms up
+            requests = [[chat(f"{name.replace(' ', '-')}-{kind}-{part}-{k}", stream=stream)] * 2 for k in range(part)]
+            before = proxy.cpu
+            done = load(kind="turns", ports=ports, requests=requests, pause=0.002)
+            assert done["bad"] == 0
+            asked += 2 * part
+        figure = "first" if stream else "whole"
+        for row, seen in zip(rows, done[figure], strict=True):
+            row[f"{kind}_p50_us"], row[f"{kind}_p99_us"] = seen["p50_us"], seen["p99_us"]
+            row[f"{kind}_added_us"] = seen["p50_us"] - done[figure][0]["p50_us"]
+        rows[0][f"{kind}_cpu_us"], rows[1][f"{kind}_cpu_us"] = None, (proxy.cpu - before) / part * 1e6
+    assert int(upstream.ask()) == asked, "not every request was a miss"
+    return rows
+
+
+def bars(rows: list[Row], ways: list[Row]) -> list[Row]:
     """What must hold, as far as it was measured."""
     at = {row["server"]: row for row in rows}
     lines = []
@@ -204,7 +212,7 @@ def bars(rows: list[Row], added: list[Row]) -> list[Row]:
     if CANNED in at and ECHO in at:
         spare = at[CANNED]["requests_per_second"] / at[ECHO]["requests_per_second"]
         lines.append(bar("what the load could ask, to what the echo answers", spare, 1.2, "×", most=False))
-    for row in added:
+    for row in ways:
         if row["way"] == OURS:
             lines.append(bar("added to a miss, p50", row["plain_added_us"] / 1e3, 1, "ms", most=True))
             what = "added to the first byte of a stream, p50"
@@ -212,7 +220,7 @@ def bars(rows: list[Row], added: list[Row]) -> list[Row]:
     return lines
 
 
-def draw(rows: list[Row], added: list[Row], path: Path) -> None:
+def draw(rows: list[Row], ways: list[Row], path: Path) -> None:
     """Hits a second; what is added to a miss."""
     figure, (left, right) = new_figure(2, width=5.4, height=3.2)
     shown = sorted((row for row in rows if row["server"] != CANNED), key=lambda row: row["requests_per_second"])
@@ -222,7 +230,7 @@ def draw(rows: list[Row], added: list[Row], path: Path) -> None:
     left.bar_label(drawn, fmt="{:,.0f}", padding=3)
     left.set_xlim(right=1.2 * shown[-1]["requests_per_second"])
     left.set_xlabel("hits a second, one core, 32 connections")
-    through = [row for row in added if row["way"] != "direct"]
+    through = [row for row in ways if row["way"] != DIRECT]
     y = np.arange(len(through))
     whole, first = (0.2, "plain", "whole answer", "#0072B2"), (-0.2, "stream", "first byte of a stream", "#E69F00")
     for shift, kind, label, colour in (whole, first):
@@ -251,20 +259,20 @@ def main() -> None:
         found = subjects(names, stack, Path(place), missing)
         rows = hits(found, 1 if args.quick else 7, 0.5 if args.quick else 3.0)
         stack.close()
-        added = misses(names, Path(place), 100 if args.quick else 1000, missing)
-    lines = bars(rows, added)
+        ways = misses(names, Path(place), 100 if args.quick else 1000, missing)
+    lines = bars(rows, ways)
     print_table([{k: v for k, v in row.items() if k != "rounds"} for row in rows], title="hits, one core each")
     print(f"left out: {'; '.join(missing) or 'none'}. Cores: server {SERVER}, load {LOAD}, upstream {BEHIND}")
-    print_table(added, title=f"misses, of an upstream that takes {DELAY * 1e3:g} ms")
+    print_table(ways, title=f"misses, of an upstream that takes {DELAY * 1e3:g} ms")
     print_table(lines, title="bars")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "proxy", "python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count(),
-            "bars": lines, "rows": rows, "missing": missing, "misses": added,
+            "bars": lines, "rows": rows, "missing": missing, "misses": ways,
         }  # fmt: skip
         (args.out / "proxy.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        draw(rows, added, args.out / "proxy.png")
+        draw(rows, ways, args.out / "proxy.png")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from typing import Any
 from _bars import Row, bar
 from _servers import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
 
+from knapcache.cache.aside import THREADS
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
 
@@ -51,8 +52,9 @@ SHORT = 2.0
 """Minutes."""
 LINGER = 90.0
 """Seconds until what is left is counted: connections to the upstream are kept for a minute."""
-SPARE = 8
-"""Descriptors that may be left: those of SQLite's readers are opened when they are needed, and stay."""
+SPARE = 2 * (THREADS + 2)
+"""Descriptors that may be left: every thread that reads the store opens its two files when it first does, and keeps
+them: those that read for coroutines, that of the Oracle, and one of those that serve the admin API."""
 
 
 def tasks(server: Server) -> int:

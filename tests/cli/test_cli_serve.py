@@ -144,20 +144,20 @@ from importlib.machinery import PathFinder
 class Missing(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name in ("uvicorn", "aiohttp") else super().find_spec(name, path, target)
+        return None if name in ("uvicorn", "httptools") else super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Missing
 from knapcache.cli.main import main
 sys.exit(main(["serve"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "knapcache: error: the proxy needs aiohttp, uvicorn: pip install 'knapcache[serve]'\n"
+    assert done.stderr == "knapcache: error: the proxy needs httptools, uvicorn: pip install 'knapcache[serve]'\n"
 
 
 def test_other_commands_do_not_wait_for_the_proxys_packages() -> None:
     code = (
         "import sys; from knapcache.cli.main import main; main(['policies', '--json']); "
-        "sys.exit(any(name in sys.modules for name in ('pydantic', 'uvicorn', 'aiohttp', 'starlette')))"
+        "sys.exit(any(name in sys.modules for name in ('pydantic', 'uvicorn', 'httptools', 'starlette')))"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 

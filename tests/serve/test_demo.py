@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,7 @@ def test_the_command_against_something_else(upstream: FakeUpstream, capsys: pyte
         (["--url", "http://127.0.0.1:1/v1"], "nobody answers at http://127.0.0.1:1/v1: "),
         (["--url", "ftp://x"], "the URL must be like http://127.0.0.1:8080/v1, not 'ftp://x'"),
         (["--url", "http://127.0.0.1:99999"], "the URL must be like"),
+        (["--url", "http://127.0.0.1/v1?key=x"], "the URL must be like"),
         (["--requests", "0"], "requests must be at least 1, not 0"),
         (["--clients", "0"], "clients must be at least 1, not 0"),
         (["--max-tokens", "0"], "max tokens must be at least 1, not 0"),
@@ -221,9 +222,27 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
+class Nothing(BaseHTTPRequestHandler):
+    """A server that has nothing at that path."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        said = b'{"error": {"message": "no such thing"}}'
+        self.send_response(404)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 def test_a_server_that_refuses_or_only_fails(upstream: FakeUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--url", f"{upstream.url}/nothing", "--requests", "1") == 0  # any path that ends well is good
-    assert run("--url", f"{upstream.url}/v1/chat/completions/x?y=", "--requests", "9") == 2
+    with HTTPServer(("127.0.0.1", 0), Nothing) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        assert run("--url", f"http://127.0.0.1:{other.server_port}", "--requests", "9") == 2
+        other.shutdown()
     assert "refuses: status 404, no such thing" in capsys.readouterr().err
     upstream.fail(*["500"] * 3)
     assert run("--url", upstream.openai, "--requests", "3", "--rate", "10000") == 2

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import httpx
 import pytest
 
 from knapcache.errors import InvalidInput, MissingExtra
@@ -56,15 +56,15 @@ async def until(state: Callable[[], bool], within: float = 20.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    async with session.post(url, json=body, headers=local.HEADERS) as response:
-        return response.status, await response.read()
+async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    response = await session.post(url, json=body, headers=local.HEADERS)
+    return response.status_code, response.content
 
 
 async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture[str]) -> None:
     """One start for all that needs the model, for a start takes a second."""
     began = time.perf_counter()
-    async with running(LocalModel(context=256)) as model, aiohttp.ClientSession() as session:
+    async with running(LocalModel(context=256)) as model, httpx.AsyncClient(timeout=60) as session:
         assert time.perf_counter() - began < 0.5, "start() waited for the model"
         assert model.state == "starting"
         url = await model.ready()
@@ -102,8 +102,8 @@ async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture
         )
         assert (status, b"context size" in raw) == (400, True)
         for path in ("/slots", "/metrics"):  # what others ask is nobody's business
-            async with session.get(url.removesuffix("/v1") + path) as response:
-                assert response.status in (404, 501), path
+            response = await session.get(url.removesuffix("/v1") + path)
+            assert response.status_code in (404, 501), path
 
         answers = await asyncio.gather(
             *(post(session, f"{url}/chat/completions", {**ASKED, "max_tokens": 1}) for _ in range(12))

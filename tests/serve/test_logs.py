@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import aiohttp
 import orjson
 import pydantic
 import pytest
@@ -22,6 +21,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.serve.record import logs
 from knapcache.serve.record.logs import Handler, Redactor, set_up
+from knapcache.serve.request.client import BrokenOff
 
 from .happenings import event
 
@@ -157,11 +157,11 @@ def test_prompts_do_not_come_through_what_libraries_say(kind: str, form: str) ->
 def test_what_says_why_is_said() -> None:
     stream = io.StringIO()
     handler = begin(stream=stream)
-    for error in (ConnectionRefusedError(111, "Connection refused"), aiohttp.ServerDisconnectedError("gone away")):
+    for error in (ConnectionRefusedError(111, "Connection refused"), BrokenOff("gone away")):
         ours.error("upstream", exc_info=error)
     found = written(handler, stream)
     assert "ConnectionRefusedError: [Errno 111] Connection refused" in found
-    assert "ServerDisconnectedError: gone away" in found
+    assert "BrokenOff: gone away" in found
 
 
 def test_json_lines() -> None:

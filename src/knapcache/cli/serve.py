@@ -19,7 +19,7 @@ HELP = "run the caching proxy, with its dashboard"
 TEXT = """Run an OpenAI-compatible proxy that keeps answers worth keeping. Settings come from flags, the environment
 (KNAPCACHE_NAME) and a TOML file, in this order; --show-settings lists them all. Without any, requests go to the
 providers whose keys are in the environment, or else to a small model on this machine."""
-NEEDED = ("aiohttp", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
+NEEDED = ("httptools", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
 FLAGS = {
     "host": ("H", "address to listen on (default: 127.0.0.1)"),
     "port": ("N", "port to listen on (default: 8080; 0: any free one)"),

@@ -16,8 +16,10 @@ sends none of them; its answers are counted as `unknown`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import socket
 import statistics
 import time
 from bisect import bisect
@@ -29,17 +31,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed
 
 if TYPE_CHECKING:
-    import aiohttp
+    from knapcache.serve.request.client import Client
 
 SKEW = 1.0
 DRIFT = 25
 TOP = 20
 STREAMED = 0.5
-TIMEOUT = 300.0
-"""Seconds for one answer."""
+CONNECT, TIMEOUT = 10.0, 300.0
+"""Seconds for a connection, and for one answer."""
 HOPELESS = 3
 """Requests in a row that found nobody, after which the server is taken to be away."""
 SAVED = ("hit", "coalesced", "stale")
@@ -66,6 +68,7 @@ class Load:
         try:
             parts = urlsplit(self.url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+            usable = usable and not parts.query and not parts.fragment and "@" not in parts.netloc
         except ValueError:
             usable = False
         if not usable:
@@ -190,16 +193,15 @@ class Tally:
 async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callable[[Tally], None]) -> None:
     """Send it all. `told` hears of every answer; the tally stays good if this is cancelled."""
     try:
-        import aiohttp
+        from knapcache.serve.request.client import Client
     except ImportError:
-        raise MissingExtra("the demonstration asks with aiohttp: pip install 'knapcache[serve]'") from None
+        raise MissingExtra("the demonstration asks as the proxy does: pip install 'knapcache[serve]'") from None
     gate = asyncio.Semaphore(load.clients)
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    with contextlib.closing(Client("the proxy", CONNECT, TIMEOUT)) as client:
 
         async def one(asked: Asked) -> None:
             try:
-                await ask(session, load, asked, tally)
+                await ask(client, load, asked, tally)
                 told(tally)
             finally:
                 gate.release()
@@ -216,9 +218,9 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
             raise group_error.exceptions[0] from None
 
 
-async def ask(session: aiohttp.ClientSession, load: Load, asked: Asked, tally: Tally) -> None:
+async def ask(client: Client, load: Load, asked: Asked, tally: Tally) -> None:
     """One request, into the tally. InvalidInput where further ones are no use."""
-    import aiohttp
+    from knapcache.serve.request.client import lines
 
     body = {
         "model": asked.model,
@@ -226,23 +228,20 @@ async def ask(session: aiohttp.ClientSession, load: Load, asked: Asked, tally: T
         "max_tokens": load.max_tokens,
         "stream": asked.stream,
     }
-    headers = {"authorization": f"Bearer {asked.key}"} if asked.key else {}
+    headers = {"content-type": "application/json"}
+    if asked.key:
+        headers["authorization"] = f"Bearer {asked.key}"
     began = time.perf_counter()
     try:
-        async with session.post(f"{load.url.rstrip('/')}/chat/completions", json=body, headers=headers) as response:
-            content = await response.read()
-    except aiohttp.ClientConnectorError as error:
-        tally.failed(str(error), away=True)
-        if tally.done == 1 or tally.away >= HOPELESS:
-            raise InvalidInput(f"nobody answers at {load.url}: {error.strerror or error}; is the proxy up?") from None
-        return
-    except aiohttp.InvalidURL:
-        raise InvalidInput(f"the URL must be like http://127.0.0.1:8080/v1, not {load.url!r}") from None
-    except TimeoutError:
-        tally.failed(f"no answer within {TIMEOUT:g} s")
-        return
-    except (aiohttp.ClientError, OSError) as error:
-        tally.failed(f"{type(error).__name__}: {error}")
+        sent = json.dumps(body).encode()
+        response = await client.ask("POST", load.url, "/chat/completions", lines(headers.items()), sent)
+        content = await response.read()
+    except UpstreamFailed as error:
+        why = error.__cause__
+        away = isinstance(why, ConnectionError | socket.gaierror) and error.before
+        tally.failed(f"no answer within {TIMEOUT:g} s" if error.status == 504 else f"{why or error}", away=away)
+        if away and (tally.done == 1 or tally.away >= HOPELESS):
+            raise InvalidInput(f"nobody answers at {load.url}: {why}; is the proxy up?") from None
         return
     seconds = time.perf_counter() - began
     if response.status in REFUSED:

@@ -18,20 +18,23 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import aiohttp
 import orjson
 import uvicorn
-from yarl import URL
 
+from knapcache.errors import UpstreamFailed
 from knapcache.serve.record.events import ROOM, Event
+from knapcache.serve.request.client import Client, lines
 from knapcache.serve.request.incoming import Incoming, Receive, Refused, Scope, Send
 from knapcache.serve.request.upstream import HOP_BY_HOP
 
 log = logging.getLogger("knapcache.serve")
 
 SOCKET = "owner.sock"
+OWNER = "http://owner"
 EVENTS = "/inside/events"
 TICK = 0.25
+CONNECT, ANSWER = 5.0, 30.0
+"""Seconds that another process waits for the owner."""
 AT_ONCE = 5000
 """Events in one message, about a megabyte."""
 MOST = 8 << 20
@@ -89,14 +92,11 @@ class Outside:
         self._path = folder / SOCKET
         self._waiting: list[Event] = []
         self.lost = 0
-        self._session: aiohttp.ClientSession | None = None
+        self._client = Client("the owner", CONNECT, ANSWER, socket=self._path)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begin to tell."""
-        connector = aiohttp.UnixConnector(str(self._path))
-        timeout = aiohttp.ClientTimeout(total=30.0)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         self._task = asyncio.create_task(self._tell())
 
     def listen(self, events: Sequence[Event]) -> None:
@@ -113,36 +113,33 @@ class Outside:
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            with contextlib.suppress(UpstreamFailed):
                 await self.tell()
 
     async def tell(self) -> None:
         """Tell the owner what waits; it goes on waiting where there is none."""
-        assert self._session is not None
         while self._waiting:
             told = self._waiting[:AT_ONCE]
-            async with self._session.post(f"http://owner{EVENTS}", data=orjson.dumps(list(map(tuple, told)))) as answer:
-                answer.raise_for_status()
+            answer = await self._client.ask("POST", OWNER, EVENTS, b"", orjson.dumps(list(map(tuple, told))))
+            await answer.read()
+            if answer.status != 200:  # just changing
+                break
             del self._waiting[: len(told)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request for the owner: sent on, and its answer back."""
-        assert self._session is not None
         request = Incoming(scope, receive, send, 0.0)
         try:
             body = await request.body(MOST, MOST)
             headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or stays(n)]
             headers.append(("host", request.headers.get("host", "")))
-            url = URL(f"http://owner{request.target}", encoded=True)
-            async with self._session.request(
-                request.method, url, data=body, headers=headers, allow_redirects=False
-            ) as answer:
-                content = await answer.read()
-                said = [(n, v) for n, v in answer.headers.items() if stays(n) and n.lower() not in ("date", "server")]
+            answer = await self._client.ask(request.method, OWNER, request.target, lines(headers), body, raw=True)
+            content = await answer.read()
+            said = [(n, v) for n, v in answer.pairs if stays(n) and n.lower() not in ("date", "server")]
             await request.answer(answer.status, said, content)
         except Refused as refused:
             await request.error(refused.status, refused.message, refused.kind)
-        except (aiohttp.ClientError, OSError, TimeoutError):
+        except UpstreamFailed:
             if not request.sent:
                 await request.error(503, "the process that knows is just changing", "no_owner", [("retry-after", "1")])
 
@@ -152,10 +149,9 @@ class Outside:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if self._session is not None:
-            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            with contextlib.suppress(UpstreamFailed):
                 await self.tell()
-            await self._session.close()
+        self._client.close()
 
 
 def stays(name: str) -> bool:

@@ -34,7 +34,7 @@ MOST_LINES = 10_000
 DEEPEST = 5
 """Exceptions behind exceptions that are told."""
 SAFE = (KnapcacheError, OSError, TimeoutError)
-"""Exceptions whose text is about files, hosts and settings. aiohttp's are taken for such, too."""
+"""Exceptions whose text is about files, hosts and settings."""
 
 access = logging.getLogger("knapcache.access")
 
@@ -117,7 +117,7 @@ def escaped(text: str) -> str:
 
 def failure(error: BaseException, deep: int = 0) -> str:
     """Kind, text where that is safe to tell, and where it came from; the same of what it came from."""
-    safe = isinstance(error, SAFE) or type(error).__module__.partition(".")[0] == "aiohttp"
+    safe = isinstance(error, SAFE)
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     parts = [f"{kind}: {error}" if safe and str(error) else kind, *places(error.__traceback__)]
     inner = [*error.exceptions] if isinstance(error, BaseExceptionGroup) else []

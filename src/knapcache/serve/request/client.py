@@ -23,6 +23,7 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -87,6 +88,11 @@ def lines(headers: Iterable[tuple[str, str]]) -> bytes:
     return made
 
 
+def names(headers: bytes, name: bytes) -> bool:
+    """Whether a header is among lines."""
+    return b"\r\n%b: " % name in headers or headers.startswith(b"%b: " % name)
+
+
 @functools.cache
 def trust() -> ssl.SSLContext:
     """Whose certificates are believed: those of the system. Reading them takes a while, once."""
@@ -96,11 +102,14 @@ def trust() -> ssl.SSLContext:
 
 
 class Client:
-    """Connections to one provider. name: what it is called in errors, which name no address."""
+    """Connections to one provider. name: what it is called in errors, which name no address.
 
-    def __init__(self, name: str, connect_timeout: float, timeout: float) -> None:
+    socket   a server on this machine that listens on a path; whatever a URL says leads there
+    """
+
+    def __init__(self, name: str, connect_timeout: float, timeout: float, socket: Path | None = None) -> None:
         self.name, self.timeout = name, timeout
-        self._connect_timeout = connect_timeout
+        self._connect_timeout, self._socket = connect_timeout, socket
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -118,13 +127,16 @@ class Client:
     ) -> Response:
         """Send a request, and wait for the head of its answer.
 
-        headers   `lines`, without what says how long the body is, where that is known here
+        headers   `lines`, with a host where it is not that of the URL, and without what says how long the body is,
+                  where that is known here
         raw       the body of the answer is wanted as it is packed, and what may be packed is said by the headers
         """
         if UNSAFE.search(path):
             raise ValueError("a path has no spaces, line breaks or control characters")
         origin, host, root = split(url)
-        said = [f"{method} {root}{path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1"), headers]
+        said = [f"{method} {root}{path} HTTP/1.1\r\n".encode("latin-1"), headers]
+        if not names(headers, b"host"):
+            said.append(f"host: {host}\r\n".encode("latin-1"))
         if not raw:
             said.append(b"accept-encoding: gzip\r\n")
         length = None
@@ -155,13 +167,13 @@ class Client:
             if not connection.transport.is_closing():
                 return connection
         loop = asyncio.get_running_loop()
+        made = functools.partial(Connection, self, origin)
         async with asyncio.timeout(self._connect_timeout):
-            _, connection = await loop.create_connection(
-                functools.partial(Connection, self, origin),
-                origin.host,
-                origin.port,
-                ssl=trust() if origin.tls else None,
-            )
+            if self._socket is not None:
+                _, connection = await loop.create_unix_connection(made, str(self._socket))
+            else:
+                tls = trust() if origin.tls else None
+                _, connection = await loop.create_connection(made, origin.host, origin.port, ssl=tls)
         if connection.transport.is_closing():  # of its end nobody will be told again
             raise BrokenOff("the connection was closed")
         return connection
