@@ -111,6 +111,8 @@ class Scripted:
             await self._play(Talk(reader, writer))
         except (OSError, h11.RemoteProtocolError, asyncio.CancelledError):
             pass
+        except RuntimeError:  # in these words uvloop says that a connection is closed
+            assert writer.is_closing()
         finally:
             self.open.discard(task)
             writer.close()

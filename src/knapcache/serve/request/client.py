@@ -46,6 +46,8 @@ MOST_HEAD = 256 << 10
 PACKED = ("gzip", "x-gzip", "deflate")
 UNPACKED = 1 << 18
 """Bytes that are unpacked at once."""
+SLICE = 1 << 15
+"""Packed bytes at once: what is left of them is copied with every end, and some bodies have many."""
 PRESSED = 1 << 16
 """Bytes of a request that are joined to its head."""
 LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
@@ -174,17 +176,13 @@ class Client:
             else:
                 tls = trust() if origin.tls else None
                 _, connection = await loop.create_connection(made, origin.host, origin.port, ssl=tls)
-        if connection.transport.is_closing():  # of its end nobody will be told again
+        if self._closed or connection.transport.is_closing():  # of its end nobody will be told again
+            connection.transport.abort()
             raise BrokenOff("the connection was closed")
+        self._open.add(connection)  # not when it is made: uvloop ends one that nobody waits for, and tells nobody
         return connection
 
     # As connections tell.
-
-    def opened(self, connection: Connection) -> None:
-        """There is one more."""
-        self._open.add(connection)
-        if self._closed:
-            connection.transport.abort()
 
     def lost(self, connection: Connection) -> None:
         """There is one less."""
@@ -238,7 +236,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It stands."""
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
-        self._client.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """For whoever has asked; nobody: then it is of no use any more."""
@@ -533,6 +530,10 @@ class Unpacker:
 
     def feed(self, packed: bytes) -> Iterable[bytes]:
         """What is in it, in pieces that are not too large, however much it is."""
+        for k in range(0, len(packed), SLICE):
+            yield from self._feed(packed[k : k + SLICE])
+
+    def _feed(self, packed: bytes) -> Iterable[bytes]:
         try:
             while packed:
                 if self._unpack.eof:

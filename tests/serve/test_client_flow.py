@@ -1,0 +1,420 @@
+"""The flow to and from a provider: slow sides, uploads, ends that come early or late; and answers that never cross."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.serve.scripted import OK, Run, Talk, forever, pair, run, until
+
+from knapcache.errors import UpstreamFailed
+from knapcache.serve.request import client as under_test
+from knapcache.serve.request.client import HIGH
+
+__all__ = ["run"]
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
+class Trouble(Exception):  # noqa: N818 - of the one who sends
+    """An upload that cannot go on."""
+
+
+# Slow sides.
+
+
+@pytest.mark.parametrize("framed", ["length", "chunked", "to the end"])
+def test_a_slow_reader_makes_the_sender_wait(run: Run, framed: str) -> None:
+    size, piece = 50 << 20, random.Random(1).randbytes(1 << 16)
+    sent = 0
+
+    async def play(talk: Talk) -> None:
+        nonlocal sent
+        await talk.asked()
+        said = {"length": b"content-length: %d\r\n" % size, "chunked": b"transfer-encoding: chunked\r\n"}
+        await talk.say(HEAD + said.get(framed, b"") + b"\r\n")
+        while sent < size:
+            await talk.say(b"%x\r\n%b\r\n" % (len(piece), piece) if framed == "chunked" else piece)
+            sent += len(piece)
+        if framed == "chunked":
+            await talk.say(b"0\r\n\r\n")
+        if framed != "to the end":
+            await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            response = await both.ask()
+            read = most = 0
+            async for got in response.pieces():
+                if read < 8 << 20:  # slow at first
+                    await asyncio.sleep(0.01)
+                read += len(got)
+                most = max(most, len(got), response._held)
+                assert sent - read < 32 << 20  # what the sockets hold is much, but not all
+            assert read == size
+            assert most < HIGH + (1 << 20)
+            await until(lambda: len(both.client) == (framed != "to the end"))
+
+    run(scenario())
+
+
+def test_a_slow_server_makes_the_upload_wait(run: Run) -> None:
+    size, given, took = 50 << 20, 0, 0
+
+    async def upload() -> AsyncIterator[bytes]:
+        nonlocal given
+        while given < size:
+            given += 1 << 16
+            yield bytes(1 << 16)
+
+    async def play(talk: Talk) -> None:
+        nonlocal took
+        tail = b""
+        while not tail.endswith(b"\r\n0\r\n\r\n"):
+            got = await talk.reader.read(1 << 16)
+            if took < 8 << 20:
+                await asyncio.sleep(0.002)
+            took += len(got)
+            tail = (tail + got)[-10:]
+            assert given - took < 32 << 20
+        await talk.say(OK)
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            assert await both.get(method="POST", content=upload()) == (200, b"hi")
+            assert given == size
+            assert len(both.client) == 1
+
+    run(scenario())
+
+
+# Uploads.
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        yield bytes(1 << 16)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("content", ["pieces", "bytes"])
+def test_an_answer_before_the_upload_is_over_ends_the_connection(run: Run, content: str) -> None:
+    async def play(talk: Talk) -> None:
+        await talk.reader.read(100)
+        await talk.say(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!")
+        await asyncio.sleep(0.1)  # reads no more
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            for count in (1, 2):
+                body = endless() if content == "pieces" else bytes(30 << 20)
+                assert await both.get(method="POST", content=body) == (413, b"no!")
+                await until(lambda: not len(both.client), 0.2)
+                assert both.server.taken == count
+            others = asyncio.all_tasks() - {asyncio.current_task()} - both.server.open
+            await until(lambda: all(task.done() for task in others if "_send" in repr(task)))
+
+    run(scenario())
+
+
+def test_both_at_once(run: Run) -> None:
+    """An answer that begins while its request is being sent, and ends after it."""
+    halfway = asyncio.Event()
+
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"one"
+        await halfway.wait()
+        yield b"two"
+
+    async def play(talk: Talk) -> None:
+        while True:
+            await talk.reader.readuntil(b"one\r\n")
+            await talk.say(HEAD + b"content-length: 8\r\n\r\n", b"1st ")
+            await talk.reader.readuntil(b"0\r\n\r\n")
+            await talk.say(b"2nd!")
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            for _ in range(3):
+                halfway.clear()
+                response = await both.ask(method="POST", content=upload())
+                halfway.set()
+                assert await response.read() == b"1st 2nd!"
+                assert len(both.client) == both.server.taken == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("after", ["nothing", "head", "some"])
+def test_an_upload_that_fails(run: Run, after: str) -> None:
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"one"
+        await asyncio.sleep(0.02)
+        raise Trouble
+
+    async def play(talk: Talk) -> None:
+        await talk.reader.read(100)
+        if after != "nothing":
+            await talk.say(CHUNKED, b"2\r\nhi\r\n" if after == "some" else b"")
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            with pytest.raises(Trouble):
+                await both.get(method="POST", content=upload())
+            await until(lambda: not len(both.client), 0.2)
+            await until(lambda: not both.server.open)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("said", [2, 5, 7])
+def test_an_upload_of_another_length_than_was_said(run: Run, said: int) -> None:
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"two"
+        yield b"two"
+
+    async def play(talk: Talk) -> None:
+        await talk.reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await talk.say(OK)  # does not care; but the next request would begin in the middle of this one
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            with pytest.raises(ValueError, match="as long as"):
+                await both.get(method="POST", content=upload(), headers=[("content-length", str(said))])
+            await until(lambda: not len(both.client), 0.2)
+
+    run(scenario())
+
+
+def test_an_upload_that_nobody_reads(run: Run) -> None:
+    async def scenario() -> None:
+        async def play(talk: Talk) -> None:
+            await asyncio.sleep(1)
+
+        async with pair(play, timeout=0.1) as both:
+            with pytest.raises(UpstreamFailed, match="in time"):
+                await both.get(method="POST", content=endless())
+            await until(lambda: not len(both.client), 0.2)
+            await asyncio.sleep(0.01)
+            assert not [task for task in asyncio.all_tasks() if "_send" in repr(task.get_coro())]
+
+    run(scenario())
+
+
+# Ends.
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
+def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes) -> None:
+    async def play(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(said)
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            task = asyncio.create_task(both.get())
+            await asyncio.sleep(0.03)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: not len(both.client), 1.0)
+            await until(lambda: not both.server.open)
+
+    run(scenario())
+
+
+def test_called_away_at_any_moment(run: Run) -> None:
+    async def scenario() -> None:
+        async with pair(forever(HEAD, b"content-length: 4\r\n\r\n", b"ab", b"cd")) as both:
+            for moment in range(60):
+                task = asyncio.create_task(both.get())
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() or task.result() == (200, b"abcd")
+                assert await both.get() == (200, b"abcd")
+            await until(lambda: len(both.client) <= 2, 1.0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("comes", ["in time", "late", "never", "with more"])
+def test_an_end_that_is_still_on_its_way(run: Run, comes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "LINGER", 0.1)
+
+    async def play(talk: Talk) -> None:
+        while (await talk.asked()).target == "/":
+            await talk.say(CHUNKED + b"6\r\n[DONE]\r\n")
+            await asyncio.sleep(0.25 if comes == "late" else 0.03)
+            if comes != "never":
+                await talk.say(b"0\r\n\r\n" + (b"x" if comes == "with more" else b""))
+        await talk.say(OK)
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            response = await both.ask()
+            async for piece in response.pieces():
+                assert piece == b"[DONE]"
+                break
+            await response.close()
+            await response.close()
+            assert len(both.client) == 1  # for now
+            assert not both.client._idle
+            await asyncio.sleep(0.18)
+            assert len(both.client) == (comes == "in time")
+            assert await both.get("/other") == (200, b"hi")
+            assert both.server.taken == (1 if comes == "in time" else 2)
+            await asyncio.sleep(0.1)  # what was set to end the first exchange leaves the second one alone
+            assert len(both.client) == 1
+
+    run(scenario())
+
+
+def test_an_end_that_lies_behind_too_much_is_not_waited_for(run: Run) -> None:
+    async def play(talk: Talk) -> None:
+        await talk.asked()
+        await talk.say(HEAD + b"content-length: 90000000\r\n\r\n", *[bytes(1 << 18)] * 20)
+        await talk.gone()
+
+    async def scenario() -> None:
+        async with pair(play) as both:
+            response = await both.ask()
+            await until(lambda: response._paused)
+            await response.close()
+            await until(lambda: not len(both.client), 0.1)
+
+    run(scenario())
+
+
+# Answers never cross.
+
+
+async def mixed(talk: Talk) -> None:
+    """Answers in all ways, some too late, some not at all; each says who was asked for."""
+    chance = random.Random(id(talk))
+    while True:
+        asked = await talk.asked()
+        name = asked.target[1:].encode()
+        body = (b"<%b>" % name) * chance.choice([1, 3, 5000])
+        await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01]))
+        fate = chance.random()
+        if fate < 0.35:
+            whole = HEAD + b"x-name: %b\r\ncontent-length: %d\r\n\r\n" % (name, len(body)) + body
+        elif fate < 0.9:
+            cuts = [body[k : k + 7000] for k in range(0, len(body), 7000)]
+            chunks = b"".join(b"%x\r\n%b\r\n" % (len(cut), cut) for cut in cuts)
+            whole = HEAD + b"x-name: %b\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % (name, chunks)
+        else:
+            whole = HEAD + b"x-name: %b\r\nconnection: close\r\n\r\n" % name + body
+        place = chance.randrange(len(whole))
+        if chance.random() < 0.15:
+            if fate < 0.9:  # else it would be whole
+                await talk.say(whole[:place])
+            if chance.random() < 0.5:
+                talk.reset()
+            return
+        if fate < 0.9 and chance.random() < 0.05:
+            whole += b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong"
+        await talk.say(whole[:place])
+        await asyncio.sleep(chance.choice([0, 0, 0.001, 0.03]))
+        await talk.say(whole[place:])
+        if fate >= 0.9:
+            return
+
+
+async def crowd(run_of: int, width: int, seed: int) -> None:
+    chance, met = random.Random(seed), {"well": 0, "failed": 0, "away": 0, "early": 0}
+
+    async def one(both: object, k: int) -> None:
+        name = f"{seed}-{k}"
+        content = chance.choice([None, b"x" * chance.choice([1, 100_000])])
+        response = None
+        try:
+            async with asyncio.timeout(chance.choice([5, 5, 5, 0.002, 0.01])):
+                response = await both.ask(f"/{name}", "GET" if content is None else "POST", content)  # type: ignore[attr-defined]
+                assert response.headers["x-name"] == name
+                if chance.random() < 0.2:
+                    async for piece in response.pieces():
+                        assert (f"<{name}>".encode() * 5000).startswith(piece)
+                        met["early"] += 1
+                        break
+                else:
+                    body = await response.read()
+                    assert body == f"<{name}>".encode() * (len(body) // (len(name) + 2))
+                    met["well"] += 1
+        except UpstreamFailed:
+            met["failed"] += 1
+        except TimeoutError:
+            met["away"] += 1
+        finally:
+            if response is not None:
+                await response.close()
+
+    async with pair(mixed, timeout=0.2) as both:
+        left = iter(range(run_of))
+
+        async def worker() -> None:
+            for k in left:
+                await one(both, k)
+
+        await asyncio.gather(*(worker() for _ in range(width)))
+        assert all(met.values()), met
+        assert met["well"] > run_of / 4
+        await until(lambda: len(both.client) == sum(map(len, both.client._idle.values())), 2.0)  # none is left in use
+        assert all(c.response is None for several in both.client._idle.values() for c in several)
+
+
+def test_answers_never_cross(run: Run) -> None:
+    run(crowd(800, 60, 1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_answers_never_cross_for_long(run: Run, seed: int) -> None:
+    run(crowd(5000, 200, seed))
+
+
+def test_what_many_exchanges_leave_behind(run: Run) -> None:
+    async def scenario() -> None:
+        async with pair(forever(OK)) as both:
+            for _ in range(300):
+                await both.get()
+            tracemalloc.start()
+            try:
+                before = tracemalloc.get_traced_memory()[0]
+                for _ in range(600):
+                    await both.get()
+                assert tracemalloc.get_traced_memory()[0] - before < 30_000
+            finally:
+                tracemalloc.stop()
+            assert len(both.client) == both.server.taken == 1
+
+    run(scenario())
+
+
+def test_a_server_that_speaks_first(run: Run) -> None:
+    async def play(talk: Talk) -> None:
+        await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong")
+        await talk.gone()
+
+    async def scenario() -> None:
+        for _ in range(20):
+            async with pair(play) as both:
+                try:  # what comes before its request cannot always be told from an answer to it
+                    assert await both.get() == (200, b"wrong")
+                except UpstreamFailed as failed:
+                    assert failed.status == 502
+
+    run(scenario())
