@@ -342,7 +342,9 @@ def test_addresses() -> None:
 def test_the_other_internet(run: Run) -> None:
     async def play(talk: Talk) -> None:
         asked = await talk.asked()
-        await talk.say(HEAD + b"content-length: %d\r\n\r\n" % len(asked.headers["host"]), asked.headers["host"].encode())
+        await talk.say(
+            HEAD + b"content-length: %d\r\n\r\n" % len(asked.headers["host"]), asked.headers["host"].encode()
+        )
 
     async def scenario() -> None:
         try:

@@ -377,7 +377,9 @@ class Response:
             raise BadAnswer("no status that there is")
         self.headers = headers = {name.lower(): value for name, value in self.pairs}
         if "content-encoding" in headers and not self._raw and not self._headless:
-            packed = ", ".join(value for name, value in self.pairs if name.lower() == "content-encoding").strip().lower()
+            packed = (
+                ", ".join(value for name, value in self.pairs if name.lower() == "content-encoding").strip().lower()
+            )
             if packed in PACKED:
                 self._unpacker = Unpacker()
             elif packed not in ("", "identity"):

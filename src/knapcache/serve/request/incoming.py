@@ -75,6 +75,7 @@ class Pump:
                 message = await self._said.get()
                 more = message.get("more_body", True)
                 await send(message)
+            self._tasks[1].cancel()  # the end of an answer reads like the end of its caller
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -89,6 +90,8 @@ class Pump:
             pump.cancel()
         await asyncio.wait((pump,))
         listen.cancel()
+        if not pump.cancelled():
+            pump.result()
 
 
 class Incoming:

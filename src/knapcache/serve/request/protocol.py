@@ -28,12 +28,14 @@ class Protocol(HttpToolsProtocol):
 
     _held: bytes | None = None
     """What has come of the body of a request that is held."""
+    _headers = 0
+    """How many headers it has: those that come after its body are not among them."""
 
     def on_headers_complete(self) -> None:
         """Hold it, or let it go its way."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self.url in PATHS and self.parser.get_method() == b"POST" and not self.expect_100_continue:
-            self._held = b""
+            self._held, self._headers = b"", len(self.headers)
         else:
             super().on_headers_complete()
 
@@ -53,6 +55,7 @@ class Protocol(HttpToolsProtocol):
             super().on_message_complete()
         elif self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
             self._held = None
+            del self.headers[self._headers :]
             if not self._answered(held):
                 self.cycle = Cycle(self, held)
                 self._start_asgi_task(self.cycle, self.app)
@@ -93,7 +96,6 @@ class Cycle(RequestResponseCycle):
         self.transport, self.flow, self.logger = protocol.transport, protocol.flow, protocol.logger
         self.default_headers = protocol.server_state.default_headers
         self.on_response = protocol.on_response_complete
-        self.message_event = self  # type: ignore[assignment]  # of an event uvicorn uses `set` alone
         self.keep_alive = True
         self.more_body = self.disconnected = self.response_started = self.response_complete = False
         self.chunked_encoding: bool | None = None
@@ -102,8 +104,14 @@ class Cycle(RequestResponseCycle):
         self._head = b""
         self._gone: asyncio.Future[None] | None = None
 
+    @property
+    def message_event(self) -> Any:
+        """Of an event uvicorn uses `set` alone. No field: an object that holds itself waits for the collector."""
+        return self
+
     def set(self) -> None:
         """The caller has gone, or the answer is complete."""
+        self._extensions.clear()  # each holds the other
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
@@ -137,12 +145,14 @@ class Cycle(RequestResponseCycle):
 
     def _said(self, status: int, headers: RawPairs) -> bytes:
         lines = [STATUS_LINE[status]]
-        for name, value in (*self.default_headers, *headers):
-            lines.append(b"%b: %b\r\n" % (name, value))
+        for spelled, value in (*self.default_headers, *headers):
+            name = spelled.lower()
             if name == b"content-length":
                 self.chunked_encoding, self.expected_content_length = False, int(value)
             elif name == b"connection" and value.lower() == b"close":
                 self.keep_alive = False
+                continue  # said below
+            lines.append(b"%b: %b\r\n" % (name, value))
         if self.chunked_encoding is None:
             self.chunked_encoding = status not in (204, 304)
             if self.chunked_encoding:
@@ -158,12 +168,18 @@ class Cycle(RequestResponseCycle):
     def _flush(self) -> None:
         """The head alone: its body is not here yet."""
         head, self._head = self._head, b""
-        if head and not self.disconnected:
+        if head and not self._left():
             self.transport.write(head)
+
+    def _left(self) -> bool:
+        """Whether the caller has gone. Only the last of several requests that came at once is told by the server."""
+        if not self.disconnected and self.transport.is_closing():
+            self.disconnected = True
+        return self.disconnected
 
     def say(self, body: bytes, more: bool = True) -> None:
         """A piece of the body."""
-        if self.disconnected:
+        if self._left():
             return
         if not self.response_started or self.response_complete:
             raise RuntimeError("the answer has not begun, or is over")
@@ -180,7 +196,6 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head + framed)
         if not more:
             self.response_complete = True
-            self._extensions.clear()  # each holds the other
             self.set()
             if not self.keep_alive:
                 self.transport.close()
