@@ -1,5 +1,4 @@
-"""A server on loopback that says what it is told, byte by byte; a judge that has read HTTP without us (h11); and the two
-event loops that the proxy may run on."""
+"""A server that says what it is told, byte by byte; a judge of HTTP (h11); both event loops that the proxy runs on."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ HIGH = 1 << 20
 MOST = 256 << 20
 """Bytes of an answer that is not a stream: more is no answer of a language model."""
 MOST_HEAD = 256 << 10
-"""Bytes that may come with nothing of a body among them. Counted as they come: a header that never ends is never told."""
+"""Bytes that may come with nothing of a body among them. Counted as they come: a header without end is never told."""
 PACKED = ("gzip", "x-gzip", "deflate")
 UNPACKED = 1 << 18
 """Bytes that are unpacked at once."""

@@ -105,7 +105,7 @@ class Cycle(RequestResponseCycle):
         self._gone: asyncio.Future[None] | None = None
 
     @property
-    def message_event(self) -> Any:
+    def message_event(self) -> Any:  # type: ignore[override]
         """Of an event uvicorn uses `set` alone. No field: an object that holds itself waits for the collector."""
         return self
 
