@@ -15,9 +15,17 @@ import pytest
 from tests.serve.scripted import OK, Pair, Run, Talk, forever, once, pair, run, until
 
 from knapcache.errors import UpstreamFailed
+from knapcache.serve.request import client as under_test
 from knapcache.serve.request.client import MOST_HEAD, Client, trust
 
 __all__ = ["run"]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends its connection does so by itself, not because nobody reads on."""
+    monkeypatch.setattr(under_test, "LINGER", 60.0)
+
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -28,7 +36,7 @@ async def failing(both: Pair, status: int, *, before: bool, **more: object) -> s
         await both.get(**more)  # type: ignore[arg-type]
     assert (told.value.status, told.value.before) == (status, before)
     assert both.server._host not in str(told.value)
-    await until(lambda: not len(both.client), 0.2)
+    await until(lambda: not len(both.client))
     return str(told.value)
 
 

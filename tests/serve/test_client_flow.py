@@ -15,6 +15,13 @@ from knapcache.serve.request.client import HIGH
 
 __all__ = ["run"]
 
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends its connection does so by itself, not because nobody reads on."""
+    monkeypatch.setattr(under_test, "LINGER", 60.0)
+
+
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
@@ -114,7 +121,7 @@ def test_an_answer_before_the_upload_is_over_ends_the_connection(run: Run, conte
             for count in (1, 2):
                 body = endless() if content == "pieces" else bytes(30 << 20)
                 assert await both.get(method="POST", content=body) == (413, b"no!")
-                await until(lambda: not len(both.client), 0.2)
+                await until(lambda: not len(both.client))
                 assert both.server.taken == count
             others = asyncio.all_tasks() - {asyncio.current_task()} - both.server.open
             await until(lambda: all(task.done() for task in others if "_send" in repr(task)))
@@ -167,7 +174,7 @@ def test_an_upload_that_fails(run: Run, after: str) -> None:
         async with pair(play) as both:
             with pytest.raises(Trouble):
                 await both.get(method="POST", content=upload())
-            await until(lambda: not len(both.client), 0.2)
+            await until(lambda: not len(both.client))
             await until(lambda: not both.server.open)
 
     run(scenario())
@@ -189,7 +196,7 @@ def test_an_upload_of_another_length_than_was_said(run: Run, said: int) -> None:
         async with pair(play) as both:
             with pytest.raises(ValueError, match="as long as"):
                 await both.get(method="POST", content=upload(), headers=[("content-length", str(said))])
-            await until(lambda: not len(both.client), 0.2)
+            await until(lambda: not len(both.client))
 
     run(scenario())
 
@@ -202,7 +209,7 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
         async with pair(play, timeout=0.1) as both:
             with pytest.raises(UpstreamFailed, match="in time"):
                 await both.get(method="POST", content=endless())
-            await until(lambda: not len(both.client), 0.2)
+            await until(lambda: not len(both.client))
             await asyncio.sleep(0.01)
             assert not [task for task in asyncio.all_tasks() if "_send" in repr(task.get_coro())]
 
@@ -213,7 +220,9 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
-def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes) -> None:
+def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "LINGER", 0.05)
+
     async def play(talk: Talk) -> None:
         await talk.asked()
         await talk.say(said)
@@ -226,13 +235,15 @@ def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await until(lambda: not len(both.client), 1.0)
+            await until(lambda: not len(both.client))
             await until(lambda: not both.server.open)
 
     run(scenario())
 
 
-def test_called_away_at_any_moment(run: Run) -> None:
+def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "LINGER", 0.05)
+
     async def scenario() -> None:
         async with pair(forever(HEAD, b"content-length: 4\r\n\r\n", b"ab", b"cd")) as both:
             for moment in range(60):
@@ -243,7 +254,7 @@ def test_called_away_at_any_moment(run: Run) -> None:
                 await asyncio.wait([task])
                 assert task.cancelled() or task.result() == (200, b"abcd")
                 assert await both.get() == (200, b"abcd")
-            await until(lambda: len(both.client) <= 2, 1.0)
+            await until(lambda: len(both.client) <= 2)
 
     run(scenario())
 
@@ -292,6 +303,6 @@ def test_an_end_that_lies_behind_too_much_is_not_waited_for(run: Run) -> None:
             response = await both.ask()
             await until(lambda: response._paused)
             await response.close()
-            await until(lambda: not len(both.client), 0.1)
+            await until(lambda: not len(both.client))
 
     run(scenario())
