@@ -55,7 +55,9 @@ class Protocol(HttpToolsProtocol):
             self._held = None
             if not self._answered(held):
                 self.cycle = Cycle(self, held)
-                self._start_asgi_task(self.cycle, self.app)
+                task = self.loop.create_task(self.cycle.run_asgi(self.app))
+                task.add_done_callback(self.tasks.discard)
+                self.tasks.add(task)
         else:
             self._let_go()
             super().on_message_complete()
