@@ -58,7 +58,9 @@ class Protocol(HttpToolsProtocol):
             del self.headers[self._headers :]
             if not self._answered(held):
                 self.cycle = Cycle(self, held)
-                self._start_asgi_task(self.cycle, self.app)
+                task = self.loop.create_task(self.cycle.run_asgi(self.app))
+                task.add_done_callback(self.tasks.discard)
+                self.tasks.add(task)
         else:
             self._let_go()
             super().on_message_complete()
