@@ -91,7 +91,8 @@ def test_one_after_the_other(run: Run) -> None:
     run(scenario())
 
 
-def test_headers_after_the_body_are_none(run: Run) -> None:
+@pytest.mark.parametrize("more", ["", "connection: close\r\n"])
+def test_headers_after_the_body_are_none(run: Run, more: str) -> None:
     seen: list[Any] = []
 
     async def tell(asked: Incoming) -> None:
@@ -102,9 +103,11 @@ def test_headers_after_the_body_are_none(run: Run) -> None:
     async def scenario() -> None:
         async with serving(tell) as (_, connect):
             wire = await connect()
-            wire.writer.write(WAYS["chunks"].replace(b"x: y", b"authorization: Bearer other\r\nhost: evil"))
+            sent = WAYS["chunks"].replace(b"x: y", b"authorization: Bearer other\r\nhost: evil")
+            wire.writer.write(sent.replace(b"host: x\r\n", b"host: x\r\n" + more.encode()))
             assert (await wire.answer() or (0, [], b""))[0] == 200
-            assert seen == [{"host": "x", "transfer-encoding": "chunked"}]
+            assert seen[0].keys() - {"connection"} == {"host", "transfer-encoding"}
+            assert seen[0]["host"] == "x"
 
     run(scenario())
 

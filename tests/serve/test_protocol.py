@@ -140,6 +140,20 @@ def test_long_requests_and_old_clients(proxy: Running) -> None:
     assert waiting.answer()[1]["x-knapcache"] == "hit"
 
 
+@pytest.mark.parametrize("way", [{}, {"version": "1.0"}, {"head": "Connection: close"}])
+def test_a_stream_that_was_told_to_its_end_is_written_down_so(proxy: Running, way: dict[str, str]) -> None:
+    seen: list[Event] = []
+    proxy.proxy.journal.listen(seen.extend)
+    wire, told = Wire(proxy), b""
+    wire.socket.sendall(request("hello", stream=True, **way))
+    while b"data: [DONE]" not in told:
+        told += wire.socket.recv(65536)
+    end = time.monotonic() + 10
+    while not seen and time.monotonic() < end:
+        time.sleep(0.02)
+    assert [(event.how, event.status) for event in seen] == [("miss", 200)]
+
+
 def test_what_was_purged_is_not_given(proxy: Running, upstream: FakeUpstream) -> None:
     wire = warm(proxy, "hello")
     proxy.proxy.cache.purge()

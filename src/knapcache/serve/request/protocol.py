@@ -78,6 +78,7 @@ class Protocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """On to ASGI, with what has come so far."""
         held, self._held = self._held, None
+        del self.headers[self._headers :]
         super().on_headers_complete()
         if held:
             super().on_body(held)
