@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import h11
 import pytest
 
-from knapcache.serve.request.client import Client, Response, lines
+from knapcache.serve.client import Client, Response, lines
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.serve.scripted import OK, Pair, Run, Talk, forever, judged, once, pair, run, until
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.request import client as under_test
-from knapcache.serve.request.client import Client, lines, split
+from knapcache.serve.client import client as pool
+from knapcache.serve.client import connection
+from knapcache.serve.client.client import Client, lines, split
 
 __all__ = ["run"]
 
@@ -23,7 +24,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(under_test, "LINGER", 60.0)
+    monkeypatch.setattr(connection, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -262,7 +263,7 @@ def test_a_connection_that_the_server_ends_while_it_waits_is_not_used(run: Run, 
 
 
 def test_connections_that_wait_for_too_long_are_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "KEEP", 0.15)
+    monkeypatch.setattr(pool, "KEEP", 0.15)
 
     async def scenario() -> None:
         async with pair(forever(OK)) as both:

@@ -14,7 +14,7 @@ from tests.serve.telling import serving
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.request.client import Client
+from knapcache.serve.client import Client
 from knapcache.serve.request.incoming import Incoming
 
 __all__ = ["run"]

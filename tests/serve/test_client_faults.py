@@ -15,8 +15,9 @@ import pytest
 from tests.serve.scripted import OK, Pair, Run, Talk, forever, once, pair, run, until
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.request import client as under_test
-from knapcache.serve.request.client import MOST_HEAD, Client, trust
+from knapcache.serve.client import connection
+from knapcache.serve.client.client import Client, trust
+from knapcache.serve.client.connection import MOST_HEAD
 
 __all__ = ["run"]
 
@@ -24,7 +25,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(under_test, "LINGER", 60.0)
+    monkeypatch.setattr(connection, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

@@ -10,8 +10,8 @@ import pytest
 from tests.serve.scripted import OK, Run, Talk, forever, pair, run, until
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.request import client as under_test
-from knapcache.serve.request.client import HIGH
+from knapcache.serve.client import connection
+from knapcache.serve.client.connection import HIGH
 
 __all__ = ["run"]
 
@@ -19,7 +19,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(under_test, "LINGER", 60.0)
+    monkeypatch.setattr(connection, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -221,7 +221,7 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
 def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "LINGER", 0.05)
+    monkeypatch.setattr(connection, "LINGER", 0.05)
 
     async def play(talk: Talk) -> None:
         await talk.asked()
@@ -242,7 +242,7 @@ def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatc
 
 
 def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "LINGER", 0.05)
+    monkeypatch.setattr(connection, "LINGER", 0.05)
 
     async def scenario() -> None:
         async with pair(forever(HEAD, b"content-length: 4\r\n\r\n", b"ab", b"cd")) as both:
@@ -261,7 +261,7 @@ def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("comes", ["in time", "late", "never", "with more"])
 def test_an_end_that_is_still_on_its_way(run: Run, comes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "LINGER", 0.1)
+    monkeypatch.setattr(connection, "LINGER", 0.1)
 
     async def play(talk: Talk) -> None:
         while (await talk.asked()).target == "/":

@@ -10,8 +10,8 @@ import pytest
 from tests.serve.scripted import Run, forever, once, pair, run, until
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.request import client as under_test
-from knapcache.serve.request.client import UNPACKED, Response, Unpacker
+from knapcache.serve.client import Response, connection
+from knapcache.serve.client.unpacking import UNPACKED, Unpacker
 
 __all__ = ["run"]
 
@@ -84,7 +84,7 @@ def test_nothing_packed_is_nothing(run: Run) -> None:
 
 
 def test_more_than_there_may_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "MOST", 4 << 20)
+    monkeypatch.setattr(connection, "MOST", 4 << 20)
     bomb = gzip.compress(bytes(64 << 20), 9)
     assert len(bomb) < 100_000
 

@@ -11,7 +11,7 @@ import pytest
 from tests.serve.scripted import Run, run, until
 from tests.serve.telling import request, serving, telling
 
-from knapcache.serve.request.incoming import Incoming, Pump, Voice
+from knapcache.serve.request.incoming import MOST_UNREAD, Incoming, Pump, Voice
 from knapcache.serve.request.protocol import Cycle
 from knapcache.serve.request.shortcut import LONGEST
 
@@ -36,6 +36,33 @@ def test_a_slow_caller_is_told_all(run: Run, way: str) -> None:
             answer = await wire.answer()
             assert answer is not None
             assert answer[2] == b"question" + b"".join(pieces)
+            assert app.errors == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("way", ["cycle", "old"])
+def test_a_caller_who_never_reads_is_taken_to_be_gone(run: Run, way: str) -> None:
+    """What is held for one who reads nothing is bounded, and whoever fetches for it is not held up."""
+    said = 0
+
+    async def tell(asked: Incoming) -> None:
+        nonlocal said
+        await asked.body(100, 100)
+        voice = asked.begin(200, [])
+        while not voice.disconnected and said < 4 * MOST_UNREAD:
+            voice.say(bytes(1 << 20))
+            said += 1 << 20
+            await asyncio.sleep(0)
+        await asked.said()
+
+    async def scenario() -> None:
+        async with serving(tell) as (app, connect):
+            wire = await connect()
+            wire.writer.write(WAYS[way])
+            await until(lambda: bool(app.cycles) and said > MOST_UNREAD)
+            await asyncio.sleep(0.3)
+            assert said < 2 * MOST_UNREAD
             assert app.errors == []
 
     run(scenario())

@@ -19,9 +19,9 @@ import pydantic
 import pytest
 
 from knapcache.errors import InvalidInput
+from knapcache.serve.client import BrokenOff
 from knapcache.serve.record import logs
 from knapcache.serve.record.logs import Handler, Redactor, set_up
-from knapcache.serve.request.client import BrokenOff
 
 from .happenings import event
 

@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed
 
 if TYPE_CHECKING:
-    from knapcache.serve.request.client import Client
+    from knapcache.serve.client import Client
 
 SKEW = 1.0
 DRIFT = 25
@@ -193,7 +193,7 @@ class Tally:
 async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callable[[Tally], None]) -> None:
     """Send it all. `told` hears of every answer; the tally stays good if this is cancelled."""
     try:
-        from knapcache.serve.request.client import Client
+        from knapcache.serve.client import Client
     except ImportError:
         raise MissingExtra("the demonstration asks as the proxy does: pip install 'knapcache[serve]'") from None
     gate = asyncio.Semaphore(load.clients)
@@ -220,7 +220,7 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
 
 async def ask(client: Client, load: Load, asked: Asked, tally: Tally) -> None:
     """One request, into the tally. InvalidInput where further ones are no use."""
-    from knapcache.serve.request.client import lines
+    from knapcache.serve.client import lines
 
     body = {
         "model": asked.model,

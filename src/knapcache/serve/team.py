@@ -22,8 +22,8 @@ import orjson
 import uvicorn
 
 from knapcache.errors import UpstreamFailed
+from knapcache.serve.client import Client, lines
 from knapcache.serve.record.events import ROOM, Event
-from knapcache.serve.request.client import Client, lines
 from knapcache.serve.request.incoming import Incoming, Receive, Refused, Scope, Send
 from knapcache.serve.request.upstream import HOP_BY_HOP
 

@@ -29,8 +29,8 @@ from knapcache.exchange.answering import Answering, Told, miss_said
 from knapcache.exchange.exchange import Exchange, Given, body_of, given, hashed, is_stale, opened, passing
 from knapcache.exchange.relay import Heard, Opened, Relay
 from knapcache.model import Endpoint
+from knapcache.serve.client import Pairs, Response, lines
 from knapcache.serve.record.events import Event
-from knapcache.serve.request.client import Pairs, Response, lines
 from knapcache.serve.request.door import Door, Head
 from knapcache.serve.request.incoming import Incoming, RawPairs, Refused, Voice
 from knapcache.serve.request.shortcut import Known, Shortcut, raw_headers

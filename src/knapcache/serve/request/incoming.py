@@ -22,6 +22,7 @@ RawPairs = list[tuple[bytes, bytes]]
 VOICE = "knapcache.voice"
 """Where a server that has one puts the voice of a request, among the extensions of ASGI."""
 NONE: dict[str, Any] = {}
+MOST_UNREAD = 32 << 20
 GROUP = 16384
 """Bytes of a kept stream that are sent at once. Where events begin and end a client reads off the stream."""
 
@@ -39,7 +40,8 @@ class Left(Exception):  # noqa: N818 - never leaves the package
 
 
 class Voice(Protocol):
-    """Says an answer bit by bit, and never waits: what a slow caller has not read yet is held for it."""
+    """Says an answer bit by bit, and never waits: what a slow caller has not read yet is held for it, MOST_UNREAD bytes
+    of it; who reads nothing for longer than that is taken to be gone."""
 
     disconnected: bool
     """Nobody listens any more."""
@@ -56,6 +58,7 @@ class Pump:
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.disconnected = self._ended = False
+        self._unread = 0
         self._said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
         self._tasks = asyncio.create_task(self._pump(send)), asyncio.create_task(self._listen(receive))
 
@@ -66,6 +69,9 @@ class Pump:
     def say(self, body: bytes, more: bool = True) -> None:
         """A piece of the body."""
         self._ended = not more
+        self._unread += len(body)
+        if self._unread > MOST_UNREAD:
+            self._gone()
         self._said.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _pump(self, send: Send) -> None:
@@ -75,11 +81,15 @@ class Pump:
                 message = await self._said.get()
                 more = message.get("more_body", True)
                 await send(message)
+                self._unread -= len(message.get("body", b""))
             self._tasks[1].cancel()  # the end of an answer reads like the end of its caller
 
     async def _listen(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self._gone()
+
+    def _gone(self) -> None:
         self.disconnected = True
         self._tasks[0].cancel()
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from knapcache.exchange.exchange import OWN, body_of
+from knapcache.serve.client import lines
 from knapcache.serve.record.events import Event
-from knapcache.serve.request.client import lines
 from knapcache.serve.request.door import Door
 from knapcache.serve.request.incoming import Incoming, Refused
 from knapcache.serve.request.upstream import HOP_BY_HOP, Upstream

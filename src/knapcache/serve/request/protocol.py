@@ -16,7 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from knapcache.model import Endpoint
-from knapcache.serve.request.incoming import VOICE, RawPairs
+from knapcache.serve.request.incoming import MOST_UNREAD, VOICE, RawPairs
 from knapcache.serve.request.shortcut import LONGEST
 
 PATHS = {f"{root}/{at.value}".encode(): at for root in ("/v1", "") for at in Endpoint}
@@ -176,8 +176,10 @@ class Cycle(RequestResponseCycle):
 
     def _left(self) -> bool:
         """Whether the caller has gone. Only the last of several requests that came at once is told by the server."""
-        if not self.disconnected and self.transport.is_closing():
-            self.disconnected = True
+        if not self.disconnected:
+            if self.transport.get_write_buffer_size() > MOST_UNREAD:
+                self.transport.abort()
+            self.disconnected = self.transport.is_closing()
         return self.disconnected
 
     def say(self, body: bytes, more: bool = True) -> None:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
+from knapcache.serve.client import Client, Pairs, Response, failed
 from knapcache.serve.local import HEADERS
-from knapcache.serve.request.client import Client, Pairs, Response, failed
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings

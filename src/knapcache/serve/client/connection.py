@@ -1,40 +1,30 @@
-"""HTTP/1.1 to one provider: connections that are kept, requests that were made ready, bodies as they come.
+"""One connection to a provider, and one exchange at a time on it.
 
-    ask ──► a connection that waits ──► request written at once ──► head of the answer: Response
-            or a new one                                            │ pieces, as they come or are unpacked
-                    ▲                                               ▼
-                    └──────────── all was read, both sides may go on ── end
-            closed: a time-out, an error, an answer that nobody reads to its end
+    Connection   bytes, and who they are for
+    Response     one exchange: the request on its way out, the answer as llhttp reads it, and whoever waits for it
 
-Written here because of what a call costs. Of the millisecond that a miss may take longer through the proxy, aiohttp's
-client took more than half: a proxy that does nothing but pass a request on adds twice as much with it as with this
-(docs/proxy.md). What it does for everybody (redirects, cookies, proxies, forms, retries) nobody wants here; parsing is
-llhttp's, through httptools, as on the side of the server, and TLS, names and timers are the event loop's.
-
-    Invariant: a connection has one exchange at a time, and goes back only when its answer was whole, its request was
-    sent, and nothing came after them. What comes on a connection that waits ends it.
+A body ends by its length, by its last chunk, or with the connection. Which of them, and whether the connection may be
+used again, is known when the parser says so; until then the exchange owns it. Whoever waits is woken by a future, and
+waits no longer than the client's time-out between two pieces.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import re
-import ssl
-import zlib
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import httptools
 
 from knapcache.errors import UpstreamFailed
+from knapcache.serve.client.trouble import BadAnswer, BrokenOff, bare, failed
+from knapcache.serve.client.unpacking import Unpacker
+
+if TYPE_CHECKING:
+    from knapcache.serve.client.client import Client, Origin
 
 Pairs = list[tuple[str, str]]
 
-KEEP = 60.0
-"""Seconds that a connection waits for its next request; most providers close theirs later than that."""
 LINGER = 0.25
 """Seconds that the end of an answer has to come when nobody reads on: a new connection costs more."""
 HIGH = 1 << 20
@@ -44,182 +34,8 @@ MOST = 256 << 20
 MOST_HEAD = 256 << 10
 """Bytes that may come with nothing of a body among them. Counted as they come: a header without end is never told."""
 PACKED = ("gzip", "x-gzip", "deflate")
-UNPACKED = 1 << 18
-"""Bytes that are unpacked at once."""
-SLICE = 1 << 15
-"""Packed bytes at once: what is left of them is copied with every end, and some bodies have many."""
 PRESSED = 1 << 16
 """Bytes of a request that are joined to its head."""
-LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
-UNSAFE = re.compile(r"[\x00-\x20\x7f]")
-
-
-class BrokenOff(OSError):  # noqa: N818
-    """The other side ended the connection in the middle of an exchange."""
-
-
-class BadAnswer(OSError):  # noqa: N818
-    """What came is no HTTP, or packed in a way that was not asked for."""
-
-
-class Origin(NamedTuple):
-    """Whom a connection leads to."""
-
-    host: str
-    port: int
-    tls: bool
-
-
-@functools.lru_cache(64)
-def split(url: str) -> tuple[Origin, str, str]:
-    """Of a base URL: whom it leads to, what the Host header says, and how paths begin."""
-    found = urlsplit(url)
-    tls, host = found.scheme == "https", found.hostname or ""
-    usual = 443 if tls else 80
-    port = found.port or usual
-    named = f"[{host}]" if ":" in host else host
-    return Origin(host, port, tls), named if port == usual else f"{named}:{port}", found.path.rstrip("/")
-
-
-def lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Headers as they are sent. They come from a server that has read them, or from settings that were checked."""
-    said = [f"{name}: {value}\r\n" for name, value in headers]
-    made = "".join(said).encode("latin-1")
-    if len(made.splitlines()) != len(said):
-        raise ValueError("a line break in a header")
-    return made
-
-
-def names(headers: bytes, name: bytes) -> bool:
-    """Whether a header is among lines."""
-    return b"\r\n%b: " % name in headers or headers.startswith(b"%b: " % name)
-
-
-@functools.cache
-def trust() -> ssl.SSLContext:
-    """Whose certificates are believed: those of the system. Reading them takes a while, once."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-class Client:
-    """Connections to one provider. name: what it is called in errors, which name no address.
-
-    socket   a server on this machine that listens on a path; whatever a URL says leads there
-    """
-
-    def __init__(self, name: str, connect_timeout: float, timeout: float, socket: Path | None = None) -> None:
-        self.name, self.timeout = name, timeout
-        self._connect_timeout, self._socket = connect_timeout, socket
-        self._idle: dict[Origin, list[Connection]] = {}
-        self._open: set[Connection] = set()
-        self._sweep: asyncio.TimerHandle | None = None
-        self._closed = False
-
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        path: str,
-        headers: bytes,
-        content: bytes | AsyncIterator[bytes] | None,
-        *,
-        raw: bool = False,
-    ) -> Response:
-        """Send a request, and wait for the head of its answer.
-
-        headers   `lines`, with a host where it is not that of the URL, and without what says how long the body is,
-                  where that is known here
-        raw       the body of the answer is wanted as it is packed, and what may be packed is said by the headers
-        """
-        if UNSAFE.search(path):
-            raise ValueError("a path has no spaces, line breaks or control characters")
-        origin, host, root = split(url)
-        said = [f"{method} {root}{path} HTTP/1.1\r\n".encode("latin-1"), headers]
-        if not names(headers, b"host"):
-            said.append(f"host: {host}\r\n".encode("latin-1"))
-        if not raw:
-            said.append(b"accept-encoding: gzip\r\n")
-        length = None
-        if isinstance(content, bytes):
-            said.append(b"content-length: %d\r\n" % len(content))
-        elif content is not None:
-            found = LENGTH.search(headers)
-            if found is None:
-                said.append(b"transfer-encoding: chunked\r\n")
-            else:
-                length = int(found[1])
-        said.append(b"\r\n")
-        response = None
-        try:
-            response = Response(self, await self._connection(origin), method, raw)
-            await response.begin(b"".join(said), content, length)
-        except OSError as error:  # a TimeoutError is one, too
-            raise failed(self.name, error, before=response is None or not response.heard) from bare(error)
-        finally:
-            if response is not None and not response.status:
-                response.abort()
-        return response
-
-    async def _connection(self, origin: Origin) -> Connection:
-        waiting = self._idle.get(origin)
-        while waiting:
-            connection = waiting.pop()  # the one that was used last: the others may grow old, and be closed
-            if not connection.transport.is_closing():
-                return connection
-        loop = asyncio.get_running_loop()
-        made = functools.partial(Connection, self, origin)
-        async with asyncio.timeout(self._connect_timeout):
-            if self._socket is not None:
-                _, connection = await loop.create_unix_connection(made, str(self._socket))
-            else:
-                tls = trust() if origin.tls else None
-                _, connection = await loop.create_connection(made, origin.host, origin.port, ssl=tls)
-        if self._closed or connection.transport.is_closing():  # of its end nobody will be told again
-            connection.transport.abort()
-            raise BrokenOff("the connection was closed")
-        self._open.add(connection)  # not when it is made: uvloop ends one that nobody waits for, and tells nobody
-        return connection
-
-    # As connections tell.
-
-    def lost(self, connection: Connection) -> None:
-        """There is one less."""
-        self._open.discard(connection)
-        waiting = self._idle.get(connection.origin, [])
-        if connection in waiting:
-            waiting.remove(connection)
-
-    def waits(self, connection: Connection) -> None:
-        """It may be used again."""
-        loop = asyncio.get_running_loop()
-        connection.since = loop.time()
-        self._idle.setdefault(connection.origin, []).append(connection)
-        if self._sweep is None:
-            self._sweep = loop.call_later(KEEP, self._old)
-
-    def _old(self) -> None:
-        """Close those that have waited for too long."""
-        loop, self._sweep = asyncio.get_running_loop(), None
-        waiting = [connection for several in self._idle.values() for connection in several]
-        for connection in waiting:
-            if loop.time() - connection.since >= KEEP:
-                connection.transport.abort()
-        oldest = min((c.since for c in waiting if not c.transport.is_closing()), default=None)
-        if oldest is not None:
-            self._sweep = loop.call_at(oldest + KEEP, self._old)
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def close(self) -> None:
-        """Close all connections; what is under way fails."""
-        self._closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for connection in list(self._open):
-            connection.transport.abort()
 
 
 class Connection(asyncio.Protocol):
@@ -521,46 +337,3 @@ class Response:
                 self.abort()
             else:
                 asyncio.get_running_loop().call_later(LINGER, self.abort)
-
-
-class Unpacker:
-    """gzip, or deflate, or several of them in a row."""
-
-    def __init__(self) -> None:
-        self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out by itself which of the two it is
-        self._begun = False
-
-    def feed(self, packed: bytes) -> Iterable[bytes]:
-        """What is in it, in pieces that are not too large, however much it is."""
-        for k in range(0, len(packed), SLICE):
-            yield from self._feed(packed[k : k + SLICE])
-
-    def _feed(self, packed: bytes) -> Iterable[bytes]:
-        try:
-            while packed:
-                if self._unpack.eof:
-                    self._unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)
-                self._begun = True
-                unpacked = self._unpack.decompress(packed, UNPACKED)
-                if unpacked:
-                    yield unpacked
-                packed = self._unpack.unconsumed_tail or self._unpack.unused_data
-        except zlib.error as error:
-            raise BadAnswer("the body cannot be unpacked") from error
-
-    def end(self) -> None:
-        """That was all."""
-        if self._begun and not self._unpack.eof:
-            raise BadAnswer("the body ends before it is unpacked")
-
-
-def bare(error: OSError) -> OSError:
-    """Without the frames that it was raised in: they hold the response, which holds the error."""
-    return error.with_traceback(None)
-
-
-def failed(name: str, error: Exception, *, before: bool = False) -> UpstreamFailed:
-    """What a caller is told: who, and what kind of trouble; no address, for it may be nobody's business."""
-    if isinstance(error, TimeoutError):
-        return UpstreamFailed(504, f"{name} did not answer in time", before)
-    return UpstreamFailed(502, f"{name} cannot be reached, or broke off: {type(error).__name__}", before)
