@@ -20,15 +20,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from knapcache.serve.client.connection import Connection, Response
 from knapcache.serve.client.trouble import BrokenOff, bare, failed
 
+STAGGER = 0.25
+"""Seconds until another address of a host is tried beside one that does not answer."""
 KEEP = 60.0
 """Seconds that a connection waits for its next request; most providers close theirs later than that."""
 LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
@@ -76,15 +79,51 @@ def trust() -> ssl.SSLContext:
     return context
 
 
+async def first_of(attempts: Sequence[Callable[[], Awaitable[Connection]]]) -> Connection:
+    """The connection that stands first. Another address is tried when one has failed, or beside it after STAGGER: where
+    one of the ways to a host (mostly IPv6) leads nowhere, nobody says so (RFC 8305).
+    """
+    if len(attempts) == 1:
+        return await attempts[0]()
+    trying: set[asyncio.Task[Connection]] = set()
+    error: BaseException | None = None
+    try:
+        for k, attempt in enumerate(attempts):
+            trying.add(asyncio.ensure_future(attempt()))
+            last = k == len(attempts) - 1
+            while trying:
+                done, _ = await asyncio.wait(
+                    trying, timeout=None if last else STAGGER, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    trying.discard(task)
+                    if task.exception() is None:
+                        return task.result()
+                    error = error or task.exception()
+                if not last:
+                    break
+        raise error or OSError("a host without an address")
+    finally:
+        for task in trying:
+            task.cancel()
+            task.add_done_callback(too_late)
+
+
+def too_late(task: asyncio.Task[Connection]) -> None:
+    """Another was first."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().transport.abort()
+
+
 class Client:
     """Connections to one provider. name: what it is called in errors, which name no address.
 
-    socket   a server on this machine that listens on a path; whatever a URL says leads there
+    path   where a server on this machine listens; whatever a URL says leads there
     """
 
-    def __init__(self, name: str, connect_timeout: float, timeout: float, socket: Path | None = None) -> None:
+    def __init__(self, name: str, connect_timeout: float, timeout: float, path: Path | None = None) -> None:
         self.name, self.timeout = name, timeout
-        self._connect_timeout, self._socket = connect_timeout, socket
+        self._connect_timeout, self._path = connect_timeout, path
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -141,19 +180,29 @@ class Client:
             connection = waiting.pop()  # the one that was used last: the others may grow old, and be closed
             if not connection.transport.is_closing():
                 return connection
-        loop = asyncio.get_running_loop()
-        made = functools.partial(Connection, self, origin)
         async with asyncio.timeout(self._connect_timeout):
-            if self._socket is not None:
-                _, connection = await loop.create_unix_connection(made, str(self._socket))
-            else:
-                tls = trust() if origin.tls else None
-                _, connection = await loop.create_connection(made, origin.host, origin.port, ssl=tls)
+            connection = await self._connected(origin)
         if self._closed or connection.transport.is_closing():  # of its end nobody will be told again
             connection.transport.abort()
             raise BrokenOff("the connection was closed")
         self._open.add(connection)  # not when it is made: uvloop ends one that nobody waits for, and tells nobody
         return connection
+
+    async def _connected(self, origin: Origin) -> Connection:
+        """A new connection, to whichever address of a host lets us in first."""
+        loop = asyncio.get_running_loop()
+        made = functools.partial(Connection, self, origin)
+        if self._path is not None:
+            return (await loop.create_unix_connection(made, str(self._path)))[1]
+        host, port, tls = origin
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+        async def to(address: str) -> Connection:
+            secured: Any = {"ssl": trust(), "server_hostname": host} if tls else {}
+            _, connection = await loop.create_connection(made, address, port, **secured)
+            return connection
+
+        return await first_of([functools.partial(to, str(at[0])) for *_, at in found])
 
     # As connections tell.
 

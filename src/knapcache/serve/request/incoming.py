@@ -41,7 +41,8 @@ class Left(Exception):  # noqa: N818 - never leaves the package
 
 class Voice(Protocol):
     """Says an answer bit by bit, and never waits: what a slow caller has not read yet is held for it, MOST_UNREAD bytes
-    of it; who reads nothing for longer than that is taken to be gone."""
+    of it; who reads nothing for longer than that is taken to be gone.
+    """
 
     disconnected: bool
     """Nobody listens any more."""
