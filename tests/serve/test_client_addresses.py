@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.serve.scripted import OK, Run, Scripted, once, run, until
 
-from knapcache.serve.client.client import STAGGER, Client, Origin, first_of
-from knapcache.serve.client.connection import Connection
+from knapcache.serve.client.client import STAGGER, Client, first_of
+from knapcache.serve.client.connection import Connection, Origin
 
 __all__ = ["run"]
 

@@ -24,10 +24,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
-from knapcache.serve.client.connection import Connection, Response
+from knapcache.serve.client.connection import Connection, Origin, Response
 from knapcache.serve.client.trouble import BrokenOff, bare, failed
 
 STAGGER = 0.25
@@ -36,14 +36,6 @@ KEEP = 60.0
 """Seconds that a connection waits for its next request; most providers close theirs later than that."""
 LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
 UNSAFE = re.compile(r"[\x00-\x20\x7f]")
-
-
-class Origin(NamedTuple):
-    """Whom a connection leads to."""
-
-    host: str
-    port: int
-    tls: bool
 
 
 @functools.lru_cache(64)

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 import httptools
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.client.trouble import BadAnswer, BrokenOff, bare, failed
 from knapcache.serve.client.unpacking import Unpacker
-
-if TYPE_CHECKING:
-    from knapcache.serve.client.client import Client, Origin
 
 Pairs = list[tuple[str, str]]
 
@@ -38,13 +35,34 @@ PRESSED = 1 << 16
 """Bytes of a request that are joined to its head."""
 
 
+class Origin(NamedTuple):
+    """Whom a connection leads to."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class Pool(Protocol):
+    """Whose connection it is."""
+
+    name: str
+    timeout: float
+
+    def lost(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def waits(self, connection: Connection) -> None:
+        """It may be used again."""
+
+
 class Connection(asyncio.Protocol):
     """One connection: bytes, and who they are for."""
 
     transport: asyncio.Transport
 
-    def __init__(self, client: Client, origin: Origin) -> None:
-        self._client, self.origin = client, origin
+    def __init__(self, pool: Pool, origin: Origin) -> None:
+        self._pool, self.origin = pool, origin
         self.response: Response | None = None
         self.since = 0.0
         self._writable: asyncio.Future[None] | None = None
@@ -62,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone."""
-        self._client.lost(self)
+        self._pool.lost(self)
         if self.response is not None:
             self.response.broke_off(error)
         self.resume_writing()
@@ -85,14 +103,14 @@ class Connection(asyncio.Protocol):
     def free(self) -> None:
         """Its exchange is over, and all is well."""
         self.response = None
-        self._client.waits(self)
+        self._pool.waits(self)
 
 
 class Response:
     """One exchange; the callbacks are the parser's."""
 
-    def __init__(self, client: Client, connection: Connection, method: str, raw: bool) -> None:
-        self._client, self._connection = client, connection
+    def __init__(self, pool: Pool, connection: Connection, method: str, raw: bool) -> None:
+        self._pool, self._connection = pool, connection
         connection.response = self
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._headless, self._raw = method == "HEAD", raw
@@ -272,7 +290,7 @@ class Response:
         if self._error is None and not self._ended:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(self._client.timeout, self._fail, TimeoutError())
+            timer = loop.call_later(self._pool.timeout, self._fail, TimeoutError())
             try:
                 await self._waiter
             finally:
@@ -293,7 +311,7 @@ class Response:
             pieces.append(piece)
             size += len(piece)
             if size > MOST:
-                raise UpstreamFailed(502, f"{self._client.name} sent more than {MOST} bytes")
+                raise UpstreamFailed(502, f"{self._pool.name} sent more than {MOST} bytes")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -314,7 +332,7 @@ class Response:
             if self._unpacker is not None:
                 self._unpacker.end()
         except OSError as error:
-            raise failed(self._client.name, error) from bare(error)
+            raise failed(self._pool.name, error) from bare(error)
 
     def _taken(self) -> bytes:
         """What is held."""
