@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,23 @@ def test_no_room_at_all() -> None:
     assert pack("adaptive", old, copied(old, keys_of(old.ids)), 100) is None
     lru = lived("lru", rounds=50)
     assert pack("lru", lru, copied(lru, keys_of(lru.ids)), 100) is None
+
+
+def test_a_large_state_is_packed_piece_by_piece() -> None:
+    """Whatever is made of it as a whole stays with the process, as memory that the allocator does not give back."""
+    policy = registry.find("adaptive").build(1_000_000, 60_000)
+    keys = keys_of(60_000)
+    state = copied(policy, keys)
+    tracemalloc.start()
+    try:
+        packed = pack("adaptive", policy, state, 1 << 30)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert packed is not None
+    assert state.rows.nbytes > 8 << 20
+    assert peak < 2.5 * len(packed) + (2 << 20) < state.rows.nbytes
+    assert unpack("adaptive", registry.find("adaptive").build(1_000_000, 60_000), packed) == keys
 
 
 def test_what_is_no_state_is_refused_and_changes_nothing() -> None:

@@ -29,6 +29,7 @@ from knapcache.policy.trim import most_useful, trimmed
 from knapcache.store.contract import KEY_BYTES
 
 MAGIC = b"knapcache state 1\n"
+PIECE = 1 << 18
 
 
 class State(NamedTuple):
@@ -50,26 +51,41 @@ def copied(policy: Policy, keys: list[bytes]) -> State:
 
 def pack(name: str, policy: Policy, state: State, room: int) -> bytes | None:
     """At most `room` bytes; None where that cannot be."""
-    packed = _packed(name, policy, state)
-    if len(packed) <= room or not isinstance(policy, Adaptive):
-        return packed if len(packed) <= room else None
+    packed = _packed(name, policy, state, room)
+    if isinstance(packed, bytes) or not isinstance(policy, Adaptive):
+        return packed if isinstance(packed, bytes) else None
     order = most_useful(state.rows, len(state.rows))
     keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
     many = len(order)
     while True:
         head, rows = trimmed(state.head, state.rows, order[:many])
-        packed = _packed(name, policy, State(head, rows, state.spare, keys[order[:many]].tobytes()))
-        if len(packed) <= room or not many:
-            return packed if len(packed) <= room else None
+        packed = _packed(name, policy, State(head, rows, state.spare, keys[order[:many]].tobytes()), room)
+        if isinstance(packed, bytes) or not many:
+            return packed if isinstance(packed, bytes) else None
         # By what an id takes now, with an eighth to spare; and fewer every time.
-        many = min(many * 7 // 8, many * room * 7 // (8 * len(packed)))
+        many = min(many * 7 // 8, many * room * 7 // (8 * packed))
 
 
-def _packed(name: str, policy: Policy, state: State) -> bytes:
+def _packed(name: str, policy: Policy, state: State, room: int) -> bytes | int:
+    """The bytes, or about how many there would be where that is more than `room`.
+
+    Piece by piece: a state has 20 MB and more, and whatever is made of it as a whole stays with the process.
+    """
     line = orjson.dumps({**_form(name, policy), "used": len(state.rows)})
-    body = zlib.compress(state.head.tobytes() + state.rows.tobytes() + state.spare.tobytes() + state.keys, 1)
-    rest = b"%b\n%b" % (line, body)
-    return b"%b%d %d\n%b" % (MAGIC, len(rest), zlib.crc32(rest), rest)
+    packer, packed, size, read = zlib.compressobj(1), [b"%b\n" % line], len(line) + 1, 0
+    parts = [memoryview(part.view(np.uint8)) for part in (state.head, state.rows, state.spare)]
+    parts.append(memoryview(state.keys))
+    total = sum(map(len, parts))
+    for part in parts:
+        for k in range(0, len(part), PIECE):
+            packed.append(packer.compress(part[k : k + PIECE]))
+            size, read = size + len(packed[-1]), read + min(PIECE, len(part) - k)
+            if size > room:
+                return max(room + 1, size * total // read)
+    packed.append(packer.flush())
+    rest = b"".join(packed)
+    whole = b"%b%d %d\n%b" % (MAGIC, len(rest), zlib.crc32(rest), rest)
+    return whole if len(whole) <= room else len(whole)
 
 
 def _form(name: str, policy: Policy) -> dict[str, object]:
