@@ -376,7 +376,7 @@ def test_numbers_of_the_library() -> None:
     for r in bench["settle"]:
         assert f"| settle, {r['settle']}, median | {r['median_us']:.0f} |" in page
     for b in bench["bars"]:
-        assert f"| {b['what']} | {b['measured']:.2g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+        assert f"| {b['what']} | {b['measured']:.3g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
     plain = " ".join(page.split())
     assert f"hashing takes {bench['key_us']:.1f} µs" in plain
     assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
