@@ -134,6 +134,15 @@ def test_an_error_of_an_item_is_the_callers(address: str) -> None:
         assert sweep(picky, range(3), jobs=cluster) == [0, 1, 2]  # the cluster goes on
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Where the tests run in the background of a script, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_nothing_is_begun_after_an_interrupt(address: str, tmp_path: Path) -> None:
     with Dask(address) as cluster:
         timer = threading.Timer(1.2, signal.raise_signal, [signal.SIGINT])
