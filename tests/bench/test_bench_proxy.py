@@ -15,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
 from _load import Wire, request  # noqa: E402 - after the path it is found by
-from proxy import BYTES, CANNED, ECHO, LITELLM, OURS, bars, chat  # noqa: E402
+from proxy import AIOHTTP, BYTES, CANNED, DIRECT, ECHO, LITELLM, OURS, PASSING, bars, chat  # noqa: E402
 
 
 def rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[str, Any]]:
@@ -68,5 +68,5 @@ def test_from_servers_to_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "proxy.png").read_bytes().startswith(b"\x89PNG")
     assert [row["server"] for row in record["rows"]] == [OURS, ECHO]
     assert all(row["requests_per_second"] > 0 and row["cpu_us"] > 0 for row in record["rows"])
-    assert [row["way"] for row in record["misses"]] == ["direct", OURS]
+    assert [row["way"] for row in record["misses"]] == [DIRECT, OURS, PASSING, AIOHTTP]
     assert len(record["bars"]) == 3
