@@ -117,9 +117,12 @@ class Upstream:
         try:
             base = self.settings.url if self._local is None else await self._local.ready()
             response = await self.client.ask(method, base, path, headers, content, raw=raw)
-        except (UpstreamFailed, OSError) as error:
+        except UpstreamFailed:
             self._count(ok=False)
-            raise error if isinstance(error, UpstreamFailed) else failed(self.name, error, before=True) from error
+            raise
+        except OSError as error:  # the local model is not there
+            self._count(ok=False)
+            raise failed(self.name, error, before=True) from error
         self._count(ok=response.status < 500)
         return response
 
