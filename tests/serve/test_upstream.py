@@ -24,7 +24,7 @@ async def test_the_reason_of_a_failure_is_kept(local: Absent | None) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        upstream = Upstream(UpstreamSettings(name="away", url=url), local)
+        upstream = Upstream(UpstreamSettings.model_validate({"name": "away", "url": url}), local)
         for times in (1, 2, 3):
             with pytest.raises(UpstreamFailed, match="away cannot be reached") as told:
                 await upstream.once("GET", "/models", b"", None)
