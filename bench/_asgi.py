@@ -24,7 +24,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from knapcache.serve.client import Client
+from knapcache.serve.upstream import Client
 
 CHAT = "/v1/chat/completions"
 BYTES = 2048

@@ -47,10 +47,10 @@ from _caches import CHAT, Asked, ours, peers, request
 
 from knapcache import Cache, Reply
 from knapcache.cli.output import print_table
-from knapcache.match import Keyer
+from knapcache.keys import Keyer
 from knapcache.sim.figures import new_figure
-from knapcache.store.contract import Entry
-from knapcache.store.sqlite import SqliteStore
+from knapcache.store.base import Entry
+from knapcache.store.sqlite.store import SqliteStore
 
 OURS, OURS_ON_DISK = "knapcache, memory", "knapcache, SQLite"
 THEIRS_ON_DISK = "diskcache, mean over the traffic"
@@ -150,10 +150,10 @@ def on_disk(folder: Path, keys: int, asked: int) -> list[Row]:
                 peer.set(name, answers[k * 64 : k * 64 + 64] * (BYTES // 64))
         store.flush()
         with store.reader() as reader:  # who does not own the file keeps nothing in memory
-            mean, theirs, file, at_hand = [], [], [], 0
+            mean, theirs, file, get_nowait = [], [], [], 0
             for a in range(0, asked, AT_ONCE):
                 some = traffic[a : a + AT_ONCE]
-                at_hand += sum(store._hot.get(name) is not None for name in some)
+                get_nowait += sum(store._hot.get(name) is not None for name in some)
                 mean.append(timed(store.get, some, AT_ONCE))
                 theirs.append(timed(peer.get, some, AT_ONCE))
                 file.append(timed(reader.get, some, AT_ONCE))
@@ -170,7 +170,7 @@ def on_disk(folder: Path, keys: int, asked: int) -> list[Row]:
     ]
     if not importlib.util.find_spec("diskcache"):
         del rows[-1]
-    rows[0]["from_memory_percent"] = 100.0 * at_hand / asked
+    rows[0]["from_memory_percent"] = 100.0 * get_nowait / asked
     return rows
 
 

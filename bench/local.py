@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from knapcache.cli.output import print_table
-from knapcache.serve.local import HEADERS, SLOTS, LocalModel
+from knapcache.serve.upstream.embedded_model import HEADERS, SLOTS, EmbeddedModel
 
 LONG = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
 
@@ -47,7 +47,7 @@ def resident(pid: int) -> float:
 
 async def measure(rounds: int, tokens: int) -> dict[str, float]:
     """The numbers."""
-    model = LocalModel()
+    model = EmbeddedModel()
     began = time.perf_counter()
     await model.start()
     url = await model.ready()

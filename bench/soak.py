@@ -40,9 +40,9 @@ from typing import Any
 from _bars import Row, bar
 from _servers import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
 
-from knapcache.cache.aside import THREADS
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
+from knapcache.threads import THREADS
 
 PROMPTS = 4000
 CAPACITY = "4MB"

@@ -443,7 +443,8 @@ def test_the_claims_hold_in_the_committed_results() -> None:
 
 def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
-    from knapcache.serve import demo, local
+    from knapcache.demo import traffic as demo
+    from knapcache.serve.upstream import embedded_model as local
 
     page, bench = text("docs/local-model.md"), json.loads(text("bench/results/local.json"))
     for line in (

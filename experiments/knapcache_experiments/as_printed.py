@@ -14,8 +14,8 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence, count_arrival, count_miss
 from knapcache.kernel import Records, kernel
-from knapcache.policy.contract import Policy, enter, leave
-from knapcache.policy.vsocb import VSOCB_HEAD, VSOCB_ROW, promise, recommend
+from knapcache.policy.base import Policy, enter, leave
+from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, promise, recommend
 
 REPAIRS = ("E1", "E7", "E2", "E4", "E6")
 """The repairs that change what happens, in the order in which `errata` adds them up."""
@@ -27,7 +27,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     count_arrival(head, rows, i)
     hit = bool(rows[i].resident)
     if hit:
-        rest_of_round(head, rows, i, rows[i].room)
+        rest_of_round(head, rows, i, rows[i].entry_size)
     return hit
 
 
@@ -35,7 +35,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 def settle(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
     """Lines 8–11, and the rest of the round."""
     count_miss(head, rows, i, cost)
-    rows[i].room = room
+    rows[i].entry_size = room
     rest_of_round(head, rows, i, room)
 
 
@@ -64,7 +64,7 @@ def rest_of_round(head: Records, rows: Records, i: int, room: int) -> None:
         h.wipes += before > 0 and h.used == 0
     elif not h.e1 and q.recommended and not was_recommended:
         q.recommended = False  # line 28: M̂_t = M̂_{t−1} undoes line 19, but M_t keeps q_t: the overflow
-        h.promised -= q.room
+        h.promised -= q.entry_size
     h.rounds_over += h.used > h.capacity
 
 

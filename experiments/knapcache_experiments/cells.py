@@ -18,8 +18,8 @@ from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
-from knapcache.policy.vsocb import VSOCB
+from knapcache.policy.base import Policy
+from knapcache.policy.vsocb.policy import VSOCB
 from knapcache.sim import theory
 from knapcache.sim.executors import Jobs
 from knapcache.sim.replay import replay

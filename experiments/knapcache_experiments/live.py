@@ -61,7 +61,7 @@ class LiveSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from knapcache.serve.questions import questions
+        from knapcache.demo.prompts import questions
 
         for name, least, most in (
             ("queries", 1, len(questions())),

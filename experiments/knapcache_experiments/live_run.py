@@ -95,7 +95,7 @@ def sequence(plan: Plan, repeat: int) -> list[int]:
 
 def measure(plan: Plan) -> dict[str, Any]:
     """Run it all; the record of it."""
-    from knapcache.serve.questions import questions
+    from knapcache.demo.prompts import questions
 
     bodies = [body(plan, k, question) for k, question in enumerate(questions()[: plan.queries])]
     runs = []
@@ -145,11 +145,11 @@ def run(plan: Plan, policy: str, bodies: Sequence[bytes], asked: Sequence[int]) 
         after = server.settled(1 + len(bodies))
         events = server.get(f"/admin/v1/requests?after=1&limit={len(bodies)}")["rows"]
         events.sort(key=lambda event: event["time"])  # they are listed as they end, and a miss ends when it was kept
-    told = [how == "hit" for how, _ in walls]
-    if [event["how"] == "hit" for event in events] != told:
+    told = [outcome == "hit" for outcome, _ in walls]
+    if [event["outcome"] == "hit" for event in events] != told:
         raise InvalidInput("the proxy's list of requests is not what the client saw: did somebody else ask, too?")
     rows = [
-        [prompt, int(hit), round(seconds, 6), round(event["took"], 6), event["usd"], event["size"]]
+        [prompt, int(hit), round(seconds, 6), round(event["upstream_seconds"], 6), event["usd"], event["size"]]
         for prompt, hit, (_, seconds), event in zip(asked, told, walls, events, strict=True)
     ]
     books = {name: after["all"][name] - before["all"][name] for name in LEDGER}
@@ -188,8 +188,8 @@ class Server:
         """One request: hit or miss, and the seconds until the whole answer was there."""
         headers = {"content-type": "application/json"} | ({} if keep else {"cache-control": "no-store"})
         began = time.perf_counter()
-        how, _ = self._send("POST", "/v1/chat/completions", content, headers)
-        return how, time.perf_counter() - began
+        outcome, _ = self._send("POST", "/v1/chat/completions", content, headers)
+        return outcome, time.perf_counter() - began
 
     def get(self, path: str) -> Any:
         """From the admin API."""

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from knapcache import Cache, NotCached, Reply
-
-from .helpers import CHAT, payload_of, request_of, right
+from tests.support.caches import CHAT, payload_of, request_of, right
 
 names = st.integers(0, 11)
 sizes = st.sampled_from([0, 100, 3000, 10_000, 20_000, 60_000])
@@ -91,7 +90,7 @@ class Machine(RuleBasedStateMachine):
             CHAT, request_of(name), self.call(name, tenant, 3000, None, True), namespace=tenant, refresh=True
         )
         self.requests += 1
-        assert answer.how == "miss"
+        assert answer.outcome == "miss"
         self.judge(answer, name, tenant, before)
 
     @rule(name=names, tenant=tenants)
@@ -110,10 +109,10 @@ class Machine(RuleBasedStateMachine):
     def judge(self, answer: Any, name: int, tenant: str, before: int) -> None:
         assert right(answer.payload, (name, tenant))
         version = int(answer.payload.split(b" ", 2)[1])
-        if answer.how == "miss":
+        if answer.outcome == "miss":
             assert version == before + 1 == len(self.paid)
             return
-        assert answer.how == "hit"
+        assert answer.outcome == "hit"
         assert len(self.paid) == before
         whose, of, when, until = self.paid[version]
         assert (whose, of) == (name, tenant)

@@ -11,8 +11,7 @@ from knapcache.policy import registry
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 from knapcache.store.memory import OVERHEAD, MemoryStore
-
-from .helpers import CHAT, request_of
+from tests.support.caches import CHAT, request_of
 
 REQUESTS = 6000 if COMPILED else 600
 BUDGET = 200_000

@@ -12,16 +12,16 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.store.test_faults import Disk, Weather
 
 from knapcache import Cache, Reply
-from knapcache.cache import opening, reads
-from knapcache.cache.aside import LATE, Aside
+from knapcache.cache import async_reads as reads
+from knapcache.cache import options as opening
 from knapcache.cache.breaker import COOL, FAILURES, Breaker
 from knapcache.errors import StoreError
-from knapcache.store.sqlite import SqliteStore
-
-from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+from knapcache.store.sqlite.store import SqliteStore
+from knapcache.threads import LATE, DeadlinePool
+from tests.store.sqlite.test_faults import Disk, Weather
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 
 ENTRIES = 150
 
@@ -71,7 +71,7 @@ def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
 
 
 async def test_work_aside() -> None:
-    aside = Aside("aside", 2)
+    aside = DeadlinePool("aside", 2)
     free = threading.Event()
     assert await aside.wait(lambda: 7, 5.0) == (7, True)
     late = await asyncio.gather(*(aside.wait(lambda: free.wait(30), 0.05) for _ in range(5)))
@@ -89,14 +89,14 @@ async def test_work_aside() -> None:
 
 async def test_a_crowd_that_moves_is_waited_for() -> None:
     """24 times 0.1 s, two at a time, with 0.5 s for each: the last has waited twice that long before its turn."""
-    aside = Aside("aside", 2)
+    aside = DeadlinePool("aside", 2)
     came = await asyncio.gather(*(aside.wait(functools.partial(time.sleep, 0.1), 0.5) for _ in range(24)))
     assert came == [(None, True)] * 24
     aside.close()
 
 
 async def test_a_crowd_is_not_waited_for_beyond_patience() -> None:
-    aside = Aside("aside", 1)
+    aside = DeadlinePool("aside", 1)
     start = time.monotonic()
     came = await asyncio.gather(*(aside.wait(functools.partial(time.sleep, 0.04), 0.05) for _ in range(50)))
     assert time.monotonic() - start < 50 * 0.04, "they would have been done one after the other"
@@ -106,7 +106,7 @@ async def test_a_crowd_is_not_waited_for_beyond_patience() -> None:
 
 
 def test_a_loop_that_has_ended_is_not_told() -> None:
-    aside, free = Aside("aside", 1), threading.Event()
+    aside, free = DeadlinePool("aside", 1), threading.Event()
     assert asyncio.run(aside.wait(lambda: free.wait(30), 0.01))[0] is LATE
     free.set()
     assert asyncio.run(aside.wait(lambda: 1, 5.0)) == (1, True)
@@ -117,7 +117,7 @@ def test_a_loop_that_has_ended_is_not_told() -> None:
 
 
 class Slow(Weather):
-    """Reads and writes take `seconds`, or as long as it is stormy."""
+    """AsyncReads and writes take `seconds`, or as long as it is stormy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ async def ask(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
     start = time.perf_counter()
     answer = await cache.fetch_async(CHAT, request_of(name), answered(name, n))
     assert right(answer.payload, name)
-    return answer.how, time.perf_counter() - start
+    return answer.outcome, time.perf_counter() - start
 
 
 class Pulse:
@@ -226,7 +226,7 @@ async def test_a_disk_that_does_not_answer(quick_path: Path, weather: Slow, kind
                 break
             assert attempt < 2, times[-10:]
         at_once = await asyncio.gather(*(ask(cache, f"new {name}") for name in range(200)))
-        assert {how for how, _ in at_once} == {"miss"}
+        assert {outcome for outcome, _ in at_once} == {"miss"}
         again = await ask(cache, "new 1")
         if kind != "stopped":
             assert again[0] == "hit", "what is on its way to the disk is at hand"
@@ -315,7 +315,7 @@ async def test_many_at_once_do_not_open_it(quick_path: Path, monkeypatch: pytest
     monkeypatch.setattr(reads, "DEADLINE", 30.0)  # however slow the machine is: it is no matter of time
     cache = filled(quick_path / "answers.db")
     hows = await asyncio.gather(*(ask(cache, name % ENTRIES) for name in range(3000)))
-    assert {how for how, _ in hows} == {"hit"}
+    assert {outcome for outcome, _ in hows} == {"hit"}
     assert cache.stats()["breaker"]["opened"] == 0
     assert await asyncio.to_thread(sound, cache)
 

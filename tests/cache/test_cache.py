@@ -14,9 +14,8 @@ from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
 from knapcache.cache.ledger import MOST_LABELS
 from knapcache.errors import CorruptState, StoreError
 from knapcache.kernel import COMPILED
-from knapcache.match import Key
-
-from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
+from knapcache.keys import Key
+from tests.support.caches import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 PRICES = {"m": {"input": 1.0, "output": 10.0}}
@@ -34,7 +33,7 @@ def test_a_miss_and_a_hit() -> None:
     with small() as cache:
         first = cache.fetch(CHAT, request_of(1), upstream(1, meta={"a": [1]}))
         second = cache.fetch(CHAT, b'{"messages":[{"content":"question 1","role":"user"}],"model":"m"}', upstream(1))
-        assert (first.how, second.how, upstream.calls) == ("miss", "hit", 1)
+        assert (first.outcome, second.outcome, upstream.calls) == ("miss", "hit", 1)
         assert first.payload == second.payload == payload_of(1)
         assert first.key == second.key
         assert (first.age, first.saved_usd) == (0.0, None)
@@ -47,8 +46,8 @@ def test_a_request_as_text() -> None:
     with small() as cache:
         upstream = Upstream()
         cache.fetch(CHAT, request_of(1), upstream(1))
-        assert cache.fetch(CHAT, json.dumps(request_of(1)), upstream(1)).how == "hit"
-        assert cache.fetch(CHAT, '{"model": "\ud800"}', upstream(1)).how == "bypass"
+        assert cache.fetch(CHAT, json.dumps(request_of(1)), upstream(1)).outcome == "hit"
+        assert cache.fetch(CHAT, '{"model": "\ud800"}', upstream(1)).outcome == "bypass"
 
 
 def test_dollars() -> None:
@@ -71,12 +70,12 @@ def test_tenants_share_nothing() -> None:
             cache.fetch(CHAT, request_of(1), Upstream()(tenant), namespace=tenant)
         for tenant in tenants:
             answer = cache.fetch(CHAT, request_of(1), Upstream()("nobody"), namespace=tenant)
-            assert (answer.how, answer.payload) == ("hit", payload_of(tenant))
-        assert cache.fetch(CHAT, request_of(1), Upstream()("me")).how == "miss"
+            assert (answer.outcome, answer.payload) == ("hit", payload_of(tenant))
+        assert cache.fetch(CHAT, request_of(1), Upstream()("me")).outcome == "miss"
         assert cache.stats()["by_tenant"]["me"]["misses"] == 1
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1), context={"upstream": "x"}).how == "miss"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), context={"upstream": "x"}).outcome == "miss"
         assert cache.purge(tenant="tenant 3") == 1
-        assert cache.fetch(CHAT, request_of(1), Upstream()("tenant 3"), namespace="tenant 3").how == "miss"
+        assert cache.fetch(CHAT, request_of(1), Upstream()("tenant 3"), namespace="tenant 3").outcome == "miss"
 
 
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +85,7 @@ def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(keyer, "_digested", lambda self, request: Key(bytes(32), digested(self, request).request))
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
-        assert (answer.how, answer.payload) == ("miss", payload_of(2))
+        assert (answer.outcome, answer.payload) == ("miss", payload_of(2))
         assert cache.stats()["collisions"] == 1
         cache.check()
 
@@ -96,7 +95,7 @@ def test_a_request_without_a_key_is_sent() -> None:
     with small() as cache:
         for _ in range(2):
             answer = cache.fetch(CHAT, b'{"temperature": NaN}', upstream(1))
-            assert (answer.how, answer.key, answer.payload) == ("bypass", "", payload_of(1))
+            assert (answer.outcome, answer.key, answer.payload) == ("bypass", "", payload_of(1))
         assert upstream.calls == 2
         assert cache.stats()["bypasses"] == 2
         lookup = cache.lookup(CHAT, b"[]")
@@ -116,14 +115,14 @@ async def test_the_same_for_coroutines() -> None:
         raise ConnectionError("no")
 
     async with small() as cache:
-        assert (await cache.fetch_async(CHAT, b"[]", call)).how == "bypass"
+        assert (await cache.fetch_async(CHAT, b"[]", call)).outcome == "bypass"
         with pytest.raises(ConnectionError):
             await cache.fetch_async(CHAT, b"[]", failing)
         with pytest.raises(NotCached):
             await cache.fetch_async(CHAT, request_of(1), call, only_cached=True)
-        assert (await cache.fetch_async(CHAT, request_of(1), call, store=False)).how == "miss"
-        assert [(await cache.fetch_async(CHAT, request_of(1), call)).how for _ in range(2)] == ["miss", "hit"]
-        assert (await cache.fetch_async(CHAT, request_of(1), call, refresh=True)).how == "miss"
+        assert (await cache.fetch_async(CHAT, request_of(1), call, store=False)).outcome == "miss"
+        assert [(await cache.fetch_async(CHAT, request_of(1), call)).outcome for _ in range(2)] == ["miss", "hit"]
+        assert (await cache.fetch_async(CHAT, request_of(1), call, refresh=True)).outcome == "miss"
         with pytest.raises(ConnectionError):
             await cache.fetch_async(CHAT, request_of(2), failing)
         assert cache.stats()["failed"] == 2
@@ -136,7 +135,7 @@ def test_embeddings_are_kept_whole_and_the_order_counts() -> None:
         def ask(given: Any) -> Answer:
             return cache.fetch("embeddings", {"model": "e", "input": given}, Upstream()(str(given)))
 
-        assert [ask(given).how for given in (["a", "b"], ["b", "a"], ["a", "b"], "a", ["a"])] == [
+        assert [ask(given).outcome for given in (["a", "b"], ["b", "a"], ["a", "b"], "a", ["a"])] == [
             "miss", "miss", "hit", "miss", "hit",
         ]  # fmt: skip
 
@@ -144,20 +143,20 @@ def test_embeddings_are_kept_whole_and_the_order_counts() -> None:
 def test_wishes() -> None:
     clock = Clock()
     with small(clock=clock) as cache:
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1), store=False).how == "miss"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), store=False).outcome == "miss"
         with pytest.raises(NotCached):
             cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True)
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=1))
         clock.now += 10
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), max_age=10).age == 10
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True).how == "hit"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True).outcome == "hit"
         assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=2), max_age=9).payload == payload_of(1, version=2)
         assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3), refresh=True).payload == payload_of(
             1, 1000, 3
         )
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=3)
-        assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).how == "miss"
-        assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+        assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).outcome == "miss"
+        assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
         cache.check()
 
 
@@ -168,12 +167,12 @@ def test_time_to_live(tmp_path: Path) -> None:
             cache.fetch(CHAT, request_of(1), Upstream()(1))
             cache.fetch(CHAT, request_of(2), Upstream()(2, ttl=10.0))
             clock.now += 10
-            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
             cache.tend()
             assert cache.stats()["entries"] == 1
-            assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+            assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
             clock.now += 90
-            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "miss"
+            assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "miss"
             cache.check()
 
 
@@ -289,7 +288,7 @@ def test_check_notices() -> None:
         ({"secret": b"short"}, "secret must be 16 to 64 bytes"),
         ({"shadows": None}, "shadows must be a tuple of policies, .* not None"),
         ({"shadows": "lru"}, "shadows must be a tuple of policies, .* not 'lru'"),
-        ({"rules": 5}, "rules must be knapcache.match.Rules, or None, not 5"),
+        ({"rules": 5}, "rules must be knapcache.keys.Rules, or None, not 5"),
         ({"clock": 5}, "clock must be a function that returns Unix time, not 5"),
         ({"path": b"answers.db"}, "path must be text or a pathlib.Path, not b'answers.db'"),
         ({"path": 5}, "path must be text or a pathlib.Path, not 5"),
@@ -352,14 +351,14 @@ def test_a_secret_keeps_others_out(tmp_path: Path) -> None:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
         with small(path=path, secret=b"another secret!!") as reader:
             answer = reader.fetch(CHAT, request_of(1), Upstream()(1))
-            assert answer.how == "miss"
+            assert answer.outcome == "miss"
             assert answer.key != key
             assert reader.lookup(CHAT, request_of(1)).hit is None
     for other in (b"another secret!!", None):
         with pytest.raises(StoreError, match="another secret"):
             small(path=path, secret=other)
     with small(path=path, secret=b"the first secret") as cache:
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         cache.check()
 
 
@@ -410,7 +409,7 @@ def test_a_flood_of_keys_that_never_return_does_not_move_the_popular_ones() -> N
         hits = stranger = 0
         for _ in range(rounds):
             for name in range(friends):
-                hits += cache.fetch(CHAT, request_of(name), Upstream()(name)).how == "hit"
+                hits += cache.fetch(CHAT, request_of(name), Upstream()(name)).outcome == "hit"
                 for _ in range(10):
                     stranger += 1
                     cache.fetch(CHAT, request_of(f"stranger {stranger}"), Upstream()(stranger))
@@ -421,7 +420,7 @@ def test_a_flood_of_keys_that_never_return_does_not_move_the_popular_ones() -> N
 
 EVERY_POLICY = """
 from knapcache.policy.registry import SPECS
-from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, request_of, right, small
 import tempfile, pathlib
 for name, spec in SPECS.items():
     if spec.online:
@@ -452,7 +451,7 @@ def test_an_answer_says_how_much_room_it_takes(quick_path: Path) -> None:
     for path in (None, quick_path / "answers.db"):
         with small(path=path) as cache:
             first, again = (cache.fetch(CHAT, request_of(1), Upstream()(1)) for _ in range(2))
-            assert (first.how, again.how) == ("miss", "hit")
+            assert (first.outcome, again.outcome) == ("miss", "hit")
             cache._keeper.store.flush()
             assert first.size == again.size == cache.stats()["bytes"] > len(first.payload)
             assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).size == 0

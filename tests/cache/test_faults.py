@@ -10,17 +10,16 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tests.store.helpers import files_bytes
-from tests.store.test_budget import Watch
-from tests.store.test_faults import Disk, Weather
 
 from knapcache import Cache
-from knapcache.cache import opening
+from knapcache.cache import options as opening
 from knapcache.errors import StoreError
-from knapcache.store.contract import Entry
-from knapcache.store.sqlite import SqliteStore
-
-from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+from knapcache.store.base import Entry
+from knapcache.store.sqlite.store import SqliteStore
+from tests.store.sqlite.test_budget import Watch
+from tests.store.sqlite.test_faults import Disk, Weather
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.stores import files_bytes
 
 BUDGET = 2 << 20
 
@@ -42,7 +41,7 @@ def ask(cache: Cache, names: range, n: int = 3000) -> int:
     for name in names:
         answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n))
         assert right(answer.payload, name)
-        hits += answer.how == "hit"
+        hits += answer.outcome == "hit"
     return hits
 
 

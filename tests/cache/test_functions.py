@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from knapcache import InvalidInput, Uncacheable
 from knapcache.cache.functions import same, typed
-
-from .helpers import small
+from tests.support.caches import small
 
 json = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -263,7 +262,7 @@ def test_what_a_function_closes_over_counts() -> None:
 
 SCRIPT = """
 import sys
-from tests.cache.helpers import small
+from tests.support.caches import small
 
 with small(path=sys.argv[1]) as cache:
 

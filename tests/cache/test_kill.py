@@ -8,18 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.store.helpers import files_bytes
 
-from knapcache.store.sqlite import SqliteStore
-
-from .helpers import CHAT, Upstream, ended, request_of, right, small, spawn, told
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.caches import CHAT, Upstream, ended, request_of, right, small, spawn, told
+from tests.support.stores import files_bytes
 
 BUDGET = 2 << 20
 
 # Four threads ask; what the store acknowledges is written down, after it was, and what the policy evicts, before it is.
 CHILD = """
 import os, random, sys, threading
-from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, request_of, right, small
 path, ledger, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 cache = small(capacity=2 << 20, path=path, policy="gdsf-cost")

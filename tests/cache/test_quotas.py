@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from knapcache import Cache, InvalidInput
-
-from .helpers import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, request_of, right, small
 
 QUOTA = 40_000
 
@@ -18,7 +17,7 @@ QUOTA = 40_000
 def ask(cache: Cache, name: int, tenant: str, n: int = 4000, **more: Any) -> str:
     answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, **more), namespace=tenant)
     assert right(answer.payload, name)
-    return answer.how
+    return answer.outcome
 
 
 def room(cache: Cache, tenant: str) -> int:

@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from knapcache import Cache
-from knapcache.cache.books import Books
+from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ids import Ids
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import copied, pack, unpack
 from knapcache.errors import StoreError
 from knapcache.kernel import COMPILED
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
-from knapcache.store.sqlite import SqliteStore
-
-from .helpers import CHAT, Upstream, request_of, small
+from knapcache.policy.base import Policy
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.caches import CHAT, Upstream, request_of, small
 
 ROUNDS = 3000 if COMPILED else 300
 
@@ -75,7 +74,7 @@ def test_a_state_that_does_not_fit_is_trimmed_and_still_a_state(room: int) -> No
     assert kept <= old.residents
     assert len(kept) == min(len(old.residents), len(keys))  # residents first
     for i, number in enumerate(numbers):
-        for field in ("room", "misses", "paid", "last", "recent", "requests", "priority"):
+        for field in ("entry_size", "misses", "paid", "last", "recent", "requests", "priority"):
             assert np.array_equal(new.rows[field][i], old.rows[field][number]), field
     assert new.head["leader"] == old.head["leader"]
     live(new, 100, 5)
@@ -162,7 +161,7 @@ def test_entries_and_state_survive(tmp_path: Path) -> None:
         assert cache._keeper.books.policy.rows["requests"].sum() == seen  # type: ignore[union-attr]
         upstream = Upstream()
         answer = cache.fetch(CHAT, request_of(299), upstream(299))
-        assert (answer.how, upstream.calls) == ("hit", 0)
+        assert (answer.outcome, upstream.calls) == ("hit", 0)
         cache.check()
 
 
@@ -232,7 +231,7 @@ def test_entries_that_the_policy_does_not_want_are_removed() -> None:
         fill(cache, range(10))
         fill(cache, range(10, 11), 30_000)
         store = cache._keeper.store
-        books = Books(store, "lru", (), Ledger(), 100)
+        books = AdmissionController(store, "lru", (), Ledger(), 100)
         books.policy = registry.find("lru").build(20_000, 100)  # less room than the store has
         books.ids = Ids(books.policy)
         books.open(0.0)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache, InvalidInput, NotOwner
-from knapcache.store.outbox import MOST_COUNTED
-
-from .helpers import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
+from knapcache.store.sqlite.spool import MOST_COUNTED
+from tests.support.caches import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
 # Does as it is told: "fetch NAME", "tend", "owner", "stats", "end".
 CHILD = """
 import sys
-from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, request_of, right, small
 cache = small(capacity=2 << 20, path=sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
@@ -26,7 +25,7 @@ for line in sys.stdin:
     if word == "fetch":
         answer = cache.fetch(CHAT, request_of(int(rest)), Upstream()(int(rest)))
         assert right(answer.payload, int(rest))
-        print(answer.how, flush=True)
+        print(answer.outcome, flush=True)
     elif word == "tend":
         cache.tend()
         print("tended", flush=True)
@@ -57,7 +56,7 @@ def test_a_reader_reads_and_hands_over(quick_path: Path) -> None:
         assert told(child, "fetch 2") == "miss"
         cache.tend()
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
-        assert (answer.how, right(answer.payload, 2)) == ("hit", True)
+        assert (answer.outcome, right(answer.payload, 2)) == ("hit", True)
         assert cache.stats()["collected"] == 1
         assert told(child, "fetch 2") == "hit"
         assert told(child, "check") == "sound"
@@ -78,7 +77,7 @@ def test_a_reader_in_the_same_process_cannot_purge(quick_path: Path) -> None:
         cache._keeper.store.flush()
         with owned(path) as reader:
             assert not reader.stats()["owner"]
-            assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+            assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
             with pytest.raises(NotOwner):
                 reader.purge()
 
@@ -117,7 +116,7 @@ def test_an_owner_that_closes_hands_over_its_place(quick_path: Path) -> None:
     owner.close()
     reader.tend()
     assert reader.stats()["owner"]
-    assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+    assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.check()
     reader.close()
 
@@ -144,7 +143,7 @@ def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(quick_path: Pa
         owner.fetch(CHAT, request_of(1), Upstream()(1, version=2), refresh=True)
         owner.tend()
         assert owner.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=2)
-        assert owner.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+        assert owner.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
         owner.check()
 
 
@@ -158,14 +157,14 @@ def test_a_cache_that_nobody_closed_lets_go(quick_path: Path) -> None:
     gc.collect()
     with owned(path) as cache:
         assert cache.stats()["owner"]
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         thread.join(10)
         assert not thread.is_alive()
 
 
 FORKS = """
 import os, sys, threading
-from tests.cache.helpers import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, request_of, right, small
 cache = small(capacity=2 << 20, path=sys.argv[1])
 cache.fetch(CHAT, request_of(1), Upstream()(1))
 cache._keeper.store.flush()
@@ -173,18 +172,18 @@ with cache._keeper.books.deciding, cache._ledger._lock, cache._core.flights._loc
     child = os.fork()
 if child == 0:
     assert not cache.stats()["owner"]
-    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
-    assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "miss"
+    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
+    assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
     cache.check()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 cache.tend()
-assert cache.fetch(CHAT, request_of(2), Upstream()(2)).how == "hit"
+assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "hit"
 cache.check()
 cache.close()
 child = os.fork()
 if child == 0:
-    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "miss"
+    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "miss"
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 print("done", flush=True)
@@ -208,7 +207,7 @@ def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
         keys = [owner.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(3)]
         owner._keeper.store.flush()
         for name in (0, 1, 1, 1):
-            assert reader.fetch(CHAT, request_of(name), Upstream()(name)).how == "hit"
+            assert reader.fetch(CHAT, request_of(name), Upstream()(name)).outcome == "hit"
         paid = owner.stats()["shadows"]["none"]
         reader.tend()
         owner.tend()
@@ -228,7 +227,7 @@ def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
     with owned(path) as owner, small(capacity=2 << 20, path=path, tell_hits=False) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         owner._keeper.store.flush()
-        assert reader.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         reader.tend()
         owner.tend()
         assert "touched" not in owner.stats()
@@ -242,7 +241,7 @@ def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
     (key,) = [owner.fetch(CHAT, request_of(1), Upstream()(1)).key]
     owner._keeper.store.flush()
     for cache in (reader, heir, heir):
-        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).how == "hit"
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.close()
     owner.tend()
     assert requests_of_rows(owner)[key] == 2
@@ -257,19 +256,19 @@ def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
 def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
     path = quick_path / "answers.db"
     with owned(path) as owner, owned(path) as reader:
-        outbox = reader._keeper.store.outbox  # type: ignore[union-attr]
+        spool = reader._keeper.store.spool  # type: ignore[union-attr]
         many = {f"{k:064x}": k + 1 for k in range(2 * MOST_COUNTED)}
         assert reader.touch(many) == sum(range(1, MOST_COUNTED + 1))
         assert len(reader._keeper._hits) == MOST_COUNTED
         reader.tend()
-        assert 0 < outbox.size() <= outbox._room
+        assert 0 < spool.size() <= spool._room
         for _ in range(50):
             reader.touch(many)
             reader.tend()
-        assert outbox.size() <= outbox._room
+        assert spool.size() <= spool._room
         assert len(reader._keeper._hits) <= MOST_COUNTED
         owner.tend()
-        assert outbox.size() == 0
+        assert spool.size() == 0
         assert owner.stats()["touched"] == 0, "keys that it does not know"
         owner.check()
 
@@ -280,7 +279,7 @@ def test_counts_that_were_tampered_with_are_not_believed(quick_path: Path) -> No
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         reader.touch({key: 5})
         reader.tend()
-        (file,) = Path(f"{path}.outbox").glob("*.counts")
+        (file,) = Path(f"{path}.spool").glob("*.counts")
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache, Reply
-
-from .helpers import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 
 
 def ask(cache: Cache, seed: int, until: float) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
-from knapcache.serve.request.callers import Callers
+from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import digest_of
 
@@ -113,7 +113,7 @@ def test_a_new_key_lets_its_tenant_in(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["serve", "--new-key", "team-a"]) == 0
     key, _, toml = capsys.readouterr().out.partition("\n")
     assert re.fullmatch(r"kc-[\w-]{43}", key)
-    callers = Callers(Settings(upstreams=[{"url": "local"}], **tomllib.loads(toml)), b"s" * 32)
+    callers = Authenticator(Settings(upstreams=[{"url": "local"}], **tomllib.loads(toml)), b"s" * 32)
     caller = callers.admit({"authorization": f"Bearer {key}"})
     assert caller is not None
     assert (caller.name, caller.key) == ("team-a", None)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost, typical
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
-from knapcache.estimate.promise import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
+from knapcache.estimate.return_probability import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
 from knapcache.kernel import Records, records
 
-ROW = [("room", "i8"), *COSTS_ROW, *DISCOUNT_ROW, *PROMISE_ROW]
+ROW = [("entry_size", "i8"), *COSTS_ROW, *DISCOUNT_ROW, *PROMISE_ROW]
 
 
 def state(ids: int) -> tuple[Records, Records]:

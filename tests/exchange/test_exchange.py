@@ -11,7 +11,7 @@ import pytest
 from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply
 from knapcache.model import Endpoint
 from knapcache.wire import Collector
-from knapcache.wire.forms import as_stream
+from knapcache.wire.base import as_stream
 
 CHAT = {
     "id": "1", "object": "chat.completion", "model": "gpt-4o", "service_tier": "flex",

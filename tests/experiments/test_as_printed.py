@@ -12,7 +12,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.oracle.textbook import textbook
-from knapcache.policy.vsocb import VSOCB
+from knapcache.policy.vsocb.policy import VSOCB
 from knapcache.sim.replay import replay
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace

@@ -15,8 +15,8 @@ from langchain_core.prompts import PromptTemplate
 from langchain_tests.integration_tests import AsyncCacheTestSuite, SyncCacheTestSuite
 
 from knapcache import Cache
-from knapcache.integrations.halves import MOST, Halves
 from knapcache.integrations.langchain import KnapcacheLangChain
+from knapcache.integrations.two_phase import MOST, Halves
 
 
 class TestSync(SyncCacheTestSuite):

@@ -76,8 +76,8 @@ def test_faults_by_the_dozen(cache: Cache, requests: int, workers: int) -> None:
         transport: Any = CacheTransport(cache)
         with httpx.Client(transport=transport, base_url=upstream.openai, timeout=5.0) as http:
             with ThreadPoolExecutor(workers) as pool:
-                how = list(pool.map(lambda seed: ask(http, seed, questions), range(requests)))
-            assert {"hit", "miss", "broken", "refused", "not whole", "left"} <= set(how)
+                outcome = list(pool.map(lambda seed: ask(http, seed, questions), range(requests)))
+            assert {"hit", "miss", "broken", "refused", "not whole", "left"} <= set(outcome)
             for path in PATHS:  # and whatever was kept is right
                 for k in range(questions):
                     for stream in (False, True):

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.exchange.exchange import CREDENTIALS, GATEWAYS, ROUTING, TELLING
+from knapcache.exchange.exchange import CREDENTIALS, GATEWAYS, ROUTING, VARY_HEADERS
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 from knapcache.testing import FakeUpstream
@@ -133,7 +133,7 @@ def test_two_keys_share_nothing_unless_a_tenant_is_named(cache: Cache, upstream:
     assert ids(CacheTransport(cache, tenant="others"), "a") == ["chatcmpl-4"]
 
 
-@pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAYS, *TELLING, *ROUTING])
+@pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAYS, *VARY_HEADERS, *ROUTING])
 def test_headers_that_make_a_difference(one: httpx.Client, upstream: FakeUpstream, name: str) -> None:
     for value in ("one", "two", "one"):
         tell(one, headers={name: value})
@@ -202,22 +202,22 @@ def test_two_providers_share_nothing(cache: Cache) -> None:
 
 
 def test_cache_control(http: Any, upstream: FakeUpstream) -> None:
-    def how(control: str, stream: bool = False) -> tuple[int, str]:
+    def outcome(control: str, stream: bool = False) -> tuple[int, str]:
         answer = tell(http, {**CHAT, "stream": stream}, headers={"cache-control": control})
         return answer.status_code, answer.headers["x-knapcache"]
 
     for stream in (False, True):
-        assert how("only-if-cached", stream) == (504, "miss")
+        assert outcome("only-if-cached", stream) == (504, "miss")
     assert upstream.count() == 0
     for stream in (False, True):
-        assert how("no-store", stream) == (200, "miss")
-    assert how("only-if-cached") == (504, "miss")
+        assert outcome("no-store", stream) == (200, "miss")
+    assert outcome("only-if-cached") == (504, "miss")
     assert upstream.count() == 2
-    assert how("") == (200, "miss")
-    assert how("only-if-cached") == how("no-store") == how("max-age=100", True) == (200, "hit")
+    assert outcome("") == (200, "miss")
+    assert outcome("only-if-cached") == outcome("no-store") == outcome("max-age=100", True) == (200, "hit")
     assert upstream.count() == 3
-    assert how("max-age=0") == (200, "miss")
-    assert how("no-cache") == how("no-cache", True) == (200, "miss")
+    assert outcome("max-age=0") == (200, "miss")
+    assert outcome("no-cache") == outcome("no-cache", True) == (200, "miss")
     assert upstream.count() == 6
     assert tell(http).json()["id"] == "chatcmpl-6"  # the freshest is kept
 

@@ -14,8 +14,7 @@ from knapcache.oracle.approximate import certificate, tolerance
 from knapcache.oracle.exact import select
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
-
-from .judges import brute_force, check, exact_sum
+from tests.support.knapsack_solvers import brute_force, check, exact_sum
 
 BETAS = (1e-3, 0.01, 0.1, 0.5, 2.0)
 

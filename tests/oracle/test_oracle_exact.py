@@ -17,8 +17,7 @@ from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.sums import whole_numbers
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, Rng, cache_like, classic
-
-from .judges import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
+from tests.support.knapsack_solvers import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
 
 
 @pytest.mark.parametrize("R", [3, 10, 100, 1000, 10**6])

@@ -14,8 +14,7 @@ import pytest
 import knapcache.oracle
 from knapcache.oracle import solve
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
-
-from .judges import brute_force, check
+from tests.support.knapsack_solvers import brute_force, check
 
 
 def chosen(values: list[float], sizes: list[int], capacity: int) -> list[int]:

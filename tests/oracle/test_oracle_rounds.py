@@ -18,8 +18,7 @@ from knapcache.oracle.price import break_items, measure
 from knapcache.oracle.sums import dealt, merged, rising, total
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
-
-from .judges import brute_force, check, exact_sum
+from tests.support.knapsack_solvers import brute_force, check, exact_sum
 
 
 def solved_exactly(instance: Instance) -> None:

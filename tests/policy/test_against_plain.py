@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
-
-from . import plain
+from tests.support import reference_policies as plain
 
 IDS = 30
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.estimate.statistics import Confidence
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 from knapcache.testing import check_policy
@@ -126,7 +126,7 @@ def broken_kernel(head: Any, rows: Any, i: int, room: int, cost: float) -> None:
     head[0]["gone"] = 0
     if not rows[i]["resident"]:
         rows[i]["resident"] = True
-        rows[i]["room"] = room
+        rows[i]["entry_size"] = room
         head[0]["used"] += room
 
 

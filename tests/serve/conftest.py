@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.running import Running
 
 from knapcache.testing import FakeUpstream
+from tests.support.running_proxy import RunningProxy
 
-Start = Callable[..., Running]
+Start = Callable[..., RunningProxy]
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def start(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Start]:
     """Proxies with settings of one's own, which end with the test; what they keep must add up."""
     with ExitStack() as stack:
 
-        def start(**settings: Any) -> Running:
+        def start(**settings: Any) -> RunningProxy:
             folder = settings.pop("path", tmp_path / "data")
-            proxy = stack.enter_context(Running(folder, upstream.openai, **{"policy": "lru", **settings}))
+            proxy = stack.enter_context(RunningProxy(folder, upstream.openai, **{"policy": "lru", **settings}))
             stack.callback(proxy.proxy.cache.check)
             return proxy
 
@@ -36,5 +36,5 @@ def start(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def proxy(start: Start) -> Running:
+def proxy(start: Start) -> RunningProxy:
     return start()

@@ -12,19 +12,19 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.serve.conftest import Start
-from tests.serve.running import Running
 
-from knapcache.serve.record.events import Event
+from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import FAULTS
+from tests.serve.conftest import Start
+from tests.support.running_proxy import RunningProxy
 
 
 def body(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
-def events(proxy: Running) -> list[Event]:
+def events(proxy: RunningProxy) -> list[Event]:
     """All that will be written from now on."""
     seen: list[Event] = []
     proxy.proxy.journal.listen(seen.extend)
@@ -38,7 +38,7 @@ async def eventually(true: Callable[[], bool], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.02)
 
 
-async def crowd(proxy: Running, upstream: FakeUpstream, clients: int, *, killed: int = 0) -> None:
+async def crowd(proxy: RunningProxy, upstream: FakeUpstream, clients: int, *, killed: int = 0) -> None:
     """Clients with one cold question; some hang up while it is being answered, the one who came first among them."""
     upstream.delay = 0.5
     limits = httpx.Limits(max_connections=None)
@@ -58,16 +58,16 @@ async def crowd(proxy: Running, upstream: FakeUpstream, clients: int, *, killed:
     assert upstream.count() == 1
 
 
-async def test_a_crowd_with_one_question_makes_one_call(proxy: Running, upstream: FakeUpstream) -> None:
+async def test_a_crowd_with_one_question_makes_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     await crowd(proxy, upstream, 60, killed=3)
 
 
 @pytest.mark.long
-async def test_five_hundred_with_one_question_make_one_call(proxy: Running, upstream: FakeUpstream) -> None:
+async def test_five_hundred_with_one_question_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     await crowd(proxy, upstream, 500, killed=5)
 
 
-async def storm(proxy: Running, upstream: FakeUpstream, requests: int, share: float) -> None:
+async def storm(proxy: RunningProxy, upstream: FakeUpstream, requests: int, share: float) -> None:
     """Faults of every kind; then every question again, of an upstream without fault: answers must be whole."""
     upstream.stall = 0.3
     rng = random.Random(1)
@@ -179,7 +179,7 @@ def test_a_stream_that_breaks_off_is_an_error_to_the_sdk_or_ends_early(
 
 
 async def test_who_leaves_in_the_middle_of_a_stream_leaves_it_to_be_kept(
-    proxy: Running, upstream: FakeUpstream
+    proxy: RunningProxy, upstream: FakeUpstream
 ) -> None:
     upstream.pace = 0.1
     seen = events(proxy)
@@ -188,7 +188,7 @@ async def test_who_leaves_in_the_middle_of_a_stream_leaves_it_to_be_kept(
             async for _ in answer.aiter_raw():
                 break
         await eventually(lambda: len(seen) == 1)
-        assert (seen[0].how, seen[0].status) == ("miss", 499)
+        assert (seen[0].outcome, seen[0].status) == ("miss", 499)
         assert seen[0].cost > 0
         again = await client.post("/chat/completions", json=body("one two three"))
     assert again.headers["x-knapcache"] == "hit"

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.cache.test_breaker import STORMS, Slow, weather
-from tests.serve.conftest import Start
-from tests.serve.running import Running
 
 from knapcache.testing import FakeUpstream
+from tests.cache.test_breaker import STORMS, Slow, weather
+from tests.serve.conftest import Start
+from tests.support.running_proxy import RunningProxy
 
 __all__ = ["weather"]
 """A disk whose weather the test makes; the store keeps nothing in memory, so every hit is a read."""
@@ -49,12 +49,12 @@ async def p99(client: httpx.AsyncClient, names: Callable[[int], object], many: i
     return times[int(0.99 * len(times))]
 
 
-def breaker(proxy: Running) -> dict[str, Any]:
+def breaker(proxy: RunningProxy) -> dict[str, Any]:
     found: dict[str, Any] = proxy.proxy.cache.stats()["breaker"]
     return found
 
 
-async def opened(client: httpx.AsyncClient, proxy: Running) -> None:
+async def opened(client: httpx.AsyncClient, proxy: RunningProxy) -> None:
     for name in range(20):
         if breaker(proxy)["state"] != "closed":
             return
@@ -62,7 +62,7 @@ async def opened(client: httpx.AsyncClient, proxy: Running) -> None:
     raise AssertionError("it does not open")
 
 
-async def recovered(client: httpx.AsyncClient, proxy: Running) -> None:
+async def recovered(client: httpx.AsyncClient, proxy: RunningProxy) -> None:
     end = time.monotonic() + 20
     while breaker(proxy)["state"] != "closed" or (await ask(client, KEPT - 1))[0] != "hit":
         await ask(client, KEPT - 1)
@@ -112,7 +112,7 @@ async def test_many_requests_are_answered_without_the_disk(
 
 async def test_a_proxy_ends_while_its_disk_is_slow(tmp_path: Path, upstream: FakeUpstream, weather: Slow) -> None:
     """What was kept before is there the next time."""
-    proxy = Running(tmp_path / "data", upstream.openai, policy="lru")
+    proxy = RunningProxy(tmp_path / "data", upstream.openai, policy="lru")
     with proxy:
         async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
             assert (await ask(client, "kept"))[0] == "miss"
@@ -120,6 +120,6 @@ async def test_a_proxy_ends_while_its_disk_is_slow(tmp_path: Path, upstream: Fak
             weather.storm(0.05)
             assert (await ask(client, "in-the-storm"))[0] == "miss"
     weather.over()
-    with Running(tmp_path / "data", upstream.openai, policy="lru") as again:
+    with RunningProxy(tmp_path / "data", upstream.openai, policy="lru") as again:
         async with httpx.AsyncClient(base_url=again.openai, timeout=60.0) as client:
             assert (await ask(client, "kept"))[0] == "hit"

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.conftest import Start
 
 from knapcache import Cache, InvalidInput
 from knapcache.serve.proxy import MOST_MEMORY, Proxy
 from knapcache.serve.settings import Settings
 from knapcache.testing import FakeUpstream
+from tests.serve.conftest import Start
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 

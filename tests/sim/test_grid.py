@@ -12,7 +12,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
-from knapcache.policy.lru import LRU
+from knapcache.policy.classic.lru import LRU
 from knapcache.sim.grid import replay_grid
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace

@@ -9,7 +9,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace

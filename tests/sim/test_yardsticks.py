@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.estimate.statistics import Confidence
-from knapcache.policy.hindsight import Static
-from knapcache.policy.offline import Offline
+from knapcache.policy.offline.comparator import Offline
+from knapcache.policy.offline.static_optimal import Static
 from knapcache.sim.replay import replay
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
@@ -30,13 +30,13 @@ def tiny_traces(draw: st.DrawFn) -> tuple[Trace, list[int], int]:
 
 def cost_with(held: tuple[int, ...], trace: Trace) -> float:
     """What is paid when the answers of `held` are kept from their first request on."""
-    at_hand: set[int] = set()
+    get_nowait: set[int] = set()
     total = 0.0
     for key, cost in zip(trace.keys.tolist(), trace.costs.tolist(), strict=True):
-        if key not in at_hand:
+        if key not in get_nowait:
             total += cost
             if key in held:
-                at_hand.add(key)
+                get_nowait.add(key)
     return total
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from knapcache.errors import StoreError
-from knapcache.store.contract import Entry, Store, Totals
+from knapcache.store.base import Entry, Store, Totals
 from knapcache.store.memory import MemoryStore
-from knapcache.store.sqlite import SqliteStore
-
-from .helpers import entry_of, files_bytes, key_of
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.stores import entry_of, files_bytes, key_of
 
 NAMES = st.integers(0, 11)
 SIZES = st.sampled_from([0, 1, 900, 1800, 1900, 2100, 4000, 9000, 40_000, 60_000])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.store.contract import Entry, Store
+from knapcache.store.base import Entry, Store
 from knapcache.store.memory import MemoryStore
-from knapcache.store.sqlite import SqliteStore
+from knapcache.store.sqlite.store import SqliteStore
 from knapcache.testing import check_store
 
 Clock = Callable[[], float]
@@ -60,12 +60,12 @@ class Uncounted(MemoryStore):
 class Blind(MemoryStore):
     """Does not know what it has."""
 
-    def at_hand(self, _key: bytes) -> Entry | None:
+    def get_nowait(self, _key: bytes) -> Entry | None:
         return None
 
 
 @pytest.mark.parametrize(
-    ("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced"), (Blind, "at_hand")]
+    ("broken", "check"), [(Forgetful, "one_step"), (Immortal, "expiry"), (Uncounted, "replaced"), (Blind, "get_nowait")]
 )
 def test_the_suite_notices(broken: type[MemoryStore], check: str) -> None:
     with pytest.raises(AssertionError, match=check):

@@ -6,8 +6,7 @@ import tracemalloc
 from types import MappingProxyType
 
 from knapcache.store.memory import MemoryStore
-
-from .helpers import content, entry_of
+from tests.support.stores import content, entry_of
 
 
 def test_an_entry_takes_no_more_than_its_charge() -> None:

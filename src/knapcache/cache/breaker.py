@@ -43,7 +43,7 @@ class Breaker:
         self.opened = 0
         """How often it has opened."""
         self.skipped = 0
-        """Reads that were not waited for."""
+        """AsyncReads that were not waited for."""
         self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0

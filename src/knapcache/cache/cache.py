@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from knapcache.cache.books import Books
-from knapcache.cache.core import USUAL, Core, Wish, timed, timed_async
+from knapcache.cache.admission import AdmissionController
+from knapcache.cache.coordinator import Keeper
+from knapcache.cache.engine import USUAL, FetchOptions, RequestEngine, timed, timed_async
+from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
-from knapcache.cache.keeper import Keeper
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.listing import columns, page, rows_of
-from knapcache.cache.opening import (
+from knapcache.cache.options import (
     check_parts,
     checked_counts,
     checked_digest,
@@ -23,17 +23,17 @@ from knapcache.cache.opening import (
     open_store,
     room,
 )
-from knapcache.cache.questions import Questions
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.values import Answer, Lookup, Question, Reply
+from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
-from knapcache.match import Key, Keyer, Rules
+from knapcache.keys import Key, Keyer, Rules
+from knapcache.keys.request import KeyedRequest, Questions
 from knapcache.model import Endpoint
 from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights, amount
-from knapcache.store.contract import Clock, wall_clock
+from knapcache.store.base import Clock, wall_clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,13 +93,13 @@ class Cache:
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
         store = open_store(path, room(capacity), secret, clock, synchronous)
 
-        def open_books() -> Books:
-            books = Books(store, policy, shadows, ledger, ids, limits)
+        def open_books() -> AdmissionController:
+            books = AdmissionController(store, policy, shadows, ledger, ids, limits)
             books.open(clock())
             return books
 
         self._keeper = Keeper(store, open_books, self._ledger, clock, tell_hits)
-        self._core = Core(self._keeper, meter, self._ledger, ttl, wait, clock)
+        self._core = RequestEngine(self._keeper, meter, self._ledger, ttl, wait, clock)
         self._functions = Functions(self._core, self._questions.keyer)
 
     # One request.
@@ -107,7 +107,7 @@ class Cache:
     def fetch(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
         call: Callable[[], Reply],
         *,
         namespace: str | None = None,
@@ -123,9 +123,9 @@ class Cache:
         a call. max_age: nothing older, in seconds.
         """
         usual = store and not refresh and not only_cached and max_age is None
-        wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
+        wish = USUAL if usual else FetchOptions(refresh, store, only_cached, max_age)
         question = self._questions.of(endpoint, request, namespace, context)
-        if isinstance(question, Question):
+        if isinstance(question, KeyedRequest):
             return self._core.fetch(question, call, wish)
         question = self._bypass(question, endpoint, namespace, wish)
         try:
@@ -137,7 +137,7 @@ class Cache:
     async def fetch_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
         call: Callable[[], Awaitable[Reply]],
         *,
         namespace: str | None = None,
@@ -153,9 +153,9 @@ class Cache:
         steady: whoever makes it is a task that nobody cancels, and needs no other for the call.
         """
         usual = store and not refresh and not only_cached and max_age is None
-        wish = USUAL if usual else Wish(refresh, store, only_cached, max_age)
+        wish = USUAL if usual else FetchOptions(refresh, store, only_cached, max_age)
         question = self._questions.of(endpoint, request, namespace, context)
-        if isinstance(question, Question):
+        if isinstance(question, KeyedRequest):
             return await self._core.fetch_async(question, call, wish, steady)
         question = self._bypass(question, endpoint, namespace, wish)
         try:
@@ -167,26 +167,26 @@ class Cache:
     def question(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
-    ) -> Question | None:
-        """A request with its key, which `fetch` and `at_hand` take in its place; None where it has none.
+    ) -> KeyedRequest | None:
+        """A request with its key, which `fetch` and `get_nowait` take in its place; None where it has none.
 
         For those who are asked the same again and again: a key is made from nothing but what it is made from.
         """
         found = self._questions.of(endpoint, request, namespace, context)
-        return found if isinstance(found, Question) else None
+        return found if isinstance(found, KeyedRequest) else None
 
-    def at_hand(self, question: Question) -> Answer | None:
+    def get_nowait(self, question: KeyedRequest) -> Answer | None:
         """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
-        return self._core.at_hand(question)
+        return self._core.get_nowait(question)
 
     def lookup(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -194,14 +194,16 @@ class Cache:
     ) -> Lookup:
         """The first half, for callers who stream: a hit, or what `settle` needs. Counts the request."""
         question = self._questions.of(endpoint, request, namespace, context)
-        if not isinstance(question, Question):
+        if not isinstance(question, KeyedRequest):
             return self._no_key(question, namespace)
-        return self._core.counted(self._core.find(question, USUAL if max_age is None else Wish(max_age=max_age)))
+        return self._core.counted(
+            self._core.find(question, USUAL if max_age is None else FetchOptions(max_age=max_age))
+        )
 
     async def lookup_async(
         self,
         endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | Question,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
         *,
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -209,9 +211,9 @@ class Cache:
     ) -> Lookup:
         """The same for coroutines: no disk is waited for on the event loop's thread."""
         question = self._questions.of(endpoint, request, namespace, context)
-        if not isinstance(question, Question):
+        if not isinstance(question, KeyedRequest):
             return self._no_key(question, namespace)
-        wish = USUAL if max_age is None else Wish(max_age=max_age)
+        wish = USUAL if max_age is None else FetchOptions(max_age=max_age)
         return self._core.counted(await self._core.find_async(question, wish))
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
@@ -341,7 +343,7 @@ class Cache:
         return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._core.reads.breaker.stats()}
 
     def check(self) -> None:
-        """Derive every total anew; CorruptState when books and reality differ. Reads everything, and requests wait."""
+        """Derive every total anew; CorruptState when books and reality differ. AsyncReads everything, and requests wait."""
         self._ledger.check()
         self._keeper.check()
 
@@ -371,14 +373,14 @@ class Cache:
         self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
         return Lookup("", bypass=str(reason))
 
-    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: Wish) -> Question:
+    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: FetchOptions) -> KeyedRequest:
         """A request without a key: it can be sent, and is not kept."""
         if wish.only_cached:
             self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
             raise NotCached(f"only a kept answer was asked for, and the request has no key: {reason}")
-        return Question(Endpoint(endpoint), Key(b"", b""), self._questions.tenant(namespace), "")
+        return KeyedRequest(Endpoint(endpoint), Key(b"", b""), self._questions.tenant(namespace), "")
 
-    def _bypassed(self, question: Question, reply: Reply, seconds: float) -> Answer:
+    def _bypassed(self, question: KeyedRequest, reply: Reply, seconds: float) -> Answer:
         bill = self._core.bill(question, reply, seconds)
         self._ledger.passed("bypasses", reply.model, question.tenant)
         self._ledger.paid(reply.model, question.tenant, bill)

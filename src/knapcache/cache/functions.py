@@ -30,10 +30,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import orjson
 
-from knapcache.cache.core import Core, Wish
-from knapcache.cache.values import Question, Reply
+from knapcache.cache.engine import FetchOptions, RequestEngine
+from knapcache.cache.values import Reply
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.match import Keyer
+from knapcache.keys import Keyer
+from knapcache.keys.request import KeyedRequest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,15 +153,15 @@ def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[s
 class Functions:
     """Calls of plain functions, on their way through the cache."""
 
-    def __init__(self, core: Core, keyer: Keyer) -> None:
+    def __init__(self, core: RequestEngine, keyer: Keyer) -> None:
         self._core, self._keyer = core, keyer
         self._said: set[str] = set()
 
-    def question(self, name: str, arguments: dict[str, Any], tenant: str) -> Question:
+    def question(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:
         """The key of a call, or Uncacheable."""
-        return Question(None, self._keyer.call(name, arguments, tenant), tenant, f"{MODEL} {name}")
+        return KeyedRequest(None, self._keyer.call(name, arguments, tenant), tenant, f"{MODEL} {name}")
 
-    def call(self, question: Question, function: Callable[[], Any], ttl: float | None) -> Any:
+    def call(self, question: KeyedRequest, function: Callable[[], Any], ttl: float | None) -> Any:
         """A kept result, or a new one."""
         made: list[Any] = []
 
@@ -168,12 +169,14 @@ class Functions:
             made.append(function())
             return self._reply(made[-1], question, ttl)
 
-        answer = self._core.fetch(question, reply, Wish())
+        answer = self._core.fetch(question, reply, FetchOptions())
         if made:
             return made[-1]
         return orjson.loads(answer.payload) if answer.payload else function()
 
-    async def call_async(self, question: Question, function: Callable[[], Awaitable[Any]], ttl: float | None) -> Any:
+    async def call_async(
+        self, question: KeyedRequest, function: Callable[[], Awaitable[Any]], ttl: float | None
+    ) -> Any:
         """The same for coroutines."""
         made: list[Any] = []
 
@@ -181,12 +184,12 @@ class Functions:
             made.append(await function())
             return self._reply(made[-1], question, ttl)
 
-        answer = await self._core.fetch_async(question, reply, Wish())
+        answer = await self._core.fetch_async(question, reply, FetchOptions())
         if made:
             return made[-1]
         return orjson.loads(answer.payload) if answer.payload else await function()
 
-    def _reply(self, result: Any, question: Question, ttl: float | None) -> Reply:
+    def _reply(self, result: Any, question: KeyedRequest, ttl: float | None) -> Reply:
         payload = as_json(result, question.model, self._said)
         if payload is None:
             # No result is empty text in JSON: who waited for this one sees that, and calls for itself.
@@ -202,7 +205,7 @@ class Functions:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"{name} does not say what its arguments are: {error}") from None
 
-        def key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Question:
+        def key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyedRequest:
             arguments = bound(signature, args, kwargs)
             if around:
                 arguments["<around>"] = around  # no parameter has such a name

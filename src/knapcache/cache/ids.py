@@ -14,7 +14,7 @@ not take a younger one for the older.
 
 from __future__ import annotations
 
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 
 LEAST, MOST = 1 << 17, 1 << 20
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from knapcache.cache.index import Kept, kept_of, requests_at
-from knapcache.cache.listing import MB, price_of_room
-from knapcache.cache.opening import seal_secret
+from knapcache.cache.entries import MB, price_of_room
+from knapcache.cache.entry_index import Kept, kept_of, requests_at
+from knapcache.cache.options import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.contract import Clock, Head, wall_clock
-from knapcache.store.file import is_of_another_secret
-from knapcache.store.layout import LEAST_BUDGET, PAGE, Layout
-from knapcache.store.sqlite import SqliteStore
+from knapcache.store.base import Clock, Head, wall_clock
+from knapcache.store.sqlite.database import is_of_another_secret
+from knapcache.store.sqlite.layout import LEAST_BUDGET, PAGE, Layout
+from knapcache.store.sqlite.store import SqliteStore
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

@@ -64,7 +64,7 @@ class Ledger:
         self._counters: dict[str, int] = {}
         self._served: dict[tuple[str, str], Row] = {}
 
-    def served(self, how: str, model: str, tenant: str, bill: Bill, size: int) -> None:
+    def served(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
         """An answer was given without a call of its own: a hit, or coalesced."""
         usd, seconds, cost, _ = bill
         with self._lock:
@@ -73,7 +73,7 @@ class Ledger:
                 if len(self._served) == MOST_PAIRS:
                     self._move()
                 row = self._served[model, tenant] = Row()
-            if how == "hit":
+            if outcome == "hit":
                 row.hits += 1
             else:
                 row.coalesced += 1

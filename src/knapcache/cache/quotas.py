@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.index import Index, requests_at
+from knapcache.cache.entry_index import Index, requests_at
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 
 AHEAD, SHARE = 64, 16
 
@@ -85,7 +85,7 @@ class Quotas:
         ids = np.fromiter(held, np.int64, len(held))
         ids = ids[ids != newcomer]
         requests = requests_at(self._policy, ids)
-        density = requests * self._index.records["cost"][ids] / self._policy.rows["room"][ids]
+        density = requests * self._index.records["cost"][ids] / self._policy.rows["entry_size"][ids]
         few = min(AHEAD, 1 + len(ids) // SHARE)
         least = np.argpartition(density, few - 1)[:few]
         least = least[np.lexsort((self._index.records["created"][ids[least]], density[least]))]
@@ -99,7 +99,7 @@ class Quotas:
     def check(self) -> None:
         """Count anew."""
         for tenant, limit in self.limits.items():
-            derived = int(self._policy.rows["room"][self._of(tenant)].sum())
+            derived = int(self._policy.rows["entry_size"][self._of(tenant)].sum())
             if derived != self._used[tenant]:
                 raise CorruptState(f"a namespace has {derived} bytes, and {self._used[tenant]} by its quota's books")
             if derived > limit:

@@ -23,10 +23,10 @@ import orjson
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
-from knapcache.policy.adaptive import Adaptive
-from knapcache.policy.contract import Policy
-from knapcache.policy.trim import most_useful, trimmed
-from knapcache.store.contract import KEY_BYTES
+from knapcache.policy.adaptive.compaction import most_useful, trimmed
+from knapcache.policy.adaptive.policy import Adaptive
+from knapcache.policy.base import Policy
+from knapcache.store.base import KEY_BYTES
 
 MAGIC = b"knapcache state 1\n"
 PIECE = 1 << 18

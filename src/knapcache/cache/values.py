@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from knapcache.errors import InvalidInput
-from knapcache.match import Key
-from knapcache.model import Endpoint
+from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Bill
 from knapcache.price.weights import amount
 
@@ -60,7 +59,7 @@ class Answer(NamedTuple):
 
     payload: bytes
     meta: Mapping[str, Any]
-    how: Literal["hit", "miss", "coalesced", "bypass"]
+    outcome: Literal["hit", "miss", "coalesced", "bypass"]
     """From the cache; paid for; paid for by somebody who asked the same at the same time; has no key."""
     key: str
     """The key's digest in hex; empty on a bypass."""
@@ -75,17 +74,6 @@ class Answer(NamedTuple):
     """Room it takes in the cache, or would take; 0 where it may not be kept."""
 
 
-class Question(NamedTuple):
-    """A request with its key."""
-
-    endpoint: Endpoint | None
-    """None: a plain function."""
-    key: Key
-    tenant: str
-    model: str
-    """The one asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """A request that was looked up: a hit, or what `settle` needs to know once the answer was paid for."""
@@ -95,7 +83,7 @@ class Lookup:
     hit: Answer | None = None
     bypass: str | None = None
     """Why the request has no key; it can be sent, and is not kept."""
-    question: Question | None = field(default=None, repr=False)
+    question: KeyedRequest | None = field(default=None, repr=False)
     id: int = field(default=-1, repr=False)
     """Its number in the policy's table."""
     started: float = field(default=0.0, repr=False)

@@ -11,7 +11,7 @@ from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from knapcache.serve.demo import Tally
+    from knapcache.demo.traffic import Tally
 
 HELP = "send traffic to a running proxy, and show what it saves"
 TEXT = """Ask a running proxy as its users would: popular questions often, others rarely, in a popularity that drifts,
@@ -24,7 +24,7 @@ def add(commands: Any, *, with_options: bool) -> None:
     if not with_options:
         commands.add_parser("demo", help=HELP)
         return
-    from knapcache.serve.demo import Load
+    from knapcache.demo.traffic import Load
 
     usual = Load()
     parser = commands.add_parser("demo", help=HELP, description=TEXT)
@@ -71,8 +71,8 @@ def execute(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from knapcache.serve.demo import Load, Tally, read_prompts, replay
-    from knapcache.serve.questions import questions
+    from knapcache.demo.prompts import questions
+    from knapcache.demo.traffic import Load, Tally, read_prompts, replay
 
     models = tuple(args.model or Load().models)
     amounts = (args.url, args.requests, args.rate, args.clients, models, tuple(args.key), args.max_tokens, args.seed)
@@ -89,15 +89,15 @@ def execute(args: argparse.Namespace) -> None:
                 )
             )
     finally:
-        if tally.done > tally.how["failed"]:
+        if tally.done > tally.outcome["failed"]:
             report(tally)
-    if tally.how["failed"] == tally.done:
+    if tally.outcome["failed"] == tally.done:
         raise InvalidInput(f"no answer from {load.url}: {tally.trouble}")
 
 
 def line(tally: Tally) -> str:
     """All of it in one line, while it goes on."""
-    from knapcache.serve.demo import SAVED
+    from knapcache.demo.traffic import SAVED
 
     parts = [f"{tally.saved} from the cache"]
     if tally.usd is not None:
@@ -105,8 +105,8 @@ def line(tally: Tally) -> str:
     for name, middle in (("hit", tally.median(*SAVED)), ("miss", tally.median("miss"))):
         if middle is not None:
             parts.append(f"{name} {1000 * middle:,.0f} ms" if middle >= 0.1 else f"{name} {1000 * middle:.1f} ms")
-    if tally.how["failed"]:
-        parts.append(f"{tally.how['failed']} failed")
+    if tally.outcome["failed"]:
+        parts.append(f"{tally.outcome['failed']} failed")
     return ", ".join(parts)
 
 
@@ -118,5 +118,5 @@ def report(tally: Tally) -> None:
         print(f"last failure: {tally.trouble}")
     if tally.saved and tally.usd is None:
         print("no dollars: the proxy knows no price of this model, and weighs its seconds instead")
-    if tally.how["unknown"]:
+    if tally.outcome["unknown"]:
         print("answers without an x-knapcache header: the server is no knapcache proxy, or another one hides it")

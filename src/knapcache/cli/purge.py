@@ -42,8 +42,8 @@ def seconds(text: str) -> float:
 def execute(args: argparse.Namespace) -> None:
     """Remove, and say how many."""
     from knapcache.cache.inspect import open_to_write
-    from knapcache.cache.opening import checked_digest
-    from knapcache.store.contract import wall_clock
+    from knapcache.cache.options import checked_digest
+    from knapcache.store.base import wall_clock
 
     given = [args.key, args.model, args.tenant, args.older_than]
     if args.all == any(condition is not None for condition in given):

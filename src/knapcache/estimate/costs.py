@@ -59,7 +59,7 @@ def cost_of(head: Records, rows: Records, i: int) -> float:
     doubt = head[0].doubt
     if doubt == 0.0:
         return q.paid / q.misses  # type: ignore[no-any-return]
-    return (q.paid + doubt * typical(head, q.room)) / (q.misses + doubt)  # type: ignore[no-any-return]
+    return (q.paid + doubt * typical(head, q.entry_size)) / (q.misses + doubt)  # type: ignore[no-any-return]
 
 
 @kernel
@@ -80,7 +80,7 @@ def count_cost(head: Records, rows: Records, i: int, room: int, cost: float) -> 
     cost = min(cost, LARGEST_COST)
     q.paid += cost
     q.misses += 1
-    q.room = room
+    q.entry_size = room
     h.weight += 1.0
     h.sum_s += room
     h.sum_c += cost

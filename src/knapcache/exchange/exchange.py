@@ -19,21 +19,21 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
-from knapcache.match.canonical import items as keyed_items
-from knapcache.match.reading import Body, from_text
-from knapcache.match.rules import STATEFUL
+from knapcache.keys.canonical import items as keyed_items
+from knapcache.keys.parse import Body, from_text
+from knapcache.keys.rules import STATEFUL
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
-from knapcache.wire.asking import wants_stream, wants_usage, with_usage
-from knapcache.wire.forms import CONTENT_TYPE, USAGE_APART, Form
-from knapcache.wire.pieces import compact, read_object
+from knapcache.wire.base import CONTENT_TYPE, USAGE_APART, Form
+from knapcache.wire.cache_control import wants_stream, wants_usage, with_usage
+from knapcache.wire.json_util import compact, read_object
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
 GATEWAYS = (
     "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
 )  # fmt: skip
 """Where gateways look for credentials."""
-TELLING = ("anthropic-version", "anthropic-beta", "openai-beta")
+VARY_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers that change answers."""
 ROUTING = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
 """Headers that tell a gateway where to send a request. They may have keys in them, and are hashed."""
@@ -109,7 +109,7 @@ class Exchange:
         return self.stream and self.endpoint in USAGE_APART and not self.usage
 
 
-class Given(NamedTuple):
+class CachedResponse(NamedTuple):
     """What the caller gets."""
 
     status: int
@@ -121,7 +121,7 @@ class Given(NamedTuple):
     """The same for each item of several."""
 
 
-def concerns_us(method: str, path: str) -> Endpoint | None:
+def cacheable_endpoint(method: str, path: str) -> Endpoint | None:
     """The endpoint, if it is one whose answers are kept."""
     return endpoint_of(path) if method == "POST" else None
 
@@ -157,7 +157,7 @@ def opened(
     if body is None:
         return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
-    more = {name: headers[name] for name in TELLING if name in headers}
+    more = {name: headers[name] for name in VARY_HEADERS if name in headers}
     more |= {name: hashed(headers[name].encode()) for name in ROUTING if name in headers}
     if control.namespace is not None:
         more["namespace"] = control.namespace
@@ -233,7 +233,7 @@ def kept_meta(headers: Mapping[str, str], form: str, fresh: float | None = None)
 def is_stale(answer: Answer) -> bool:
     """Whether a kept answer is past its time, and was kept for when there is no other."""
     fresh = answer.meta.get("fresh")
-    return fresh is not None and answer.how == "hit" and answer.age > fresh
+    return fresh is not None and answer.outcome == "hit" and answer.age > fresh
 
 
 def failed_meta(status: int, headers: Mapping[str, str], form: str) -> dict[str, Any]:
@@ -246,19 +246,19 @@ def passing(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers if name.lower() not in OWN]
 
 
-def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]] | None) -> Given:
+def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]] | None) -> CachedResponse:
     """An answer of the cache as an HTTP response, or Incomplete where it has not what is asked for.
 
     headers   those of the provider, for the one whose call it was
     """
     meta = answer.meta
     wanted: Form = "sse" if exchange.stream else "json"
-    said = said_of(answer)
+    said = cache_headers(answer)
     if "status" in meta:
         if headers is None and meta["status"] == 200 and meta["form"] != wanted:
             raise Incomplete("an answer that is not whole, in the other form")
         given_headers = passing(headers) if headers is not None else [(name, value) for name, value in meta["headers"]]
-        return Given(meta["status"], given_headers + said, answer.payload, answer)
+        return CachedResponse(meta["status"], given_headers + said, answer.payload, answer)
     if meta.get("lacks") == "usage" and (exchange.usage or not exchange.stream):
         raise Incomplete("a stream without usage")
     body: bytes | Iterable[bytes]
@@ -271,24 +271,24 @@ def given(exchange: Exchange, answer: Answer, headers: Iterable[tuple[str, str]]
     if headers is None:
         headers = meta.get("ids", {}).items()
     kept = [(name, value) for name, value in passing(headers) if name.lower() != "content-type"]
-    return Given(
+    return CachedResponse(
         200, [("content-type", CONTENT_TYPE["sse" if exchange.stream else "json"]), *kept, *said], body, answer
     )
 
 
-def said_of(answer: Answer) -> list[tuple[str, str]]:
+def cache_headers(answer: Answer) -> list[tuple[str, str]]:
     """What a caller is told of where its answer comes from: in words of our own, and in those of RFC 9211."""
-    how = answer.how
-    said = [("x-knapcache", how), ("x-knapcache-key", answer.key), ("cache-status", CACHE_STATUS[how])]
-    if how in ("hit", "coalesced"):
+    outcome = answer.outcome
+    said = [("x-knapcache", outcome), ("x-knapcache-key", answer.key), ("cache-status", CACHE_STATUS[outcome])]
+    if outcome in ("hit", "coalesced"):
         said.append(("age", str(int(answer.age))))
         if answer.saved_usd is not None:
             said.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
     return said
 
 
-def not_cached() -> Given:
+def not_cached() -> CachedResponse:
     """Only a kept answer was asked for, and there is none."""
     error = {"message": "only-if-cached was asked for, and there is no kept answer", "type": "not_cached"}
     headers = [("content-type", "application/json"), ("x-knapcache", "miss"), ("x-should-retry", "false")]
-    return Given(504, headers, compact({"error": error}))
+    return CachedResponse(504, headers, compact({"error": error}))

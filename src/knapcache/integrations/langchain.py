@@ -21,7 +21,7 @@ from typing import Any
 
 from knapcache.cache import Cache
 from knapcache.errors import MissingExtra
-from knapcache.integrations.halves import Halves
+from knapcache.integrations.two_phase import Halves
 
 try:
     from langchain_core._api import LangChainBetaWarning

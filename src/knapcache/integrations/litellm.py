@@ -26,8 +26,8 @@ import orjson
 
 from knapcache.cache import Cache
 from knapcache.errors import MissingExtra
-from knapcache.integrations.halves import Halves
-from knapcache.wire.asking import number
+from knapcache.integrations.two_phase import Halves
+from knapcache.wire.cache_control import number
 
 try:
     from litellm.caching.base_cache import BaseCache

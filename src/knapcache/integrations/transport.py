@@ -23,11 +23,11 @@ from typing import Any, Self
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.answering import PATIENCE, REFUSALS, miss_said
-from knapcache.exchange.batch import Batch, batch_of
-from knapcache.exchange.exchange import Exchange, concerns_us, given, is_stream, not_cached, passing, plain_reply
-from knapcache.exchange.relay import Heard, Opened, Relay
-from knapcache.integrations.carrier import (
+from knapcache.exchange.embedding_batch import Batch, batch_of
+from knapcache.exchange.exchange import Exchange, cacheable_endpoint, given, is_stream, not_cached, passing, plain_reply
+from knapcache.exchange.fetcher import PATIENCE, REFUSALS, miss_said
+from knapcache.exchange.stream_tee import Heard, Opened, StreamTee
+from knapcache.integrations.httpx_common import (
     Transport,
     live,
     marked,
@@ -46,7 +46,7 @@ class CacheTransport(Transport):
 
     def handle_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
-        endpoint = concerns_us(request.method, request.url.path)
+        endpoint = cacheable_endpoint(request.method, request.url.path)
         if endpoint is None:
             return self._send(request)  # nothing of it is read: it may be a large file
         request.read()
@@ -87,7 +87,7 @@ class CacheTransport(Transport):
     def _streamed(self, request: Any, exchange: Exchange) -> Any:
         for refresh in (exchange.control.refresh, True):
             heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-            relay = Relay(exchange, self._finish, heard.put)
+            relay = StreamTee(exchange, self._finish, heard.put)
             run = contextvars.copy_context().run
             fetch = threading.Thread(target=run, args=(self._fetch, request, exchange, relay, refresh), daemon=True)
             self._fetches = {thread for thread in self._fetches if thread.is_alive()} | {fetch}
@@ -105,14 +105,14 @@ class CacheTransport(Transport):
                 continue
         return marked(self._send(request))
 
-    def _heard(self, heard: queue.SimpleQueue[Heard], relay: Relay) -> Iterator[bytes]:
+    def _heard(self, heard: queue.SimpleQueue[Heard], relay: StreamTee) -> Iterator[bytes]:
         while isinstance(block := heard.get(), bytes):
             yield block
         yield from relay.held
         if isinstance(block, BaseException):
             raise block
 
-    def _fetch(self, request: Any, exchange: Exchange, relay: Relay, refresh: bool) -> None:
+    def _fetch(self, request: Any, exchange: Exchange, relay: StreamTee, refresh: bool) -> None:
         """In a thread of its own: whatever happens, the asker hears of it."""
         try:
             relay.put(
@@ -126,7 +126,7 @@ class CacheTransport(Transport):
         except BaseException as error:  # raised again, where it is heard
             relay.put(error)
 
-    def _stream_call(self, request: Any, exchange: Exchange, relay: Relay) -> Reply:
+    def _stream_call(self, request: Any, exchange: Exchange, relay: StreamTee) -> Reply:
         asking = self._asks_usage(request, exchange)
         response = self._send(with_content(request, exchange.sent(asking)))
         if asking and response.status_code in REFUSALS:

@@ -1,4 +1,4 @@
-"""The transport for async clients of httpx and httpx2, on asyncio: `exchange/answering.py`, spoken through httpx."""
+"""The transport for async clients of httpx and httpx2, on asyncio: `exchange/fetcher.py`, spoken through httpx."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from knapcache.cache import Cache
-from knapcache.exchange.answering import Answering, Live
-from knapcache.exchange.exchange import concerns_us
-from knapcache.integrations.carrier import Transport, live, marked, response_of, with_content
+from knapcache.exchange.exchange import cacheable_endpoint
+from knapcache.exchange.fetcher import Fetcher, StreamOpen
+from knapcache.integrations.httpx_common import Transport, live, marked, response_of, with_content
 
 
 class AsyncCacheTransport(Transport):
@@ -16,11 +16,11 @@ class AsyncCacheTransport(Transport):
 
     def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
         super().__init__(cache, inner, **options)
-        self._answering = Answering(cache, ask_usage=self._ask_usage, finish=self._finish)
+        self._answering = Fetcher(cache, ask_usage=self._ask_usage, finish=self._finish)
 
     async def handle_async_request(self, request: Any) -> Any:
         """A request's response, kept or fetched."""
-        endpoint = concerns_us(request.method, request.url.path)
+        endpoint = cacheable_endpoint(request.method, request.url.path)
         if endpoint is None:
             return await self._send(request)
         await request.aread()
@@ -31,7 +31,7 @@ class AsyncCacheTransport(Transport):
         found = await self._answering.answer(self._exchange(endpoint, request), request.url.host, send)
         if found is None:
             return marked(await self._send(request))
-        if isinstance(found, Live):
+        if isinstance(found, StreamOpen):
             return live(request, found.headers, found.blocks, found.relay, sync=False)
         return response_of(request, found, sync=False)
 

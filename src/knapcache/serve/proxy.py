@@ -21,18 +21,18 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
-from knapcache.serve.local import PRICES, LocalModel
-from knapcache.serve.record.events import Event, Journal
-from knapcache.serve.record.history import History
-from knapcache.serve.record.metrics import Metrics
-from knapcache.serve.record.record import Record
-from knapcache.serve.record.requestlog import RequestLog
-from knapcache.serve.request.callers import Callers
-from knapcache.serve.request.upstream import Upstreams
+from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.observe.events import Event, EventBuffer
+from knapcache.serve.observe.history import History
+from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.pipeline import EventPipeline
+from knapcache.serve.observe.request_log import RequestLog
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
-from knapcache.serve.team import Inside, Outside
-from knapcache.store.file import Ownership
+from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
+from knapcache.serve.upstream.upstream import Upstreams
+from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
+from knapcache.store.sqlite.database import Ownership
 
 log = logging.getLogger("knapcache.serve")
 
@@ -54,9 +54,9 @@ class Proxy:
         self.secret = server_secret(self.folder)
         given = settings.admin_token
         self.admin_token = admin_token(self.folder, given.get_secret_value() if given else None)
-        self.callers = Callers(settings, self.secret)
+        self.callers = Authenticator(settings, self.secret)
         self.local = (
-            LocalModel(settings.local_model, settings.local_threads, settings.local_context)
+            EmbeddedModel(settings.local_model, settings.local_threads, settings.local_context)
             if any(upstream.local for upstream in settings.upstreams)
             else None
         )
@@ -74,16 +74,16 @@ class Proxy:
             synchronous=settings.synchronous,
         )
         self.upstreams = Upstreams(settings, self.local)
-        self.journal = Journal()
+        self.journal = EventBuffer()
         self.ready = False
         """Requests are served: it was opened, and was not told to stop."""
         self.rest: Any = None
         """What answers all that is not the hot path."""
         self._team = team
         self._turn: Ownership | None = None
-        self._record: Record | None = None
-        self._inside: Inside | None = None
-        self._outside: Outside | None = None
+        self._record: EventPipeline | None = None
+        self._inside: OwnerServer | None = None
+        self._outside: OwnerClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -94,7 +94,7 @@ class Proxy:
             await self._keep_the_record()
         else:
             assert self.folder is not None
-            self.rest = self._outside = Outside(self.folder)
+            self.rest = self._outside = OwnerClient(self.folder)
             await self._outside.open()
             self._tasks.append(asyncio.create_task(self._watch()))
         self.journal.listen(self._tell)
@@ -126,11 +126,11 @@ class Proxy:
         return self._turn is not None
 
     async def _keep_the_record(self) -> None:
-        self._record = Record(self.settings, self.folder, self.cache, self.journal)
+        self._record = EventPipeline(self.settings, self.folder, self.cache, self.journal)
         self.rest = admin_app(self)
         if self._team:
             assert self.folder is not None
-            self._inside = Inside(self.folder, self.rest, self._absorb)
+            self._inside = OwnerServer(self.folder, self.rest, self._absorb)
             await self._inside.open()
 
     def _absorb(self, events: Sequence[Event]) -> None:

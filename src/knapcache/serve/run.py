@@ -14,14 +14,14 @@ from typing import Any
 import uvicorn
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.local import NAME
+from knapcache.serve.http.app import App
+from knapcache.serve.http.uvicorn_protocol import Protocol
+from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Proxy
-from knapcache.serve.record import logs
-from knapcache.serve.request.app import App
-from knapcache.serve.request.protocol import Protocol
 from knapcache.serve.settings import Settings, UpstreamSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory
-from knapcache.serve.workers import supervise
+from knapcache.serve.upstream.embedded_model import NAME
+from knapcache.serve.workers.supervisor import supervise
 
 BACKLOG = 2048
 IDLE = 75

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, borrowed, kernel
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 from knapcache.sim.trace import Floats, Ints, Trace
 
 PIECE = 1 << 18

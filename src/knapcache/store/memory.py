@@ -16,7 +16,7 @@ from types import MappingProxyType
 import orjson
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
-from knapcache.store.contract import (
+from knapcache.store.base import (
     Clock,
     Entry,
     Head,
@@ -77,7 +77,7 @@ class MemoryStore:
             return None
         return entry
 
-    def at_hand(self, key: bytes) -> Entry | None:
+    def get_nowait(self, key: bytes) -> Entry | None:
         """Everything is."""
         return self.get(key)
 

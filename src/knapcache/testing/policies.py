@@ -15,7 +15,7 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Decision
-from knapcache.policy.contract import Policy
+from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.contract import Away, Entry, Store, Totals
+from knapcache.store.base import Entry, NotInMemory, Store, Totals
 
 Build = Callable[[Callable[[], float]], Store]
 """clock → a fresh, empty store."""
@@ -100,11 +100,11 @@ def at_hand_or_away(store: Store, clock: Hand, rng: Rng) -> None:
             if wait:
                 store.flush()
             for entry in entries:
-                found = store.at_hand(entry.key)
-                if isinstance(found, Away):
+                found = store.get_nowait(entry.key)
+                if isinstance(found, NotInMemory):
                     store.flush()
                     found = store.read(entry.key)
-                assert found == store.get(entry.key), "at_hand and get differ"
+                assert found == store.get(entry.key), "get_nowait and get differ"
         clock.now += 20.0
     assert not store.behind, "nothing waits"
 

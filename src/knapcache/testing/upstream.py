@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from knapcache.errors import InvalidInput
-from knapcache.testing.speech import PLAIN, STREAM
+from knapcache.testing.provider_answers import PLAIN, STREAM
 
 FAULTS = ("429", "500", "reset", "cut", "stall", "no-finish", "error-event", "html", "no-options")
 FINISH = re.compile(r'"(finish_reason|stop_reason)": "\w+"|"status": "completed"')

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from knapcache.errors import Incomplete
-from knapcache.wire.pieces import add, cut, event_of, read_object
+from knapcache.wire.json_util import add, cut, event_of, read_object
 from knapcache.wire.sse import Block, Event, serialise
 
 DONE = Event("[DONE]")

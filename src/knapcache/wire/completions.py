@@ -7,7 +7,7 @@ from typing import Any
 
 from knapcache.errors import Incomplete
 from knapcache.wire.chat import choices_of, frames, gather
-from knapcache.wire.pieces import cut
+from knapcache.wire.json_util import cut
 from knapcache.wire.sse import Event
 
 

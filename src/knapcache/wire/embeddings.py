@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from knapcache.errors import Incomplete
-from knapcache.wire.pieces import compact, read_object
+from knapcache.wire.json_util import compact, read_object
 
 
 class Part(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from knapcache.errors import Incomplete
-from knapcache.wire.pieces import compact, cut, event_of, read_object
+from knapcache.wire.json_util import compact, cut, event_of, read_object
 from knapcache.wire.sse import Event
 
 GROWING = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "content"}

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from knapcache.errors import Incomplete
-from knapcache.wire.pieces import cut, event_of, read_object
+from knapcache.wire.json_util import cut, event_of, read_object
 from knapcache.wire.sse import Event
 
 Said = Iterator[tuple[str, dict[str, Any]]]
@@ -81,11 +81,11 @@ def split(answer: Mapping[str, Any]) -> Iterator[Event]:
     """The stream of a plain answer."""
     begun = {**answer, "status": "in_progress", "output": [], "usage": None}
     begun.pop("completed_at", None)
-    for number, (kind, said) in enumerate(said_of(answer, begun)):
+    for number, (kind, said) in enumerate(cache_headers(answer, begun)):
         yield event_of({"type": kind, "sequence_number": number, **said}, kind)
 
 
-def said_of(answer: Mapping[str, Any], begun: dict[str, Any]) -> Said:
+def cache_headers(answer: Mapping[str, Any], begun: dict[str, Any]) -> Said:
     """All events, without their numbers."""
     yield "response.created", {"response": begun}
     yield "response.in_progress", {"response": begun}

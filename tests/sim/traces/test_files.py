@@ -29,29 +29,29 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize("how", PACKED)
-def test_packed_files_are_known_by_content(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", PACKED)
+def test_packed_files_are_known_by_content(outcome: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"  # the name says nothing
-    path.write_bytes(PACKED[how])
+    path.write_bytes(PACKED[outcome])
     trace = read_trace(path)
     assert len(trace) == 5000
     assert trace.names == [f"k{i}" for i in range(7)]
 
 
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("how", ["gzip", "zstd", "zstd, two frames"])
-def test_a_file_that_is_cut_off_is_never_half_a_trace(how: str, skip: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", ["gzip", "zstd", "zstd, two frames"])
+def test_a_file_that_is_cut_off_is_never_half_a_trace(outcome: str, skip: bool, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
-    for length in (len(PACKED[how]) - 1, len(PACKED[how]) * 2 // 3):
-        path.write_bytes(PACKED[how][:length])
+    for length in (len(PACKED[outcome]) - 1, len(PACKED[outcome]) * 2 // 3):
+        path.write_bytes(PACKED[outcome][:length])
         with pytest.raises(InvalidInput, match=r"is cut off: its compressed data ends too early"):
             read_trace(path, on_broken=(lambda _: None) if skip else None)
 
 
-@pytest.mark.parametrize("how", ["gzip", "zstd"])
-def test_damaged_files(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", ["gzip", "zstd"])
+def test_damaged_files(outcome: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
-    content = bytearray(PACKED[how])
+    content = bytearray(PACKED[outcome])
     content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
     path.write_bytes(bytes(content))
     with pytest.raises(InvalidInput, match=r"is (damaged|cut off)|line \d+: "):

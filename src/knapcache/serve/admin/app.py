@@ -27,15 +27,15 @@ from starlette.routing import Route as At
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.serve.admin.guard import CHALLENGE, Guard, address_of
+from knapcache.serve.admin.auth import CHALLENGE, Guard, address_of
+from knapcache.serve.admin.models import SCHEMAS, bad, fitting, from_query
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
-from knapcache.serve.admin.overview import Overview, Parts
+from knapcache.serve.admin.overview import AdminContext, Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
-from knapcache.serve.admin.recent import Recent
-from knapcache.serve.admin.schemas import SCHEMAS, bad, fitting, from_query
 from knapcache.serve.admin.sessions import Session, cookie
-from knapcache.serve.request.incoming import Refused
+from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.observe.recent import Recent
 
 MOST = 64 << 10
 """Bytes of a body."""
@@ -68,7 +68,7 @@ class Said:
 class Admin:
     """One method for each route of the table, by its name."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AdminContext) -> None:
         settings = parts.settings
         self._parts = parts
         self.guard = Guard(parts.admin_token, settings.allowed_hosts)
@@ -171,7 +171,7 @@ class Admin:
         return Said({"done": True}, {"set-cookie": cookie("", secure=asked.secure, life=0)})
 
 
-def admin_app(parts: Parts) -> Starlette:
+def admin_app(parts: AdminContext) -> Starlette:
     """Routes under /admin/v1, the dashboard and /metrics. Whoever runs it closes `app.state.admin` at the end."""
     admin = Admin(parts)
     # One for each path, or a wrong method would be told of the first one's alone.
@@ -321,7 +321,7 @@ async def _to_the_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
 
 
-def _metrics(admin: Admin, parts: Parts) -> Endpoint:
+def _metrics(admin: Admin, parts: AdminContext) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if not parts.settings.metrics_public:
             admin.guard.identify(request)

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin.schemas import KEY, NAME, SCHEMAS, Schema, ref
-from knapcache.serve.record.history import SPANS
+from knapcache.serve.admin.models import KEY, NAME, SCHEMAS, Schema, ref
+from knapcache.serve.observe.history import SPANS
 
 ROOT = "/admin/v1"
 NOTHING: Mapping[str, Schema] = MappingProxyType({})

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from knapcache.cache import Cache
 from knapcache.errors import NotOwner
-from knapcache.serve.admin.schemas import ENTRY_FIELDS
-from knapcache.serve.record.events import Journal
-from knapcache.serve.record.history import DAY, History
-from knapcache.serve.record.rows import Row
-from knapcache.serve.request.callers import Callers
+from knapcache.serve.admin.models import ENTRY_FIELDS
+from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.observe.events import EventBuffer
+from knapcache.serve.observe.history import DAY, History
+from knapcache.serve.observe.usage import UsageRow
 from knapcache.serve.settings import Settings
 
 REST = 50.0
@@ -61,7 +61,7 @@ class Upstreams(Protocol):
         """In the order of the settings."""
 
 
-class Parts(Protocol):
+class AdminContext(Protocol):
     """Of the proxy, what is looked at here."""
 
     @property
@@ -75,9 +75,9 @@ class Parts(Protocol):
     @property
     def store_lost(self) -> bool: ...
     @property
-    def callers(self) -> Callers: ...
+    def callers(self) -> Authenticator: ...
     @property
-    def journal(self) -> Journal: ...
+    def journal(self) -> EventBuffer: ...
     @property
     def history(self) -> History: ...
     @property
@@ -91,7 +91,7 @@ class Parts(Protocol):
 class Overview:
     """Looks, and removes."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AdminContext) -> None:
         self._parts = parts
         self._room: dict[str, Any] = {}
         self._room_until = 0.0
@@ -215,7 +215,7 @@ class Overview:
         return self._parts.history.save()
 
 
-def doubling(row: Row, name: str, seconds: float) -> dict[str, float] | None:
+def doubling(row: UsageRow, name: str, seconds: float) -> dict[str, float] | None:
     """What a cache with twice the room would have saved more, in all and by day; None: nobody has watched one."""
     if name not in row.shadows:
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from knapcache.serve.request.incoming import Refused
+from knapcache.serve.http.asgi_request import Refused
 
 FOLDER = Path(__file__).parents[1] / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from knapcache.serve.request.incoming import Refused
+from knapcache.serve.http.asgi_request import Refused
 
 log = logging.getLogger("knapcache.serve")
 

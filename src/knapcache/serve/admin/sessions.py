@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from knapcache.serve.request.incoming import Refused
+from knapcache.serve.http.asgi_request import Refused
 
 COOKIE = "knapcache-session"
 LIFE = 12 * 3600.0

@@ -7,7 +7,7 @@ const PATIENCE = 10_000; // ms: a loopback server that takes longer is away
 let csrf = null;
 
 /** The server cannot be reached, or is in trouble: try again later. */
-export class Away extends Error {}
+export class NotInMemory extends Error {}
 /** Nobody is logged in. */
 export class Unknown extends Error {}
 /** The server understood, and said no. */
@@ -24,7 +24,7 @@ async function send(method, path, body) {
       credentials: "same-origin", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
     });
   } catch (error) {
-    throw new Away(error.name === "TimeoutError" ? "the server does not answer" : "the server cannot be reached");
+    throw new NotInMemory(error.name === "TimeoutError" ? "the server does not answer" : "the server cannot be reached");
   }
   const text = await response.text().catch(() => "");
   let said = null;
@@ -36,7 +36,7 @@ async function send(method, path, body) {
   if (response.ok) return said;
   const message = said?.error?.message ?? `status ${response.status}`;
   if (response.status === 401) throw new Unknown(message);
-  if (response.status >= 500 || response.status === 429) throw new Away(message);
+  if (response.status >= 500 || response.status === 429) throw new NotInMemory(message);
   throw Object.assign(new Refused(message), { status: response.status });
 }
 

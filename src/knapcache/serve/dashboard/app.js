@@ -78,7 +78,7 @@ function heard(wrong, wait) {
     heardAt = Date.now();
     return;
   }
-  if (!(wrong instanceof api.Away || wrong instanceof api.Refused)) console.error(wrong); // a mistake of ours
+  if (!(wrong instanceof api.NotInMemory || wrong instanceof api.Refused)) console.error(wrong); // a mistake of ours
   const next = Date.now() + wait;
   const say = () => {
     const old = heardAt ? ` The numbers are ${age((Date.now() - heardAt) / 1000)} old.` : "";

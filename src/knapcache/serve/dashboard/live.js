@@ -10,8 +10,8 @@ export const KEPT = 500, SHOWN = 100;
 const KINDS = [["all", "All"], ["served", "Saved"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
 const SERVED = ["hit", "coalesced", "stale"];
 const KIND = { hit: "served", coalesced: "served", stale: "served", miss: "miss", failed: "failed", refused: "failed" };
-const HEADINGS = [["time", "Time"], ["how", "How"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["first", "First byte"], ["seconds", "Total"], ["worth", "Saved or paid"]];
-const SPARE = new Set(["tenant", "endpoint", "first", "status"]);
+const HEADINGS = [["time", "Time"], ["outcome", "How"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["worth", "Saved or paid"]];
+const SPARE = new Set(["tenant", "endpoint", "ttfb", "status"]);
 
 export class Live {
   #rows = []; #serial = 0; #paused = false; #missed = 0; #kind = "all"; #unit = "usd"; #open; #body;
@@ -74,9 +74,9 @@ export class Live {
 
   #fits(row) {
     const words = at("live-search").value.trim().toLowerCase();
-    const kind = KIND[row.how] ?? "other";
+    const kind = KIND[row.outcome] ?? "other";
     return (this.#kind === "all" || this.#kind === kind) &&
-      (!words || [row.model, row.tenant, row.endpoint, row.how, String(row.status), row.key].some((text) => text?.toLowerCase().includes(words)));
+      (!words || [row.model, row.tenant, row.endpoint, row.outcome, String(row.status), row.key].some((text) => text?.toLowerCase().includes(words)));
   }
 
   #draw() {
@@ -98,15 +98,15 @@ export class Live {
   }
 
   #line(row, fresh = false) {
-    const saved = SERVED.includes(row.how);
-    const value = KIND[row.how] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
+    const saved = SERVED.includes(row.outcome);
+    const value = KIND[row.outcome] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
     const text = value == null ? "–" : `${saved ? "+" : ""}${amount(value, this.#unit)}`;
     const cells = {
       time: clock(row.time), model: row.model || "–", tenant: row.tenant || "–", endpoint: row.endpoint || "–", status: String(row.status),
-      first: row.first == null ? "–" : time(row.first), seconds: time(row.seconds), worth: text,
-      how: h("span", { class: `how ${row.how}` }, row.how),
+      ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), worth: text,
+      outcome: h("span", { class: `how ${row.outcome}` }, row.outcome),
     };
-    if (row.key && (saved || row.how === "miss")) {
+    if (row.key && (saved || row.outcome === "miss")) {
       cells.model = h("button", { type: "button", class: "link", "aria-haspopup": "dialog", on: { click: () => this.#open(row.key) } }, cells.model);
     }
     return h("tr", { data: { serial: row.serial }, class: `${fresh ? "fresh " : ""}${saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>

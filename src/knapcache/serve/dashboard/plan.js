@@ -53,7 +53,7 @@ export class Plan {
     let plan = { state: "running" };
     while (plan.state === "running") {
       await new Promise((resolve) => setTimeout(resolve, AGAIN));
-      plan = await api.get("/plan").catch((error) => ({ state: error instanceof api.Away ? "running" : "failed", result: error.message }));
+      plan = await api.get("/plan").catch((error) => ({ state: error instanceof api.NotInMemory ? "running" : "failed", result: error.message }));
     }
     this.#waiting = false;
     at("plan").disabled = false;

@@ -163,7 +163,7 @@ def _default(field: FieldInfo) -> str:
         return ""  # there is none, or the right column says what it depends on
     if value is None or value in ((), {}):
         return "none"
-    form = next((how.func for how in field.metadata if isinstance(how, BeforeValidator)), None)
+    form = next((outcome.func for outcome in field.metadata if isinstance(outcome, BeforeValidator)), None)
     if form is room:
         text = f"{value // 10**6}MB" if value % 10**6 == 0 else f"{value >> 10}KiB"
     elif form is seconds:

@@ -32,8 +32,8 @@ from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.weights import Weights
+from knapcache.serve.settings.endpoints import TenantSettings, UpstreamSettings
 from knapcache.serve.settings.forms import LOCAL, Names, Room, Seconds, SomeSeconds, Url, is_loopback
-from knapcache.serve.settings.parties import TenantSettings, UpstreamSettings
 from knapcache.serve.settings.problems import problems
 
 __all__ = ["Settings", "TenantSettings", "UpstreamSettings"]

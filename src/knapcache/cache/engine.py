@@ -1,0 +1,369 @@
+"""One request, from key to answer.
+
+    find       the policy counts the request; if it says that the answer is there, the store is asked for it, and the
+               request that lies beside it is compared with ours: a difference is a miss, never a wrong answer
+    call       on a miss, under single flight                                                       flight.py
+    settle     cost by the meter, room by the store, and the policy decides; then the store acts     books.py
+
+Whatever happens to the store, requests are answered. Waiting for the network is the caller's: everything here is a
+plain call, of microseconds but for the store's reads. `fetch` makes them itself. `fetch_async` never waits for a disk
+on the event loop: what is at hand in memory it serves at once, and others read for it (reads.py). No lock that it takes
+is ever held by somebody who waits for a disk; `check` alone holds everything up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from knapcache.cache.async_reads import AsyncReads
+from knapcache.cache.coordinator import Keeper
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.single_flight import Flights
+from knapcache.cache.values import NOTHING, Answer, Lookup, Reply
+from knapcache.errors import InvalidInput, NotCached, StoreError
+from knapcache.keys.request import KeyedRequest
+from knapcache.price import Meter
+from knapcache.price.meter import Bill
+from knapcache.store.base import NOT_IN_MEMORY, Clock, Entry, NotInMemory
+
+
+class FetchResult(NamedTuple):
+    """What a flight brought, for all who waited for it."""
+
+    payload: bytes
+    meta: Mapping[str, Any]
+    model: str
+    bill: Bill
+    created: float
+    size: int
+    """Room it takes; 0 where it may not be kept."""
+    fresh: bool
+    """Paid for by this flight. False: it was in the store by the time we looked again."""
+    kept: bool
+
+
+class FetchOptions(NamedTuple):
+    """How a request wants to be served."""
+
+    refresh: bool = False
+    """Call in any case."""
+    store: bool = True
+    """Keep what comes."""
+    only_cached: bool = False
+    """Do not call."""
+    max_age: float | None = None
+    """Seconds; nothing older."""
+
+
+USUAL = FetchOptions()
+
+
+class RequestEngine:
+    """What all faces of the cache share."""
+
+    def __init__(
+        self, keeper: Keeper, meter: Meter, ledger: Ledger, ttl: float | None, wait: float, clock: Clock
+    ) -> None:
+        self.keeper, self.meter, self.ledger = keeper, meter, ledger
+        self.reads = AsyncReads(keeper)
+        self.flights: Flights[FetchResult] = Flights()
+        self._ttl, self._wait, self._clock = ttl, wait, clock
+        _CORES.add(self)
+
+    def forked(self) -> None:
+        """In a child: no call of the parent's will ever land here."""
+        self.flights = Flights()
+        self.reads.forked()
+        self.ledger.forked()
+        self.keeper.forked()
+
+    # From the cache.
+
+    def find(self, question: KeyedRequest, wish: FetchOptions) -> Lookup:
+        """Count the request, and look for its answer. The ledger is not told."""
+        started, ended = time.perf_counter(), self.flights.ended
+        hit, i = self._look(question, wish)
+        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+
+    async def find_async(self, question: KeyedRequest, wish: FetchOptions) -> Lookup:
+        """The same for coroutines."""
+        started, ended = time.perf_counter(), self.flights.ended
+        hit, i = await self._look_async(question, wish)
+        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+
+    def counted(self, found: Lookup) -> Lookup:
+        """Tell the ledger of what was found, or was not."""
+        question = found.question
+        assert question is not None
+        if found.hit is None:
+            self.ledger.passed("misses", question.model, question.tenant)
+        else:
+            self.count_hit(found.hit, question)
+        return found
+
+    def _look(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Answer | None, int]:
+        entry, i, serial = self._at_hand(question, wish)
+        if serial >= 0 and (entry is None or entry is NOT_IN_MEMORY):
+            books = self.keeper.books
+            digest = question.key.digest
+            entry = self.keeper.store.get(digest) if books is None else books.get(digest, i, serial)
+        return self._looked(entry, question, wish, i), i
+
+    async def _look_async(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Answer | None, int]:
+        entry, i, serial = self._at_hand(question, wish)
+        if serial >= 0 and (entry is None or entry is NOT_IN_MEMORY):
+            entry = await self.reads.get(question.key.digest, i, serial)
+        return self._looked(entry, question, wish, i), i
+
+    def _at_hand(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Entry | NotInMemory | None, int, int]:
+        """Count the request. What memory has; the id; the serial of what should be there, −1 where nothing should."""
+        books = self.keeper.books
+        # Without books another process decides; what it keeps is there to be read.
+        i, serial = (-1, 0) if books is None else books.arrive(question.key.digest)
+        if serial < 0 or wish.refresh:
+            return None, i, -1
+        return self.keeper.store.get_nowait(question.key.digest), i, serial
+
+    def _looked(
+        self, entry: Entry | NotInMemory | None, question: KeyedRequest, wish: FetchOptions, i: int
+    ) -> Answer | None:
+        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, question, wish):
+            return None
+        books = self.keeper.books
+        if books is not None:
+            books.seen(question.key.digest, i, entry.size, entry.cost)
+        elif self.keeper.tell_hits:
+            self.keeper.touch({entry.key: 1})
+        return self._hit(entry, copied(entry.meta.get("meta", NOTHING)))
+
+    def get_nowait(self, question: KeyedRequest) -> Answer | None:
+        """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made.
+
+        Its meta is the kept one, no copy: whoever asks so often does not change it.
+        """
+        books, digest = self.keeper.books, question.key.digest
+        if books is None:
+            return None
+        entry = self.keeper.store.get_nowait(digest)
+        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, question, USUAL):
+            return None
+        if not books.served(digest, entry.size, entry.cost):
+            return None
+        hit = self._hit(entry, entry.meta.get("meta", NOTHING))
+        self.count_hit(hit, question)
+        return hit
+
+    def _right(self, entry: Entry, question: KeyedRequest, wish: FetchOptions) -> bool:
+        if entry.request != question.key.request or entry.tenant != question.tenant:
+            self.ledger.count("collisions")
+            return False
+        return wish.max_age is None or self._clock() - entry.created <= wish.max_age
+
+    # From upstream.
+
+    def fetch(self, question: KeyedRequest, call: Callable[[], Reply], wish: FetchOptions) -> Answer:
+        """The whole of it."""
+        started, ended = time.perf_counter(), self.flights.ended
+        found = self._begun(question, wish, *self._look(question, wish), started, ended)
+        return found if isinstance(found, Answer) else self._send(found, question, call, wish)
+
+    def _send(self, found: Lookup, question: KeyedRequest, call: Callable[[], Reply], wish: FetchOptions) -> Answer:
+        def lead() -> FetchResult:
+            landed = None
+            if self._may_be_there(found, wish):
+                landed = self._landed(self.keeper.store.get(question.key.digest), question, wish)
+            return landed or self.land(found, *timed(call))
+
+        def alone() -> FetchResult:
+            return self.land(found, *timed(call), store=False)
+
+        try:
+            if wish.store:
+                landed, shared = self.flights.fly(_flight_key(question, wish), lead, alone, self._wait)
+            else:
+                landed, shared = alone(), False
+        except Exception:
+            self.ledger.passed("failed", question.model, question.tenant)
+            raise
+        return self._finish(found, landed, shared)
+
+    async def fetch_async(
+        self, question: KeyedRequest, call: Callable[[], Awaitable[Reply]], wish: FetchOptions, steady: bool = False
+    ) -> Answer:
+        """The same for coroutines."""
+        started, ended = time.perf_counter(), self.flights.ended
+        found = self._begun(question, wish, *await self._look_async(question, wish), started, ended)
+        if isinstance(found, Answer):
+            return found
+
+        async def lead() -> FetchResult:
+            landed = None
+            if self._may_be_there(found, wish):
+                landed = self._landed(await self.reads.find(question.key.digest), question, wish)
+            return landed or self.land(found, *await timed_async(call), aside=True)
+
+        async def alone() -> FetchResult:
+            return self.land(found, *await timed_async(call), store=False)
+
+        try:
+            if wish.store:
+                key = _flight_key(question, wish)
+                landed, shared = await self.flights.fly_async(key, lead, alone, self._wait, steady=steady)
+            else:
+                landed, shared = await alone(), False
+        except BaseException:  # a cancelled request counts as well
+            self.ledger.passed("failed", question.model, question.tenant)
+            raise
+        return self._finish(found, landed, shared)
+
+    def _begun(
+        self, question: KeyedRequest, wish: FetchOptions, hit: Answer | None, i: int, started: float, ended: int
+    ) -> Answer | Lookup:
+        if hit is not None:
+            self.count_hit(hit, question)
+            return hit
+        if wish.only_cached:
+            self.ledger.passed("misses", question.model, question.tenant)
+            raise NotCached("only a kept answer was asked for, and there is none")
+        return Lookup(question.key.digest.hex(), None, None, question, i, started, ended)
+
+    def _may_be_there(self, found: Lookup, wish: FetchOptions) -> bool:
+        """Somebody may have brought the answer between our look and our turn to lead."""
+        return self.flights.ended != found.ended and not wish.refresh
+
+    def _landed(self, entry: Entry | None, question: KeyedRequest, wish: FetchOptions) -> FetchResult | None:
+        return _landed(entry) if entry is not None and self._right(entry, question, wish) else None
+
+    def _finish(self, found: Lookup, landed: FetchResult, shared: bool) -> Answer:
+        question = found.question
+        assert question
+        if not shared and landed.fresh:
+            self.ledger.passed("misses", landed.model, question.tenant)
+            return self._answer(landed, question, "miss")
+        self.ledger.served("coalesced", landed.model, question.tenant, landed.bill, len(landed.payload))
+        books = self.keeper.books
+        if books is not None and landed.size:
+            books.seen(question.key.digest, found.id, landed.size, landed.bill.cost)
+        return self._answer(landed, question, "coalesced")
+
+    def count_hit(self, hit: Answer, question: KeyedRequest) -> None:
+        """Tell the ledger of a hit."""
+        self.ledger.served("hit", hit.model, question.tenant, hit.bill, len(hit.payload))
+
+    # Answers that were paid for.
+
+    def bill(self, question: KeyedRequest, reply: Reply, seconds: float) -> Bill:
+        """What a reply cost."""
+        if not isinstance(reply, Reply):
+            raise InvalidInput(f"a call must bring a Reply, not a {type(reply).__name__}")
+        seconds = seconds if reply.seconds is None else reply.seconds
+        if reply.cost is not None:
+            weights = self.meter.weights
+            dollars = weights.usd == 1.0 and weights.seconds == 0.0
+            return Bill(reply.cost if dollars else None, seconds, reply.cost, "reply")
+        if question.endpoint is None:
+            return self.meter.time(seconds)
+        model = reply.model or question.model
+        return self.meter.bill(question.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
+
+    def land(
+        self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, aside: bool = False
+    ) -> FetchResult:
+        """A call has brought a reply: count what it cost, and let the policy decide. aside: never wait for a disk."""
+        question = found.question
+        assert question
+        bill = self.bill(question, reply, seconds)
+        model = reply.model or question.model
+        self.ledger.paid(model, question.tenant, bill)
+        entry = self._entry(question, reply, bill, model) if store and reply.keep else None
+        kept = entry is not None and self.keeper.settle(found.id, entry, aside)
+        if kept:
+            self.ledger.kept(model, question.tenant)
+        size = entry.size if entry else 0
+        return FetchResult(reply.payload, reply.meta, model, bill, self._clock(), size, fresh=True, kept=kept)
+
+    def settle(self, found: Lookup, reply: Reply) -> bool:
+        """The same for a caller who has made the call on its own. Is it kept?"""
+        return self.land(found, reply, time.perf_counter() - found.started).kept
+
+    def settled(self, found: Lookup, reply: Reply) -> Answer:
+        """The same, with all that is known of it."""
+        assert found.question is not None
+        return self._answer(self.land(found, reply, time.perf_counter() - found.started), found.question, "miss")
+
+    def _entry(self, question: KeyedRequest, reply: Reply, bill: Bill, model: str) -> Entry | None:
+        """As the store has it, its room counted; None for what no store can hold."""
+        now = self._clock()
+        ttl = self._ttl if reply.ttl is None else reply.ttl
+        kept: dict[str, Any] = {} if bill.usd is None else {"usd": bill.usd}
+        if reply.meta:
+            kept["meta"] = dict(reply.meta)
+        entry = Entry(
+            question.key.digest, question.tenant, model, 0, bill.cost, bill.seconds, now,
+            None if ttl is None else now + ttl, kept, question.key.request, reply.payload,
+        )  # fmt: skip
+        try:
+            return entry._replace(size=self.keeper.store.charge(entry))
+        except (InvalidInput, StoreError):  # a name with half a character in it
+            self.ledger.count("unstorable")
+            return None
+
+    def _answer(self, landed: FetchResult, question: KeyedRequest, outcome: Any) -> Answer:
+        age = max(0.0, self._clock() - landed.created) if outcome != "miss" else 0.0
+        saved = None if outcome == "miss" else landed.bill.usd
+        return Answer(
+            landed.payload, copied(landed.meta), outcome, question.key.digest.hex(), age, saved, landed.model, landed.bill,
+            landed.size,
+        )  # fmt: skip
+
+    def _hit(self, entry: Entry, meta: Mapping[str, Any]) -> Answer:
+        """The same for what lies in the store: what is served most goes the shortest way."""
+        key, _, model, size, cost, seconds, created, _, kept, _, payload = entry
+        usd = kept.get("usd")
+        age = max(0.0, self._clock() - created)
+        return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
+
+
+_CORES: weakref.WeakSet[RequestEngine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for core in list(_CORES):
+        core.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def copied(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy: what one caller does to its answer is nothing to the next."""
+    return orjson.loads(orjson.dumps(dict(meta))) if meta else NOTHING
+
+
+def _landed(entry: Entry) -> FetchResult:
+    bill = Bill(entry.meta.get("usd"), entry.seconds, entry.cost, "kept")
+    meta = entry.meta.get("meta", NOTHING)
+    return FetchResult(entry.payload, meta, entry.model, bill, entry.created, entry.size, fresh=False, kept=True)
+
+
+def _flight_key(question: KeyedRequest, wish: FetchOptions) -> tuple[bytes, bool]:
+    """Tenants are part of the digest. Who wants it fresh does not join a call that began before."""
+    return question.key.digest, wish.refresh
+
+
+def timed(call: Callable[[], Reply]) -> tuple[Reply, float]:
+    """A call, and how long it took."""
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+async def timed_async(call: Callable[[], Awaitable[Reply]]) -> tuple[Reply, float]:
+    """The same for coroutines."""
+    start = time.perf_counter()
+    return await call(), time.perf_counter() - start

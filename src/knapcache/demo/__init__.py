@@ -1,0 +1,1 @@
+"""Demo traffic for a running proxy."""

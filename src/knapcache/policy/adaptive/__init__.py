@@ -1,0 +1,1 @@
+"""The default policy: a tournament of simple rules, judged by sampled shadow caches."""

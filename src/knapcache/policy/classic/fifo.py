@@ -1,0 +1,47 @@
+"""FIFO: evict the answer that came in first, asked for or not."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.kernel import Records, inlined
+from knapcache.policy.base import ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.structures.linked_list import QUEUE_ROW, clear, members, oldest, push, unlink
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
+    return bool(rows[i].resident)
+
+
+@inlined
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+    while head[0].used + room > head[0].capacity:
+        victim = oldest(rows)
+        unlink(rows, victim)
+        evict(head, rows, victim)
+    enter(head, rows, i, room)
+    push(rows, i)
+
+
+@inlined
+def release(head: Records, rows: Records, i: int) -> None:
+    unlink(rows, i)
+    leave(head, rows, i)
+
+
+class FIFO(Policy):
+    """First in, first out."""
+
+    row_fields: ClassVar = ROW + QUEUE_ROW
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+
+    def __init__(self, capacity: int, ids: int) -> None:
+        super().__init__(capacity, ids)
+        clear(self.rows)
+
+    def check(self) -> None:
+        super().check()
+        self._same("queue", frozenset(members(self.rows)), self.residents)

@@ -1,0 +1,52 @@
+"""GDS: GreedyDual-Size (Cao, Irani 1997: "Cost-Aware WWW Proxy Caching Algorithms").
+
+    H(q) = L + c(q) / s(q)
+
+c is the mean cost paid for q, s the size. A request sets H anew with the L of that moment; how often q was asked for
+does not count. The answer of least H goes, and L, the inflation, rises to its H. No online algorithm without
+randomness has a better competitive ratio.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.kernel import Records, inlined
+from knapcache.policy.base import enter, settling
+from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+
+
+@inlined
+def renew(head: Records, rows: Records, i: int) -> None:
+    """H(q) at this moment."""
+    q = rows[i]
+    q.priority = head[0].inflation + q.paid / q.misses / q.entry_size
+    q.turn = head[0].t
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    if not rows[i].resident:
+        return False
+    renew(head, rows, i)
+    return True
+
+
+@inlined
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    rows[i].paid += cost
+    rows[i].misses += 1
+    head[0].inflation = max(head[0].inflation, make_room(head, rows, room))  # L
+    enter(head, rows, i, room)
+    renew(head, rows, i)
+    heap_add(head, rows, i)
+
+
+class GDS(HeapPolicy):
+    """GreedyDual-Size with the mean cost of a miss."""
+
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("inflation", "f8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("misses", "i8"), ("paid", "f8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, heap_release)

@@ -1,0 +1,77 @@
+"""Horizon: cost per size of discounted frequency, with one half-life for all.
+
+A request counts half as much every H requests that follow it:
+
+    F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
+
+and the value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q
+its density decays by the same factor as everyone else's, so the order of two answers that nobody asks for never
+changes, and the time-free key
+
+    log2(F·Ĉ/S) + t_last/H
+
+orders a heap once and for all. H → 0 is LRU; H → ∞ is frequency · cost / size. F outlives eviction.
+
+With `choosy` an answer comes in only if it is worth more than all those that would have to go for it together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, inlined
+from knapcache.policy.adaptive.admission_rules import BEATS_SUM, makes_way
+from knapcache.policy.base import enter, settling
+from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+
+
+@inlined
+def key(head: Records, rows: Records, i: int) -> float:
+    """log2(F·Ĉ/S) + t_last/H; an answer that costs nothing is worth nothing."""
+    q = rows[i]
+    density = q.frequency * (q.paid / q.misses) / q.entry_size
+    return math.log2(density) + q.turn / head[0].half_life if density > 0.0 else -math.inf
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    q = rows[i]
+    q.frequency = q.frequency * 2.0 ** ((q.turn - head[0].t) / head[0].half_life) + 1.0
+    q.turn = head[0].t  # t_last, which is also the order among equals
+    if not q.resident:
+        return False
+    q.priority = key(head, rows, i)
+    return True
+
+
+@inlined
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    q = rows[i]
+    q.paid += cost
+    q.misses += 1
+    q.entry_size = room
+    q.priority = key(head, rows, i)
+    if head[0].choosy and not makes_way(head, rows, i, room, BEATS_SUM, head[0].t / head[0].half_life):
+        return
+    make_room(head, rows, room)
+    enter(head, rows, i, room)
+    heap_add(head, rows, i)
+
+
+class Horizon(HeapPolicy):
+    """Discounted frequency times cost per size."""
+
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("half_life", "f8"), ("choosy", "?")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("frequency", "f8"), ("misses", "i8"), ("paid", "f8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, heap_release)
+
+    def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, choosy: bool = False) -> None:
+        """`half_life` in requests; `choosy`: see the top."""
+        super().__init__(capacity, ids)
+        if not 0.0 < half_life < math.inf:
+            raise InvalidInput(f"half_life must be above 0 and finite, not {half_life}")
+        self.head["half_life"], self.head["choosy"] = half_life, choosy

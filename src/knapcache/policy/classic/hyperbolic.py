@@ -1,0 +1,94 @@
+"""Hyperbolic caching (Blankstein, Sen, Freedman, ATC 2017: "Hyperbolic Caching: Flexible Caching for Web
+Applications").
+
+    p(q) = n(q) · c(q) / (s(q) · age(q))
+
+n requests since the answer came in, age(q) requests ago (of any query); c the mean cost paid, s the size. The
+priorities of two untouched answers may change places as they age, so no heap can hold them: to evict, a sample of
+residents is drawn and the one of least priority goes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, kernel
+from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW, check_pool, draw, pool_add, pool_remove, sow
+
+
+@kernel
+def priority(head: Records, rows: Records, i: int) -> float:
+    """p(q) at this moment; an answer that came in just now has the age 1."""
+    q = rows[i]
+    return q.requests * (q.paid / q.misses) / (q.entry_size * max(head[0].t - q.since, 1))  # type: ignore[no-any-return]
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    if not rows[i].resident:
+        return False
+    rows[i].requests += 1
+    return True
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    q = rows[i]
+    q.paid += cost
+    q.misses += 1
+    while head[0].used + room > head[0].capacity:
+        victim = worst(head, rows)
+        pool_remove(head, rows, victim)
+        evict(head, rows, victim)
+    enter(head, rows, i, room)
+    pool_add(head, rows, i)
+    q.requests = 1
+    q.since = head[0].t
+
+
+@kernel
+def worst(head: Records, rows: Records) -> int:
+    """The least of a sample; of all, where a sample would be no smaller."""
+    n = head[0].pooled
+    everyone = n <= head[0].samples
+    found = -1
+    least = math.inf
+    for k in range(n if everyone else head[0].samples):
+        i = rows[k].pool if everyone else draw(head, rows)
+        p = priority(head, rows, i)
+        if found < 0 or p < least:
+            least = p
+            found = i
+    return int(found)
+
+
+@kernel
+def release(head: Records, rows: Records, i: int) -> None:
+    pool_remove(head, rows, i)
+    leave(head, rows, i)
+
+
+class Hyperbolic(Policy):
+    """Requests times cost, per size and time in the cache."""
+
+    head_fields: ClassVar = [*HEAD, *POOL_HEAD, ("t", "i8"), ("samples", "i8")]
+    row_fields: ClassVar = [*ROW, *POOL_ROW, ("requests", "i8"), ("since", "i8"), ("misses", "i8"), ("paid", "f8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+
+    def __init__(self, capacity: int, ids: int, *, samples: int = 64, seed: int = 0) -> None:
+        """`samples`: how many residents are drawn, with `seed`, to find one that goes."""
+        super().__init__(capacity, ids)
+        if not samples >= 1:
+            raise InvalidInput(f"samples must be at least 1, not {samples}")
+        self.head["samples"] = samples
+        sow(self.head, seed)
+
+    def check(self) -> None:
+        super().check()
+        check_pool(self.head, self.rows)

@@ -1,0 +1,47 @@
+"""LFU-DA: least frequently used with dynamic aging (Arlitt, Friedrich, Jin 1999: "Performance Evaluation of Web
+Proxy Cache Replacement Policies"; Arlitt, Cherkasova, Dilley, Friedrich, Jin 1999: "Evaluating Content Management
+Techniques for Web Proxy Caches").
+
+    K(q) = F(q) + L
+
+F counts requests since the answer came in. The answer of least K goes, and the cache age L becomes its K: an answer
+that was popular long ago is overtaken by newcomers, which start from L. Size and cost do not count.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.kernel import Records, inlined
+from knapcache.policy.base import enter, settling
+from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    head[0].t += 1
+    if not rows[i].resident:
+        return False
+    rows[i].requests += 1
+    rows[i].priority = rows[i].requests + head[0].age  # K = F + L, with the L of now
+    rows[i].turn = head[0].t
+    return True
+
+
+@inlined
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    head[0].age = max(head[0].age, make_room(head, rows, room))  # L
+    rows[i].requests = 1
+    rows[i].priority = 1.0 + head[0].age
+    rows[i].turn = head[0].t
+    enter(head, rows, i, room)
+    heap_add(head, rows, i)
+
+
+class LFUDA(HeapPolicy):
+    """Least frequently used, with dynamic aging."""
+
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("age", "f8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, heap_release)

@@ -1,0 +1,22 @@
+"""LRU: evict the answer that was not asked for the longest. FIFO, in which a hit begins anew."""
+
+from __future__ import annotations
+
+from knapcache.kernel import Records, inlined
+from knapcache.policy.classic.fifo import FIFO
+from knapcache.policy.structures.linked_list import push, unlink
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
+    if not rows[i].resident:
+        return False
+    unlink(rows, i)
+    push(rows, i)
+    return True
+
+
+class LRU(FIFO):
+    """Least recently used."""
+
+    arrive_kernel = arrive

@@ -1,0 +1,123 @@
+"""S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023: "FIFO queues are all you need for cache eviction").
+
+    S   small queue, 10 % of the cache: newcomers, most of which are never asked for again
+    M   main queue, the rest: what was asked for more than once while in S, or came back from G
+    G   ghosts of what left S, as much as M could hold
+
+A hit adds 1 to `freq`, up to 3. From S an answer with freq > 1 moves to M, another one leaves and becomes a ghost.
+From M an answer with freq > 0 goes round again with freq − 1, another one leaves.
+
+Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M
+gives way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer
+larger than S is refused, since it would sweep S clean. `main_first` is their later idea, not the paper's: until the
+first eviction, what finds S full goes to M.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, kernel
+from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.structures.linked_list import oldest
+from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, put, take, total
+
+S, M, G = 1, 2, 3
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
+    if not rows[i].resident:
+        return False
+    rows[i].freq = min(rows[i].freq + 1, 3)
+    return True
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+    if room > head[0].small:
+        return
+    to_main = rows[i].home == G
+    if to_main:
+        take(rows, i)
+    elif head[0].filling:
+        to_main = total(rows, S) >= head[0].small and head[0].used + room <= head[0].capacity
+    while head[0].used + room > head[0].capacity:
+        head[0].filling = False
+        if total(rows, M) > head[0].main or total(rows, S) == 0:
+            evict_main(head, rows)
+        else:
+            evict_small(head, rows)
+    enter(head, rows, i, room)
+    rows[i].freq = 0
+    put(rows, i, M if to_main else S)
+
+
+@kernel
+def evict_small(head: Records, rows: Records) -> None:
+    """EVICTS: move what was asked for to M, until one leaves or S is empty."""
+    while total(rows, S) > 0:
+        t = oldest(rows, S)
+        take(rows, t)
+        if rows[t].freq <= 1:
+            evict(head, rows, t)
+            remember(head, rows, t)
+            return
+        rows[t].freq = 0
+        put(rows, t, M)
+
+
+@kernel
+def evict_main(head: Records, rows: Records) -> None:
+    """EVICTM: a FIFO queue in which an answer goes round as often as it was asked for, three times at most."""
+    while True:
+        t = oldest(rows, M)
+        take(rows, t)
+        if rows[t].freq == 0:
+            evict(head, rows, t)
+            return
+        rows[t].freq -= 1
+        put(rows, t, M)
+
+
+@kernel
+def remember(head: Records, rows: Records, i: int) -> None:
+    """Put i into G, whose oldest ghosts make room."""
+    if rows[i].entry_size > head[0].ghosts:
+        return
+    while total(rows, G) + rows[i].entry_size > head[0].ghosts:
+        take(rows, oldest(rows, G))
+    put(rows, i, G)
+
+
+@kernel
+def release(head: Records, rows: Records, i: int) -> None:
+    take(rows, i)
+    leave(head, rows, i)
+
+
+class S3FIFO(Policy):
+    """Three FIFO queues: small, main and ghost."""
+
+    head_fields: ClassVar = [*HEAD, ("small", "i8"), ("main", "i8"), ("ghosts", "i8"), ("filling", "?")]
+    row_fields: ClassVar = [*ROW, *LISTS_ROW, ("freq", "i8")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+    spare = 3
+
+    def __init__(self, capacity: int, ids: int, *, small: float = 0.1, main_first: bool = False) -> None:
+        """`small`: the share of S in the cache; `main_first`: see the top."""
+        super().__init__(capacity, ids)
+        if not 0.0 < small < 1.0:
+            raise InvalidInput(f"small must be between 0 and 1, not {small}")
+        self.head["small"] = max(int(capacity * small), 1)
+        self.head["main"] = self.head["ghosts"] = capacity - int(self.head["small"][0])
+        self.head["filling"] = main_first
+        clear_lists(self.rows, 3)
+
+    def check(self) -> None:
+        super().check()
+        check_lists(self.rows, 3, resident=(S, M))
+        self._same("ghosts within their room", bool(self.rows["entry_size"][-G] <= self.head["ghosts"][0]), True)

@@ -1,0 +1,74 @@
+"""SIEVE (Zhang et al., NSDI 2024: "SIEVE is Simpler than LRU").
+
+One queue in order of arrival. A hit only marks the answer as *visited*. To evict, the *hand* walks from the tail
+(oldest) towards the head (newest), taking the mark off visited answers, and evicts the first that has none; next
+time it goes on from there. Unlike CLOCK, survivors keep their place, so newcomers are judged soon.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.kernel import Records, inlined
+from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.structures.linked_list import QUEUE_ROW, clear, members, push, unlink
+
+
+@inlined
+def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
+    rows[i].visited = rows[i].resident
+    return bool(rows[i].resident)
+
+
+@inlined
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+    end = len(rows) - 1
+    while head[0].used + room > head[0].capacity:
+        hand = head[0].hand
+        # The fixed point of the ring is the place beyond the head: from there the hand starts again at the tail.
+        while hand == end or rows[hand].visited:
+            rows[hand].visited = False
+            hand = rows[hand].newer
+        release_hand(head, rows, hand)
+        evict(head, rows, hand)
+    rows[i].visited = False
+    enter(head, rows, i, room)
+    push(rows, i)
+
+
+@inlined
+def release_hand(head: Records, rows: Records, hand: int) -> None:
+    """Take out the answer under the hand, which moves on towards the head."""
+    head[0].hand = rows[hand].newer
+    unlink(rows, hand)
+
+
+@inlined
+def release(head: Records, rows: Records, i: int) -> None:
+    if head[0].hand == i:
+        release_hand(head, rows, i)
+    else:
+        unlink(rows, i)
+    leave(head, rows, i)
+
+
+class Sieve(Policy):
+    """A queue in order of arrival, sieved by a moving hand."""
+
+    head_fields: ClassVar = [*HEAD, ("hand", "i8")]
+    row_fields: ClassVar = [*ROW, *QUEUE_ROW, ("visited", "?")]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+
+    def __init__(self, capacity: int, ids: int) -> None:
+        super().__init__(capacity, ids)
+        clear(self.rows)
+        self.head["hand"] = len(self.rows) - 1
+
+    def check(self) -> None:
+        super().check()
+        queue = members(self.rows)
+        self._same("queue", frozenset(queue), self.residents)
+        hand = int(self.head["hand"][0])
+        self._same("hand in the queue", hand in {*queue, len(self.rows) - 1}, True)

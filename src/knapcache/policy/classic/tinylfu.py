@@ -1,0 +1,137 @@
+"""W-TinyLFU (Einziger, Friedman, Manes 2017: "TinyLFU: A Highly Efficient Cache Admission Policy"), for answers
+that differ in size (Einziger, Eytan, Friedman, Manes 2022: "Lightweight Robust Size Aware Cache Management").
+
+    window      1 % of the cache, LRU: newcomers, so that a burst of requests finds its answer
+    main        the rest, segmented LRU: *probation*, and *protected* (80 % of main) for what was hit in it
+    filter      what leaves the window enters main only if it is asked for more often than its victims
+
+Frequencies are those of the sketch in sketch.py. Sizes as in the second paper, "aggregated victims": a candidate
+may need the room of several, from the old end of probation and then of protected; it enters if its own frequency is
+above the sum of theirs, which is given up as soon as it is not. An answer too large for the window is a candidate
+at once; one too large for main is refused.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, kernel
+from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.structures.linked_list import oldest
+from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, put, take, total
+from knapcache.policy.structures.sketch import SKETCH_HEAD, SKETCH_ROW, count, estimate
+
+WINDOW, PROBATION, PROTECTED = 1, 2, 3
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    # W, the sample after which the sketch ages, is ten times the number of answers in the cache, as in the first paper.
+    count(head, rows, len(rows) - 3, i, 10 * max(head[0].answers, 64))
+    if not rows[i].resident:
+        return False
+    home = rows[i].home
+    take(rows, i)
+    put(rows, i, WINDOW if home == WINDOW else PROTECTED)
+    while total(rows, PROTECTED) > head[0].protected:
+        demoted = oldest(rows, PROTECTED)
+        take(rows, demoted)
+        put(rows, demoted, PROBATION)
+    return True
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    if room > head[0].window:
+        rows[i].entry_size = room
+        if wins(head, rows, i):
+            move_in(head, rows, i, room, PROBATION)
+        return
+    while total(rows, WINDOW) + room > head[0].window:
+        candidate = oldest(rows, WINDOW)
+        take(rows, candidate)
+        if wins(head, rows, candidate):
+            put(rows, candidate, PROBATION)
+        else:
+            evict(head, rows, candidate)
+            head[0].answers -= 1
+    move_in(head, rows, i, room, WINDOW)
+
+
+@kernel
+def wins(head: Records, rows: Records, i: int) -> bool:
+    """Is i worth its victims? If so, they leave main."""
+    free = head[0].main - total(rows, PROBATION) - total(rows, PROTECTED)
+    if rows[i].entry_size > head[0].main:
+        return False
+    frequency = estimate(head, rows, len(rows) - 3, i)
+    victims = 0
+    victim = oldest(rows, PROBATION)
+    while free < rows[i].entry_size:
+        if victim == len(rows) - PROBATION:  # the end of that list
+            victim = oldest(rows, PROTECTED)
+        victims += estimate(head, rows, len(rows) - 3, victim)
+        if frequency <= victims:
+            return False
+        free += rows[victim].entry_size
+        victim = rows[victim].newer
+    while head[0].main - total(rows, PROBATION) - total(rows, PROTECTED) < rows[i].entry_size:
+        victim = oldest(rows, PROBATION if total(rows, PROBATION) > 0 else PROTECTED)
+        take(rows, victim)
+        evict(head, rows, victim)
+        head[0].answers -= 1
+    return True
+
+
+@kernel
+def move_in(head: Records, rows: Records, i: int, room: int, k: int) -> None:
+    """Into list k, where there is room."""
+    enter(head, rows, i, room)
+    put(rows, i, k)
+    head[0].answers += 1
+
+
+@kernel
+def release(head: Records, rows: Records, i: int) -> None:
+    take(rows, i)
+    leave(head, rows, i)
+    head[0].answers -= 1
+
+
+class WTinyLFU(Policy):
+    """A window, a segmented LRU, and a filter between them that counts requests."""
+
+    head_fields: ClassVar = [
+        *HEAD,
+        *SKETCH_HEAD,
+        ("window", "i8"),
+        ("main", "i8"),
+        ("protected", "i8"),
+        ("answers", "i8"),
+    ]
+    row_fields: ClassVar = [*ROW, *LISTS_ROW, *SKETCH_ROW]
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release
+    spare = 3
+
+    def __init__(self, capacity: int, ids: int, *, window: float = 0.01, protected: float = 0.8) -> None:
+        """`window`: its share of the cache; `protected`: its share of main."""
+        super().__init__(capacity, ids)
+        for name, share in (("window", window), ("protected", protected)):
+            if not 0.0 <= share <= 1.0:
+                raise InvalidInput(f"{name} must be in 0 … 1, not {share}")
+        self.head["window"] = int(capacity * window)
+        self.head["main"] = capacity - int(capacity * window)
+        self.head["protected"] = int(self.head["main"][0] * protected)
+        clear_lists(self.rows, 3)
+
+    def check(self) -> None:
+        super().check()
+        check_lists(self.rows, 3, resident=(WINDOW, PROBATION, PROTECTED))
+        self._same("answers", int(self.head["answers"][0]), len(self.residents))
+        window, probation, protected = (int(self.rows["entry_size"][-k]) for k in (WINDOW, PROBATION, PROTECTED))
+        self._same("window within its room", window <= self.head["window"][0], True)
+        self._same("main within its room", probation + protected <= self.head["main"][0], True)
+        self._same("protected within its room", protected <= self.head["protected"][0], True)

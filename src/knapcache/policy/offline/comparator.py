@@ -1,0 +1,47 @@
+"""The paper's offline comparator: what VSOCB could do if replacement were free.
+
+Every round the Oracle is asked, and the cache becomes its answer at once, also with answers that nobody has at
+hand. Costs are still learned from misses only. It does not see the future, but no cache could run it: it breaks
+M_{t+1} ⊆ M_t ∪ {q_t}.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from knapcache.estimate.statistics import count_arrival, count_miss
+from knapcache.kernel import Records, kernel
+from knapcache.policy.base import leave, settling
+from knapcache.policy.vsocb.policy import VSOCB, recommend
+
+
+@kernel
+def replace(head: Records, rows: Records) -> None:
+    """M_t = Oracle(…), whatever M_{t−1} was."""
+    recommend(head, rows, True)
+    head[0].used = head[0].promised
+    for i in range(len(rows) - 1):
+        rows[i].resident = rows[i].recommended
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    count_arrival(head, rows, i)
+    hit = bool(rows[i].resident)
+    if hit:  # a miss asks when it is settled, with its cost known
+        replace(head, rows)
+    return hit
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    count_miss(head, rows, i, cost)
+    rows[i].entry_size = room
+    replace(head, rows)
+
+
+class Offline(VSOCB):
+    """VSOCB's estimates, the Oracle every round, free replacement."""
+
+    arrive_kernel: ClassVar = arrive
+    settle_kernel: ClassVar = settling(admit, leave)

@@ -1,0 +1,1 @@
+"""Data structures that policies share, as compiled kernels over the policy's record array."""

@@ -1,0 +1,1 @@
+"""The policies of the paper: VSOCB and the Berkeley baselines."""

@@ -1,0 +1,318 @@
+"""VSOCB: Variable Size Online Cache Bandits (Yang, Xie, Lian, Chen: "LLM Cache Bandit Revisited"), repaired.
+
+Lay this file beside Algorithm 1 of the paper; the line numbers in the comments are its own. Symbols:
+
+    M_t   rows[q].resident      the cache                T_q(q)  arrivals    times q came
+    M̂_t   rows[q].recommended   what the Oracle wants    T_c(q)  misses      times q was paid for
+    M     head.capacity         room in all              C̃(q)   paid        the sum of what was paid
+    T_t   head.last_call        round of the last call   T_r(q)  called      misses at the last call q triggered
+    α     head.alpha            accumulation factor      S(q)    room        size of the answer
+
+One call of `arrive`, and of `admit` if it missed, is one round. As printed the algorithm does not work (it
+overflows the cache and wipes it: `knapcache experiment errata` shows how much each error costs). Each repair is
+named where it acts:
+
+    E1   the last ELSE undoes M̂ ∪ {q_t}                         → it assigns nothing
+    E2   after a call, the answer just paid for is thrown away   → M̂_t ∩ (M_{t−1} ∪ {q_t})
+    E3   T_r, "at the most recent call", is ambiguous            → kept for each query, set for q_t only
+    E4   every new query calls the Oracle                        → a query calls from its second miss on
+    E5   hit test and regret use different caches                → M_{t−1} in both
+    E6   cost clipped at 0 although c1 is known                  → clipped at c1
+    E7   P̂ is 0 for most queries, so the Oracle wants nothing    → scale γ; room left over goes by empirical value
+    E8   P̂ and Ĉ of all queries in every round                   → only when the Oracle is called
+    E11  "logarithmic" hides a factor 1/α                        → α = 0.5
+
+One choice is ours and costs nothing: lines 23–28 run only on a miss. Between two misses nothing can enter the
+cache, so a call on a hit could only throw answers away early.
+
+Calls that are due but provably change nothing are not made: see certificate.py.
+
+With `lazy`, what the Oracle does not want stays until its room is needed: a guest. The guarantee holds, because
+regret comes only from queries that are *not* cached, and guests are more cached, not less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from knapcache.errors import InvalidInput
+from knapcache.estimate.statistics import (
+    STATISTICS_HEAD,
+    STATISTICS_ROW,
+    Confidence,
+    count_arrival,
+    count_miss,
+    empirical_value,
+    relative_value,
+    values_at_once,
+)
+from knapcache.kernel import Records, kernel
+from knapcache.oracle import solve
+from knapcache.oracle.exact import select
+from knapcache.policy.base import HEAD, ROW, Policy, enter, settling
+from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW
+from knapcache.policy.vsocb.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, NOTHING_BETTER, certify, watch
+from knapcache.policy.vsocb.lazy_residents import dismiss_all, find_guests, invite, make_room, release
+
+VSOCB_HEAD = [
+    *HEAD,
+    *STATISTICS_HEAD,
+    *CERTIFICATE_HEAD,
+    *POOL_HEAD,
+    ("alpha", "f8"),
+    ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
+    ("lazy", "?"),
+    ("last_call", "i8"),  # T_t
+    ("oracle_work", "i8"),  # states the Oracle looked at, in all calls
+    ("promised", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
+]
+VSOCB_ROW = [
+    *ROW,
+    *STATISTICS_ROW,
+    *CERTIFICATE_ROW,
+    *POOL_ROW,
+    ("called", "i8"),  # T_r(q)
+    ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
+]
+
+RELATIVE_TOLERANCE = 1e-13
+UNLIMITED = -1
+
+
+@kernel
+def arrive(head: Records, rows: Records, i: int) -> bool:
+    """Lines 2–6: count the arrival; a hit is one in M_{t−1} (E5)."""
+    count_arrival(head, rows, i)
+    watch(head, rows, i)
+    return bool(rows[i].resident)
+
+
+@kernel
+def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+    """Lines 8–28: q_t = i missed, and its answer is at hand."""
+    q = rows[i]
+    count_miss(head, rows, i, cost)  # lines 10–11
+    record_size(head, rows, i, room)  # line 9
+    watch(head, rows, i)
+    # Line 17 (P̂ and Ĉ of all queries) waits for a call (E8).
+    if oracle_is_due(head, rows, i):  # line 23
+        q.called = q.misses  # line 24, for q_t alone (E3)
+        head[0].last_call = head[0].t
+        if head[0].skip and head[0].certified:
+            head[0].calls_skipped += 1  # line 25 would find M̂ again
+        else:
+            changed = recommend(head, rows, True)  # line 25
+            find_guests(head, rows, changed)
+            if not head[0].lazy:
+                dismiss_all(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
+        if q.recommended:
+            bring_in(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
+    elif q.recommended or room <= head[0].capacity - head[0].promised:  # line 18
+        promise(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
+        bring_in(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
+    if head[0].lazy and not q.resident and head[0].used + room <= head[0].capacity:
+        invite(head, rows, i, room)  # a guest, in room that nobody uses
+
+
+@kernel
+def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
+    """Line 23, the accumulation rule: q_t has 1 + α times the misses it had at its last call, or t has grown as much.
+
+    A first miss never calls (E4): one observation says nothing of how often q_t returns.
+    """
+    h, q = head[0], rows[i]
+    grown = q.misses >= 2 and q.misses >= (1.0 + h.alpha) * q.called
+    return bool(grown or h.t >= (1.0 + h.alpha) * h.last_call)
+
+
+@kernel
+def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
+    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7).
+
+    Returns who is in M̂_t and was not in M̂_{t−1}, or the other way round.
+    """
+    h = head[0]
+    h.oracle_calls += 1
+    ids, sizes, old = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
+    n = 0
+    for i in range(len(rows) - 1):
+        if rows[i].misses > 0:  # q ∈ Q_t
+            ids[n], sizes[n], old[n] = i, rows[i].entry_size, rows[i].recommended
+            n += 1
+    values = values_at_once(head, rows, ids, True)
+    chosen = np.zeros(n, np.bool_)
+    value, upper_bound, price, _, work = select(
+        values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
+    )
+    h.oracle_work += work
+    if fill:
+        whole = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
+        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, old, chosen)
+    h.promised = 0
+    changed, n = np.empty(n, np.int64), 0
+    for k in range(len(ids)):
+        if chosen[k]:
+            h.promised += sizes[k]
+        if chosen[k] != old[k]:
+            rows[ids[k]].recommended = chosen[k]
+            changed[n] = ids[k]
+            n += 1
+    return changed[:n]
+
+
+@kernel
+def fill_with_unproven(
+    head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, chosen: np.ndarray
+) -> bool:
+    """E7: where a bound is 0 the Oracle sees no value. Ask it again, for the room it left, by empirical value.
+
+    Returns whether there was anything to ask.
+    """
+    n = len(ids)
+    left = head[0].capacity
+    unproven = 0
+    for k in range(n):
+        if chosen[k]:
+            left -= sizes[k]
+        elif values[k] == 0.0:
+            unproven += 1
+    if unproven == 0:
+        return False
+    where = np.empty(unproven, np.int64)
+    values_left = np.empty(unproven, np.float64)
+    sizes_left = np.empty(unproven, np.int64)
+    m = 0
+    for k in range(n):
+        if values[k] == 0.0 and not chosen[k]:
+            where[m] = k
+            values_left[m] = empirical_value(head, rows, ids[k])
+            sizes_left[m] = sizes[k]
+            m += 1
+    chosen_left = np.zeros(unproven, np.bool_)
+    select(values_left, sizes_left, left, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen_left)
+    for m in range(unproven):
+        chosen[where[m]] = chosen_left[m]
+    return True
+
+
+@kernel
+def promise(head: Records, rows: Records, i: int) -> None:
+    """M̂ ∪ {i}."""
+    if not rows[i].recommended:
+        rows[i].recommended = True
+        head[0].promised += rows[i].entry_size
+        head[0].certified = False
+
+
+@kernel
+def record_size(head: Records, rows: Records, i: int, room: int) -> None:
+    """S(q_t), which the paper takes for constant: a recommended query whose answer has grown may not fit M̂ any more."""
+    h, q = head[0], rows[i]
+    if room != q.entry_size and q.misses > 1:
+        h.certified = False
+    if q.recommended:
+        h.promised += room - q.entry_size
+        if h.promised > h.capacity:
+            h.promised -= room
+            q.recommended = False
+    q.entry_size = room
+
+
+@kernel
+def bring_in(head: Records, rows: Records, i: int) -> None:
+    """M ∪ {i} for a recommended i. Guests make room, the least dense first; M̂ fits the cache, so they suffice."""
+    make_room(head, rows, rows[i].entry_size)
+    enter(head, rows, i, rows[i].entry_size)
+
+
+class VSOCB(Policy):
+    """The paper's bandit with a knapsack Oracle, repaired."""
+
+    head_fields: ClassVar = VSOCB_HEAD
+    row_fields: ClassVar = VSOCB_ROW
+    arrive_kernel = arrive
+    settle_kernel = settling(admit, release)
+    release_kernel = release  # M̂ keeps a forgotten query: its next answer comes back in
+
+    def __init__(
+        self,
+        capacity: int,
+        ids: int,
+        *,
+        alpha: float = 0.5,
+        beta: float = 0.0,
+        lazy: bool = False,
+        skip: bool = True,
+        confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
+    ) -> None:
+        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top;
+        `skip`: see certificate.py.
+        """
+        super().__init__(capacity, ids)
+        if not 0.0 < alpha < math.inf:
+            raise InvalidInput(f"alpha must be above 0 and finite, not {alpha}")
+        if not 0.0 <= beta < math.inf:
+            raise InvalidInput(f"beta must not be negative and must be finite, not {beta}")
+        self.head["alpha"], self.head["beta"], self.head["lazy"] = alpha, beta, lazy
+        self.head["skip"] = skip
+        confidence.write(self.head)
+
+    @property
+    def oracle_work(self) -> int:
+        """States the Oracle looked at, in all calls."""
+        return int(self.head["oracle_work"][0])
+
+    @property
+    def oracle_calls_skipped(self) -> int:
+        """Calls that were due and not made, since they provably change nothing."""
+        return int(self.head["calls_skipped"][0])
+
+    @property
+    def recommended(self) -> frozenset[int]:
+        """M̂, the set the Oracle recommends."""
+        return frozenset(np.flatnonzero(self.rows["recommended"]).tolist())
+
+    def check(self) -> None:
+        super().check()
+        self._same(
+            "promised", int(self.head["promised"][0]), int(self.rows["entry_size"][self.rows["recommended"]].sum())
+        )
+        self._same("promised within capacity", bool(self.head["promised"][0] <= self.capacity), True)
+        self._same("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
+        self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
+        if self.head["certified"][0]:
+            self._same("M̂ optimal", self._is_optimal(), True)
+        guests = self.rows["pool"][: int(self.head["pooled"][0])].tolist()
+        self._same("guests", sorted(guests), sorted(self.residents - self.recommended))
+        self._same("places of guests", self.rows["place"][guests].tolist(), list(range(len(guests))))
+        if not self.head["lazy"][0]:
+            self._same("residents outside M̂", guests, [])
+
+    def _is_optimal(self) -> bool:
+        seen = np.flatnonzero(self.rows["misses"] > 0)
+        values = np.array([relative_value(self.head, self.rows, i) for i in seen.tolist()], np.float64)
+        best = solve(values, self.rows["entry_size"][seen], self.capacity).value
+        return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - NOTHING_BETTER))
+
+
+class LazyVSOCB(VSOCB):
+    """VSOCB as one would run it: lazy, anytime, cautious about costs and not about arrivals.
+
+    Every arrival is seen, so frequencies need no caution. Costs are seen on misses only: without a bound, one that
+    was dear by luck stays in and is never looked at again. γ = 0.3 is enough (`knapcache experiment confidence`).
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        ids: int,
+        *,
+        alpha: float = 0.5,
+        beta: float = 0.0,
+        skip: bool = True,
+        confidence: Confidence = Confidence(gamma=0.3, gamma_arrival=0.0),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, skip=skip, confidence=confidence)

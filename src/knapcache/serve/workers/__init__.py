@@ -1,0 +1,1 @@
+"""Several proxy processes on one port and one store."""

@@ -1,0 +1,176 @@
+"""What people are shown of the cache is what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache import Cache, InvalidInput
+from knapcache.cache.entries import SORTS
+from knapcache.cache.entry_index import FEW_NAMES, Index, Names
+from knapcache.errors import CorruptState
+from knapcache.store.base import Head
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, small
+
+
+class Clock:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def filled(**options: Any) -> Cache:
+    """Ten answers: of models m0 and m1, of tenants a and b, the k-th costing k + 1."""
+    cache = small(**{"policy": "gdsf-cost", "clock": Clock(), **options})
+    for k in range(10):
+        call = Upstream()(k, 100 * k, model=f"m{k % 2}", cost=k + 1.0, seconds=float(k), ttl=None if k else 50.0)
+        cache.fetch(CHAT, request_of(k), call, namespace="ab"[k >= 5])
+    return cache
+
+
+@pytest.fixture(params=["memory", "file"])
+def cache(request: pytest.FixtureRequest, quick_path: Path) -> Any:
+    with filled(path=quick_path / "answers.db" if request.param == "file" else None) as cache:
+        yield cache
+        cache.check()
+
+
+def test_rows_are_the_entries(cache: Cache) -> None:
+    cache.fetch(CHAT, request_of(3), Upstream()(3), namespace="a")
+    cache._keeper.store.flush()
+    found = cache.entries(limit=1000)
+    heads = {head.key.hex(): head for head in cache._keeper.store.heads()}
+    assert found["total"] == len(found["rows"]) == len(heads) == 10
+    for row in found["rows"]:
+        head = heads[row["key"]]
+        assert (row["model"], row["tenant"], row["size"], row["cost"], row["seconds"]) == (
+            head.model, head.tenant, head.size, head.cost, head.seconds,
+        )  # fmt: skip
+        assert row["usd"] is None
+        assert row["value"] == row["requests"] * row["cost"]
+        assert row["density"] == pytest.approx(row["value"] / row["size"])
+        assert row["requests"] == (2 if row["cost"] == 4.0 else 1)
+        assert row["expires_in"] == (50.0 if row["cost"] == 1.0 else None)
+    least = sorted(found["rows"], key=lambda row: row["density"])
+    filled, tenth = 0, sum(row["size"] for row in least) / 10
+    last = [row for row in least if (filled := filled + row["size"]) - row["size"] < tenth]
+    price = sum(row["value"] for row in last) / sum(row["size"] for row in last)
+    assert found["price_per_mb"] == pytest.approx(1e6 * price)
+    for tenant, size in cache.entries(model="m1", limit=0)["tenants"].items():  # of all, whatever the conditions
+        assert size == sum(row["size"] for row in found["rows"] if row["tenant"] == tenant) > 0
+    assert found["tenants"].keys() == {row["tenant"] for row in found["rows"]}
+
+
+def test_conditions(cache: Cache) -> None:
+    assert cache.entries(model="m1")["total"] == 5
+    assert cache.entries(model="m1", tenant="a")["total"] == 2
+    assert cache.entries(tenant="nobody")["total"] == 0
+    assert cache.entries(search="M1")["total"] == 5
+    (row,) = cache.entries(search=cache.entries(sort="cost", limit=1)["rows"][0]["key"][10:40])["rows"]
+    assert row["cost"] == 10.0
+    assert cache.entries(search="nothing like it")["rows"] == []
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_order_and_pages(cache: Cache, sort: str) -> None:
+    for descending in (True, False):
+        rows = cache.entries(sort=sort, descending=descending)["rows"]
+        column = [row[sort] for row in rows if row[sort] is not None]
+        assert column == sorted(column, reverse=descending)
+        pages = [cache.entries(sort=sort, descending=descending, offset=k, limit=3)["rows"] for k in range(0, 12, 3)]
+        assert [row["key"] for page in pages for row in page] == [row["key"] for row in rows]
+
+
+def test_what_has_gone_is_not_listed(cache: Cache) -> None:
+    clock = cache._clock
+    assert isinstance(clock, Clock)
+    clock.now += 60.0
+    assert cache.entries()["total"] == 9
+    cache.purge(tenant="b")
+    assert {row["tenant"] for row in cache.entries()["rows"]} == {"a"}
+    cache.purge()
+    assert cache.entries() == {"total": 0, "rows": [], "price_per_mb": 0.0, "tenants": {}}
+
+
+def test_one_entry(cache: Cache) -> None:
+    row = cache.entries(sort="cost", limit=1)["rows"][0]
+    found = cache.entry(row["key"])
+    assert found is not None
+    assert found.pop("payload") == payload_of(9, 900)
+    assert b"question 9" in found.pop("request")
+    assert found == row
+    assert cache.entry("00" * 32) is None
+    requests = cache.stats()["requests"]
+    cache.forget(row["key"])
+    assert cache.entry(row["key"]) is None
+    assert cache.stats()["requests"] == requests
+
+
+@pytest.mark.parametrize(
+    "bad", [{"sort": "colour"}, {"limit": -1}, {"offset": 1.5}, {"offset": "1"}], ids=lambda bad: str(bad)
+)
+def test_bad_input(cache: Cache, bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(bad))):
+        cache.entries(**bad)
+    with pytest.raises(InvalidInput, match="hex digits"):
+        cache.entry("no key")
+
+
+def test_a_reader_and_the_next_owner_list_the_same(quick_path: Path) -> None:
+    path = quick_path / "answers.db"
+    with filled(path=path, policy="adaptive") as owner:
+        owner.tend()
+        owner._keeper.store.flush()
+        with small(path=path, clock=Clock()) as reader:
+            assert reader.entries(limit=1000) == owner.entries(limit=1000)
+            key = owner.entries()["rows"][0]["key"]
+            assert reader.entry(key) == owner.entry(key)
+        before = owner.entries()
+    with small(path=path, policy="adaptive", clock=Clock()) as again:
+        assert again.entries() == before
+        again.check()
+
+
+def test_more_of_the_statistics(quick_path: Path) -> None:
+    with small(capacity="64KiB", policy="vsocb", ids=50) as cache:
+        assert cache.stats()["oracle_seconds"] == 0.0
+        for k in range(60):
+            cache.fetch(CHAT, request_of(k % 15), Upstream()(k % 15, 10_000, cost=float(k % 15)))
+        stats = cache.stats()
+        assert stats["oracle_calls"] > 0
+        assert 0.0 < stats["oracle_seconds"] < 60.0
+        assert (stats["disk_bytes"], stats["budget"]) == (0, 1 << 16)
+    with filled(path=quick_path / "answers.db") as cache:
+        cache.tend()
+        stats = cache.stats()
+        assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["budget"] == 1 << 20
+
+
+def test_names_are_numbered_anew() -> None:
+    names, used = Names(), np.zeros(3, np.int32)
+    for k in range(5 * FEW_NAMES):
+        used[k % 3] = names.number(f"name {k}", used)
+        assert names.texts[used[k % 3]] == f"name {k}"
+        assert [names.texts[j] for j in used if k >= 2] == [f"name {j}" for j in sorted_last(k) if k >= 2]
+    assert len(names.texts) <= FEW_NAMES
+    assert (names.find("name 0"), names.find(f"name {5 * FEW_NAMES - 1}") >= 0) == (-1, True)
+
+
+def sorted_last(k: int) -> list[int]:
+    """The last three up to k, in their places."""
+    return sorted(range(k - 2, k + 1), key=lambda j: j % 3)
+
+
+def test_check_sees_a_wrong_record() -> None:
+    index = Index(4)
+    head = Head(b"k" * 32, "tenant", "model", 10, 1.0, 2.0, 3.0, None, {})
+    index.note(2, head)
+    index.check({2: head})
+    changes: tuple[dict[str, Any], ...] = ({"tenant": "another"}, {"model": "another"}, {"cost": 2.0})
+    for wrong in changes:
+        with pytest.raises(CorruptState):
+            index.check({2: head._replace(**wrong)})

@@ -1,0 +1,316 @@
+"""Single flight: one call for all who ask at the same time, and nobody hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from knapcache import Answer, Reply
+from knapcache.cache.single_flight import Flights, Outcome
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+
+
+def in_threads(many: int, function: Callable[[], Any]) -> list[Any]:
+    """Results, or what was raised."""
+    results: list[Any] = []
+    gate = threading.Barrier(many)
+
+    def run() -> None:
+        gate.wait()
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "somebody hangs"
+    return results
+
+
+def slow(name: object, calls: list[int], seconds: float = 0.1) -> Callable[[], Reply]:
+    def call() -> Reply:
+        calls.append(1)
+        time.sleep(seconds)
+        return Reply(payload_of(name), "m", cost=1.0)
+
+    return call
+
+
+def slow_async(name: object, calls: list[int], seconds: float = 0.1) -> Any:
+    async def call() -> Reply:
+        calls.append(1)
+        await asyncio.sleep(seconds)
+        return Reply(payload_of(name), "m", cost=1.0)
+
+    return call
+
+
+def test_64_threads_one_call() -> None:
+    calls: list[int] = []
+    with small() as cache:
+        answers = in_threads(64, lambda: cache.fetch(CHAT, request_of(1), slow(1, calls)))
+        assert len(calls) == 1
+        assert {answer.payload for answer in answers} == {payload_of(1)}
+        assert sorted(answer.outcome for answer in answers).count("miss") == 1
+        stats = cache.stats()
+        assert (stats["requests"], stats["misses"]) == (64, 1)
+        assert stats["cost_saved"] == 63.0
+        cache.check()
+
+
+async def test_500_coroutines_one_call() -> None:
+    calls: list[int] = []
+    async with small() as cache:
+        answers = await asyncio.gather(
+            *(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)) for _ in range(500))
+        )
+        assert len(calls) == 1
+        assert {answer.payload for answer in answers} == {payload_of(1)}
+        assert [answer.outcome for answer in answers].count("miss") == 1
+        cache.check()
+
+
+def test_threads_and_two_event_loops_share_a_flight() -> None:
+    calls: list[int] = []
+    with small() as cache:
+
+        async def many() -> list[Answer]:
+            return await asyncio.gather(
+                *(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls, 0.3)) for _ in range(20))
+            )
+
+        kinds = iter(
+            [lambda: asyncio.run(many())] * 2 + [lambda: [cache.fetch(CHAT, request_of(1), slow(1, calls, 0.3))]] * 6
+        )
+        found = [answer for answers in in_threads(8, lambda: next(kinds)()) for answer in answers]
+        assert len(found) == 46
+        assert len(calls) == 1
+        assert all(right(answer.payload, 1) for answer in found)
+
+
+async def test_a_cancelled_leader_is_served_for_the_others_and_kept() -> None:
+    calls: list[int] = []
+    async with small() as cache:
+        leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        await asyncio.sleep(0.02)
+        others = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(9)]
+        await asyncio.sleep(0.02)
+        leader.cancel()
+        answers = await asyncio.gather(*others)
+        assert {answer.outcome for answer in answers} == {"coalesced"}
+        with pytest.raises(asyncio.CancelledError):
+            await leader
+        assert len(calls) == 1
+        assert cache.fetch(CHAT, request_of(1), slow(1, calls)).outcome == "hit"
+
+
+async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+    calls: list[int] = []
+    async with small() as cache:
+        tasks = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(10)]
+        await asyncio.sleep(0.02)
+        for task in tasks[1::2]:
+            task.cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(isinstance(answer, asyncio.CancelledError) for answer in answers) == 5
+        assert all(right(answer.payload, 1) for answer in answers if isinstance(answer, Answer))
+        assert len(calls) == 1
+
+
+def test_a_failure_reaches_all_after_one_more_try() -> None:
+    calls: list[int] = []
+
+    def failing() -> Reply:
+        calls.append(1)
+        time.sleep(0.1)
+        raise ConnectionError("no")
+
+    with small() as cache:
+        results = in_threads(32, lambda: cache.fetch(CHAT, request_of(1), failing))
+        assert all(isinstance(result, ConnectionError) for result in results)
+        assert len(calls) == 2
+        assert cache.stats()["failed"] == 32
+        cache.check()
+
+
+async def test_a_failure_reaches_all_coroutines_after_one_more_try() -> None:
+    calls: list[int] = []
+
+    async def failing() -> Reply:
+        calls.append(1)
+        await asyncio.sleep(0.05)
+        raise ConnectionError("no")
+
+    async with small() as cache:
+        tasks = [cache.fetch_async(CHAT, request_of(1), failing) for _ in range(100)]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, ConnectionError) for result in results)
+        assert len(calls) == 2
+
+
+def test_one_who_waits_calls_again_when_the_leader_fails() -> None:
+    calls: list[int] = []
+
+    def once() -> Reply:
+        calls.append(1)
+        time.sleep(0.1)
+        if len(calls) == 1:
+            raise ConnectionError("no")
+        return Reply(payload_of(1), cost=1.0)
+
+    with small() as cache:
+        results = in_threads(32, lambda: cache.fetch(CHAT, request_of(1), once))
+        assert len(calls) == 2
+        assert sum(isinstance(result, ConnectionError) for result in results) == 1
+        assert all(right(result.payload, 1) for result in results if isinstance(result, Answer))
+
+
+def test_who_has_waited_long_enough_calls_for_itself_and_keeps_nothing() -> None:
+    calls: list[int] = []
+    with small(wait=0.05) as cache:
+        leader = threading.Thread(target=lambda: cache.fetch(CHAT, request_of(1), slow(1, calls, 0.6)))
+        leader.start()
+        time.sleep(0.05)
+        upstream = Upstream()
+        answer = cache.fetch(CHAT, request_of(1), upstream(1, version=7))
+        assert (answer.outcome, upstream.calls) == ("miss", 1)
+        assert (
+            cache.fetch(CHAT, request_of(1), upstream(1, version=8)).outcome == "miss"
+        )  # nobody joins that flight now
+        leader.join()
+        cache.check()
+
+
+def test_a_loop_that_ends_takes_its_call_along_and_nobody_hangs() -> None:
+    calls: list[int] = []
+    with small(wait=20.0) as cache:
+        joined = threading.Event()
+
+        async def leave() -> None:
+            task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls, 30.0)))
+            await asyncio.sleep(0.05)
+            joined.set()
+            await asyncio.sleep(0.1)
+            task.cancel()
+
+        loop = threading.Thread(target=lambda: asyncio.run(leave()))
+        loop.start()
+        joined.wait()
+        start = time.monotonic()
+        answer = cache.fetch(CHAT, request_of(1), slow(1, calls, 0.0))
+        assert time.monotonic() - start < 10.0
+        assert right(answer.payload, 1)
+        loop.join()
+        assert len(calls) == 2
+
+
+def test_an_interrupted_leader_is_replaced() -> None:
+    with small() as cache:
+        started = threading.Event()
+
+        def interrupted() -> Reply:
+            started.set()
+            time.sleep(0.1)
+            raise KeyboardInterrupt
+
+        def lead() -> None:
+            with pytest.raises(KeyboardInterrupt):
+                cache.fetch(CHAT, request_of(1), interrupted)
+
+        thread = threading.Thread(target=lead)
+        thread.start()
+        started.wait()
+        assert right(cache.fetch(CHAT, request_of(1), Upstream()(1)).payload, 1)
+        thread.join()
+
+
+def test_a_call_that_asks_for_its_own_key_goes_alone() -> None:
+    with small(wait=20.0) as cache:
+        inner: list[str] = []
+
+        def outer() -> Reply:
+            inner.append(cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome)
+            return Reply(payload_of(1), cost=1.0)
+
+        start = time.monotonic()
+        assert cache.fetch(CHAT, request_of(1), outer).outcome == "miss"
+        assert inner == ["miss"]
+        assert time.monotonic() - start < 10.0
+
+
+async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
+    calls: list[int] = []
+    async with small(wait=20.0) as cache:
+        task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        await asyncio.sleep(0.02)
+        start = time.monotonic()
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "miss"
+        assert time.monotonic() - start < 10.0
+        await task
+
+
+def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
+    flights: Flights[int] = Flights()
+
+    async def call() -> int:
+        return 1
+
+    async def main() -> None:
+        leader = asyncio.create_task(flights.fly_async("k", call, call, 1.0))
+        await asyncio.sleep(0)  # the leader has launched, and its task has not begun
+        for task in list(flights._tasks):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leader
+
+    asyncio.run(main())
+    assert len(flights) == 0
+    gc.collect()
+
+
+def test_nothing_is_left_behind() -> None:
+    with small() as cache:
+        for k in range(50):
+            cache.fetch(CHAT, request_of(k), Upstream()(k))
+        assert len(cache._core.flights) == 0
+        assert not cache._core.flights._tasks
+
+
+def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
+    flights: Flights[int] = Flights()
+    failed, first = flights._join("k")
+    assert first
+    flights._end(failed, Outcome(None, ConnectionError()))
+    newcomer, first = flights._join("k")
+    assert first
+    assert flights._join_again(failed) == (newcomer, False)
+    flights._end(newcomer, Outcome(1, None))
+    assert flights._join_again(failed) == (newcomer, False)
+    assert len(flights) == 0
+
+
+def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small() as cache:
+        upstream = Upstream()
+        fly = cache._core.flights.fly
+
+        def late(*arguments: Any) -> Any:
+            monkeypatch.setattr(cache._core.flights, "fly", fly)
+            assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # somebody was quicker
+            return fly(*arguments)
+
+        monkeypatch.setattr(cache._core.flights, "fly", late)
+        answer = cache.fetch(CHAT, request_of(1), upstream(1))
+        assert (answer.outcome, upstream.calls) == ("coalesced", 1)
+        assert right(answer.payload, 1)
+        cache.check()

@@ -1,0 +1,367 @@
+"""Keys: what makes two requests the same, and what other caches got wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import re
+from collections import OrderedDict
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput, Uncacheable
+from knapcache.keys import Keyer, Rules, numbers
+from knapcache.keys import parse as reading
+from knapcache.keys.rules import EXCLUDED, EXCLUDED_AT, STATEFUL, TOGETHER
+from knapcache.model import Endpoint
+
+SECRET = bytes(range(32))
+KEYER = Keyer(SECRET)
+ASK: dict[str, Any] = {
+    "model": "gpt-4o",
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a knapsack?"}],
+    "temperature": 0,
+}
+
+
+def key(body: Any, at: str = Endpoint.CHAT, keyer: Keyer = KEYER, **options: Any) -> bytes:
+    (found,) = keyer.read(at, body, **options).keys
+    return found.digest
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    return {**ASK, **changes}
+
+
+def test_keys_stay_what_they_are_from_version_to_version() -> None:
+    """Stored entries are found by them: a change here empties every cache, and must change VERSION."""
+    (found,) = KEYER.read(
+        Endpoint.CHAT, asked(top_p=0.95, seed=2**70, x=[1e-7, 1e23, "é\n\x01/"], stream=True), "me"
+    ).keys
+    assert found.request == (
+        b'19:knapcache request 1,16:chat/completions,2:me,0:,{"messages":[{"content":"Be brief.","role":"system"},'
+        b'{"content":"What is a knapsack?","role":"user"}],"model":"gpt-4o","seed":1180591620717411303424e0,'
+        b'"temperature":0,"top_p":0.95,"x":[1e-7,1e23,"\xc3\xa9\\n\\u0001/"]}'
+    )
+    assert found.digest.hex() == "b0154ee4a527ccfa32f078509528013d55609fdf92de8ba9780a3e6c96a4227b"
+
+
+# What GPTCache, LiteLLM and Bifrost were seen to get wrong.
+
+
+def test_every_message_counts_not_only_the_last() -> None:
+    other = [{"role": "system", "content": "Answer as a pirate."}, ASK["messages"][1]]
+    assert key(asked(messages=other)) != key(ASK)
+
+
+def test_one_models_answer_is_not_anothers() -> None:
+    assert key(asked(model="gpt-4o-mini")) != key(ASK)
+
+
+def test_fields_do_not_run_into_one_another() -> None:
+    keyer = Keyer(SECRET, Rules(include={"user"}))
+    assert key(asked(stop="y", user="z"), keyer=keyer) != key(asked(stop="yuser: z"), keyer=keyer)
+    assert key({"a": "b", "c": "d"}) != key({"a": 'b","c":"d'})
+
+
+@pytest.mark.parametrize(
+    "name", ["extra_body", "guided_json", "top_k", "reasoning_effort", "seed", "store", "logit_bias"]
+)
+def test_fields_we_do_not_know_count(name: str) -> None:
+    assert len({key(ASK), key(asked(**{name: 1})), key(asked(**{name: 2})), key(asked(**{name: None}))}) == 4
+
+
+def test_tenants_do_not_share() -> None:
+    assert key(ASK, namespace="alice") != key(ASK, namespace="bob") != key(ASK)
+
+
+@pytest.mark.parametrize(
+    "text", ["what is a knapsack?", "What is a knapsack? ", "What is a knapsack？", "What is a knapsack"]
+)
+def test_text_is_taken_as_it_is(text: str) -> None:
+    assert key(asked(messages=[ASK["messages"][0], {"role": "user", "content": text}])) != key(ASK)
+
+
+def test_order_of_arguments_and_spelling_of_numbers_do_not_matter() -> None:
+    backwards = dict(reversed(asked(temperature=0.0).items()))
+    assert key(backwards) == key(ASK) == key(asked(temperature=Decimal("-0.00")))
+    text = b'{"temperature": 0e3, "messages": [{"content": "Be \\u0062rief.", "role": "system"}, \n'
+    text += b'{"content": "What is a knapsack?", "role": "user"}], "model": "gpt-4o"}'
+    assert key(text) == key(ASK) == key(bytearray(text)) == key(memoryview(text))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"separators": (",", ":"), "ensure_ascii": False},
+        {"ensure_ascii": False},
+        {"indent": 2, "ensure_ascii": False},
+    ],
+)
+def test_what_clients_write_is_read_by_the_quick_reader(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = asked(temperature=0.7, messages=[{"role": "user", "content": 'Größe? 😀 "\n\x7f</é>'}], top_p=1.0)
+    wanted = key(body)
+    monkeypatch.setattr(reading, "from_text_exactly", None)
+    assert key(json.dumps(body, **form).encode()) == wanted
+
+
+def test_long_lists_of_numbers() -> None:
+    whole = list(range(100))
+    for like in ([float(k) for k in whole], [*map(str, whole[:99]), 99.0], [[k, 1.0] for k in whole]):
+        assert key(json.dumps({"x": like}).encode()) == key({"x": like})
+    assert key(json.dumps({"x": [float(k) for k in whole]}).encode()) == key({"x": whole})
+
+
+def test_order_of_lists_matters() -> None:
+    assert key(asked(messages=ASK["messages"][::-1])) != key(ASK)
+
+
+def test_one_entry_serves_stream_and_plain_form() -> None:
+    assert key(asked(stream=True, stream_options={"include_usage": True})) == key(asked(stream=False)) == key(ASK)
+
+
+def test_only_the_top_of_a_body_has_fields_that_do_not_count() -> None:
+    tool = {"type": "function", "function": {"name": "f", "arguments": {"user": 1, "stream": 2, "metadata": 3}}}
+    other = {"type": "function", "function": {"name": "f", "arguments": {"user": 9, "stream": 2, "metadata": 3}}}
+    assert key(asked(tools=[tool])) != key(asked(tools=[other]))
+
+
+def test_cache_control_counts_where_it_is_not_anthropics() -> None:
+    control = {"type": "ephemeral"}
+    assert key(asked(cache_control=control), Endpoint.MESSAGES) == key(ASK, Endpoint.MESSAGES)
+    assert key(asked(cache_control=control)) != key(ASK)
+
+
+def test_the_secret_and_the_context_count() -> None:
+    assert key(ASK, keyer=Keyer(b"another secret, 16+")) != key(ASK)
+    contexts = [{}, {"upstream": "a"}, {"upstream": "b"}, {"upstrea": "ma"}, {"upstream": "a", "anthropic-beta": "x"}]
+    assert len({key(ASK, context=context) for context in contexts}) == len(contexts)
+    assert key(ASK, context={"a": "1", "b": "2"}) == key(ASK, context={"b": "2", "a": "1"})
+
+
+def test_the_body_comes_back_whole() -> None:
+    found = KEYER.read("chat/completions", b'{"model":"m","stream":true,"temperature":1.0}')
+    assert found.endpoint is Endpoint.CHAT
+    assert found.body == {"model": "m", "stream": True, "temperature": 1}
+
+
+def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b'{"model": "m", "temperature": 1.0, "seed": 123456789012345678901234567890, "stream": true}'
+    body = reading.from_text(text)
+    assert type(body) is reading.Body
+    wanted = KEYER.read("chat/completions", text)
+    for reader in ("read_text", "plain"):
+        monkeypatch.setattr(f"knapcache.keys.canonical.{reader}", None)
+    found = KEYER.read("chat/completions", body)
+    assert found.keys == wanted.keys
+    assert found.body is body
+    assert set(body) == {"model", "temperature", "seed", "stream"}
+
+
+def test_a_dict_with_the_fields_of_a_body_is_read_like_any_other() -> None:
+    body = reading.from_text(b'{"model": "m", "input": "a"}')
+    for like in ({**body, "x": float("nan")}, dict(body, x={1: 2})):
+        with pytest.raises(Uncacheable):
+            KEYER.read("chat/completions", like)
+
+
+# Embeddings.
+
+
+def digests(body: Any) -> list[bytes]:
+    return [found.digest for found in KEYER.read(Endpoint.EMBEDDINGS, body).keys]
+
+
+def test_embeddings_have_a_key_per_item() -> None:
+    a, b = digests({"model": "e", "input": ["a", "b"]})
+    assert digests({"input": ["b", "a", "b"], "model": "e"}) == [b, a, b]
+    assert digests({"model": "e", "input": "a"}) == [a]
+    assert digests(b'{"model": "e", "input": ["a"], "user": "u"}') == [a]
+    assert digests({"model": "e", "input": "a", "dimensions": 8}) != [a]
+    assert digests({"model": "e", "input": "a", "encoding_format": "base64"}) != [a]
+
+
+def test_an_array_of_tokens_is_one_item() -> None:
+    (one,) = digests({"model": "e", "input": [1, 2.0, 3]})
+    assert digests({"model": "e", "input": [[1, 2, 3]]}) == [one]
+    assert digests({"model": "e", "input": [[1, 2], [3]]})[0] != one
+    assert digests(b'{"model":"e","input":[%b]}' % b",".join(b"%d" % k for k in range(1000))) == digests(
+        {"model": "e", "input": list(range(1000))}
+    )
+    assert digests({"model": "e", "input": ["1"]}) != digests({"model": "e", "input": [1]})
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (None, "input"),
+        ([], "input"),
+        (7, "input"),
+        ({"text": "a"}, "input"),
+        ([[]], "input[0]"),
+        (["a", 1], "input[1]"),
+        ([1, "a"], "input[0]"),
+        ([True, False], "input[0]"),
+        ([1.5], "input[0]"),
+        ([["a"]], "input[0]"),
+        (["a", {"image": "x"}], "input[1]"),
+    ],
+)
+def test_inputs_that_are_no_items(given: Any, where: str) -> None:
+    with pytest.raises(Uncacheable) as caught:
+        digests({"model": "e", "input": given})
+    assert caught.value.path == where
+    with pytest.raises(Uncacheable, match="input"):
+        digests({"model": "e"})
+
+
+def test_embeddings_that_depend_on_one_another_have_no_key() -> None:
+    with pytest.raises(Uncacheable, match="late_chunking"):
+        digests({"model": "e", "input": ["a", "b"], "late_chunking": True})
+    assert digests({"model": "e", "input": ["a"], "late_chunking": False})
+
+
+def test_requests_that_depend_on_a_servers_state_have_no_key() -> None:
+    with pytest.raises(Uncacheable, match="state of a server at conversation"):
+        key({"model": "m", "input": "a", "conversation": "conv_1"}, Endpoint.RESPONSES)
+    with pytest.raises(Uncacheable, match="container"):
+        key({"model": "m", "messages": [], "container": "c"}, Endpoint.MESSAGES)
+    assert key({"model": "m", "input": "a", "conversation": None}, Endpoint.RESPONSES)
+    assert key({"model": "m", "previous_response_id": "r1"}, Endpoint.RESPONSES) != key(
+        {"model": "m"}, Endpoint.RESPONSES
+    )
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'"a"', "not a JSON object"),
+        (b"1.5", "not a JSON object"),
+        (b'{"a":1} x', "not JSON"),
+        (b'{"a":NaN}', "NaN is no number"),
+        (b'{"a":-Infinity}', "-Infinity is no number"),
+        (b'{"a":1,"a":1}', "a name given twice in one object at a"),
+        (b'{"a": {"b":1,"c":2 ,"b":3}}', "a name given twice in one object at b"),
+        (b'{"a":1,"\\u0061":1}', "a name given twice in one object at a"),
+        (b'{"stream":true,"stream":false}', "a name given twice in one object at stream"),
+        (b'{"a":"\\ud800"}', "a lone surrogate, which is no character at a"),
+        (b'{"a":[{"\\udc00":1}]}', r"a lone surrogate, which is no character at a\[0\]"),
+        (b'{"a":"\xff"}', "not UTF-8: byte 6 is 0xff"),
+        (b'{"a":1e401}', r"a number beyond 10\^±400 at a"),
+        (b'{"a":[0,1e-999999999]}', r"beyond 10\^±400 at a\[1\]"),
+        (b'{"a":' + b"9" * 65 + b"}", "more than 64 characters"),
+        (b'{"a":0.' + b"0" * 100 + b"1}", "more than 64 characters"),
+        (b'{"a":' + b"9" * 10**6 + b"}", "more than 64 characters"),
+        (b'{"a":' * 201 + b"1" + b"}" * 201, "more than 200 levels"),
+        (b'{"a":' + b"[" * 10**6, "more than 200 levels"),
+    ],
+    ids=itertools.count(),  # by number: some are a million bytes long
+)
+def test_text_that_gets_no_key(text: bytes, reason: str) -> None:
+    with pytest.raises(Uncacheable, match=reason):
+        key(text)
+
+
+class Word(StrEnum):
+    A = "a"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (float("nan"), "NaN is no number in JSON at x.y[1]"),
+        (float("-inf"), "-Infinity is no number in JSON at x.y[1]"),
+        (Decimal("sNaN"), "sNaN is no number in JSON at x.y[1]"),
+        (Decimal("Infinity"), "Infinity is no number in JSON at x.y[1]"),
+        (10**64, "a number of more than 64 digits at x.y[1]"),
+        (-(10**5000), "a number of more than 64 digits at x.y[1]"),
+        (Decimal("1." + "1" * 64), "a number of more than 64 digits at x.y[1]"),
+        (Decimal("1e401"), "a number beyond 10^±400 at x.y[1]"),
+        ("\ud83d", "a lone surrogate, which is no character at x.y[1]"),
+        (b"bytes", "a builtins.bytes, which is no JSON value at x.y[1]"),
+        ({1, 2}, "a builtins.set, which is no JSON value at x.y[1]"),
+        (1j, "a builtins.complex, which is no JSON value at x.y[1]"),
+        (OrderedDict(a=1), "a collections.OrderedDict, which is no JSON value at x.y[1]"),
+        (Word.A, "Word, which is no JSON value at x.y[1]"),
+        ({1: 2}, "a name that is no string, 1 at x.y[1].1"),
+        ({"\ud83d": 1}, r"a lone surrogate, which is no character at x.y[1].\ud83d"),
+        ({"a\nb": [b""]}, r"a builtins.bytes, which is no JSON value at x.y[1].a\nb[0]"),
+    ],
+    ids=itertools.count(),
+)
+def test_objects_that_get_no_key(value: Any, reason: str) -> None:
+    with pytest.raises(Uncacheable, match=re.escape(reason)) as caught:
+        key(asked(x={"y": [0, value]}))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.reason, again.path) == (str(caught.value), caught.value.reason, caught.value.path)
+
+
+def test_objects_within_themselves_get_no_key() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(Uncacheable, match="levels of nesting at x") as caught:
+        key({"x": ring})
+    assert len(caught.value.path) < 300
+
+
+@pytest.mark.parametrize("body", [None, "text", 5, ["a"], ()])
+def test_bodies_that_are_no_objects(body: Any) -> None:
+    with pytest.raises(Uncacheable, match="not a JSON object"):
+        key(body)
+
+
+def test_bad_arguments_are_named() -> None:
+    for secret in (b"short", b"x" * 65, "a string of letters"):
+        with pytest.raises(InvalidInput, match="16 to 64 bytes"):
+            Keyer(secret)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"endpoint must be one of .*'audio'"):
+        key(ASK, "audio")
+    for bad in ({"namespace": b"x"}, {"namespace": None}, {"context": {"a": 1}}, {"context": [("a", "b")]}):
+        with pytest.raises(InvalidInput, match="context must be"):
+            key(ASK, **bad)
+    with pytest.raises(InvalidInput, match="lone surrogate"):
+        key(ASK, namespace="\ud800")
+
+
+def test_rules_are_checked() -> None:
+    assert Rules(include=["user"]) == Rules(include={"user"})  # type: ignore[arg-type]
+    for options, reason in (
+        ({"include": {"model"}}, "counts anyway"),
+        ({"exclude": {"messages"}}, "the question itself"),
+        ({"include": {"user"}, "exclude": {"user"}}, "in include and in exclude"),
+        ({"include": "user"}, "must be a set"),
+        ({"exclude": [1]}, "must be a set"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            Rules(**options)
+
+
+def test_more_can_be_left_out() -> None:
+    keyer = Keyer(SECRET, Rules(exclude={"trace_id"}))
+    assert key(asked(trace_id=1), keyer=keyer) == key(ASK, keyer=keyer)
+    assert key(asked(trace_id=1)) != key(ASK)
+
+
+def test_what_does_not_count_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+    listed = [(name, "every endpoint", why) for name, why in EXCLUDED.items()]
+    listed += [(name, f"`{at}`", why) for at, more in EXCLUDED_AT.items() for name, why in more.items()]
+    assert rows == listed
+    for name in (*(name for names in STATEFUL.values() for name in names), *TOGETHER):
+        assert f"`{name}`" in page
+    for limit in (numbers.MOST_DIGITS, f"10^±{numbers.LARGEST_EXPONENT}", reading.DEEPEST):
+        assert str(limit) in page
+    for at in Endpoint:
+        assert f"`{at}`" in page

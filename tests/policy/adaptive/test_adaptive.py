@@ -1,0 +1,284 @@
+"""Adaptive against plain models of its parts, and on the traffic it was made for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.errors import InvalidInput
+from knapcache.estimate.discount import HALF_LIVES
+from knapcache.policy import registry
+from knapcache.policy.adaptive.admission_rules import ALWAYS, BEATS_SUM
+from knapcache.policy.adaptive.experts import GREEDY_DUAL, MEMBERS, SPEED, TEMPER
+from knapcache.policy.adaptive.policy import Adaptive
+from knapcache.policy.adaptive.tournament import EVERYONE, SLOTS, WINDOWS
+from knapcache.sim.replay import replay
+from knapcache.sim.trace import Floats, Ints, Trace
+from knapcache.sim.traffic import answers, zipf
+
+
+def trace_of(keys: Ints, sizes: Ints, costs: Floats) -> Trace:
+    return Trace(keys, sizes[keys], costs[keys], len(sizes))
+
+
+@dataclass
+class PlainMember:
+    """A member as members.py says in words: lists and sums, nothing incremental but the counts."""
+
+    member: int
+    capacity: int
+    costs: Floats
+    held: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Size and key."""
+    recent: dict[int, tuple[float, int]] = field(default_factory=dict)
+    clock: float = 0.0
+    clocked: dict[int, float] = field(default_factory=dict)
+    loss: float = 0.0
+
+    def request(self, t: int, i: int, size: int, promise: float) -> None:
+        half_life = HALF_LIVES[SPEED[self.member]]
+        before, last = self.recent.get(i, (0.0, 0))
+        count = float(np.float32(np.float32(before) * 2.0 ** ((last - t) / half_life) + 1.0))
+        self.recent[i] = (count, t)
+        density = count * promise * self.costs[i] / size
+        key = self.clocked[i] + density if self.member == GREEDY_DUAL else math.log2(density) + t / half_life
+        if i in self.held:
+            self.held[i] = (size, key)
+            return
+        self.loss += self.costs[i] * (1.0 + 1.0 / WINDOWS[0]) ** t
+        victims = self.victims(size)
+        if size > self.capacity or not self.lets_in(victims, size, key, t / half_life):
+            return
+        for j in victims:
+            if self.member == GREEDY_DUAL:
+                self.clock = max(self.clock, self.held[j][1])
+            del self.held[j]
+        self.held[i] = (size, key)
+
+    def victims(self, size: int) -> list[int]:
+        free = self.capacity - sum(s for s, _ in self.held.values())
+        gone = []
+        for j in sorted(self.held, key=lambda j: self.held[j][1]):
+            if free >= size:
+                break
+            gone.append(j)
+            free += self.held[j][0]
+        return gone
+
+    def lets_in(self, victims: list[int], size: int, key: float, now: float) -> bool:
+        temper = TEMPER[self.member]
+        if not victims or temper == ALWAYS:
+            return True
+        if temper == BEATS_SUM:
+            lost = sum(s * 2.0 ** (k - now) for s, k in (self.held[j] for j in victims))
+            return bool(lost <= size * 2.0 ** (key - now))
+        if any(self.held[j][1] > key for j in victims):
+            if self.member == GREEDY_DUAL:
+                self.clock = max(self.clock, key)
+            return False
+        return True
+
+
+class PlainPromise:
+    """What promise.py says, counted anew for every question."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[int, int]] = {}
+        """Requests and size class."""
+
+    def request(self, i: int, size: int) -> float:
+        n = self.seen.get(i, (0, 0))[0] + 1
+        self.seen[i] = (n, int(math.log2(size)))
+        if n > 1:
+            return 1.0
+        returned = [b for n, b in self.seen.values() if n >= 2]
+        if not returned:
+            return 1.0
+        b = self.seen[i][1]
+        r = len(returned) / len(self.seen)
+        again = max(r, sum(n >= 3 for n, _ in self.seen.values()) / len(returned))
+        mine = sum(c == b for _, c in self.seen.values())
+        return (returned.count(b) + 20.0 * r) / (mine + 20.0) / again
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_shadow_is_the_cache_it_says_it_is(seed: int) -> None:
+    """Each member alone, in plain Python, holds the same and loses the same."""
+    rng = np.random.default_rng(seed)
+    ids = 40
+    sizes, costs = rng.integers(1, 60, ids), rng.uniform(0.5, 4.0, ids)
+    trace = trace_of(zipf(rng, 600, ids, 0.7), sizes, costs)
+    policy = Adaptive(300, ids)
+    plain = [PlainMember(m, 300, costs) for m in range(MEMBERS)]
+    promise = PlainPromise()
+    for t, (i, size, cost) in enumerate(zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs, strict=True), 1):
+        for member in plain:
+            member.clocked[i] = plain[GREEDY_DUAL].clock
+        hope = promise.request(i, size)
+        if not policy.arrive(i):
+            policy.settle(i, size, float(cost))
+        for member in plain:
+            member.request(t, i, size, hope)
+        head = policy.head[0]
+        for member in plain:
+            slots = np.flatnonzero(head["place"][member.member])
+            assert set(head["slot_id"][slots].tolist()) == set(member.held), (t, member.member)
+    policy.check()
+    # Counts of queries fade a little between two questions, so promises agree to that much, and stakes too.
+    losses = policy.head["loss"][0, 0] / policy.head["loss"][0, 0].sum()
+    theirs = np.array([member.loss for member in plain])
+    assert np.allclose(losses, theirs / theirs.sum(), rtol=1e-6)
+
+
+def test_live_does_as_its_leader() -> None:
+    """A shadow that sees everything and the live cache that follows it hold nearly the same, and not by chance."""
+    rng = np.random.default_rng(5)
+    sizes, costs = answers(rng, 300, with_size=True)
+    trace = trace_of(zipf(rng, 20_000, 300, 0.8), sizes, costs)
+    policy = Adaptive(int(sizes.sum() * 0.2), 300)
+    replay(policy, trace)
+    leader = int(policy.head["leader"][0])
+    held = set(policy.head["slot_id"][0][np.flatnonzero(policy.head["place"][0, leader])].tolist())
+    assert len(held & policy.residents) >= 0.85 * len(held | policy.residents)
+
+
+@pytest.mark.parametrize(("keys", "slow"), [("zipf", True), ("sessions", False)])
+def test_the_leader_suits_the_traffic(keys: str, slow: bool) -> None:
+    rng = np.random.default_rng(6)
+    if keys == "zipf":
+        asked = zipf(rng, 60_000, 3000, 0.8)
+    else:  # every query is asked for four times in a row of about 300 requests, and never again
+        asked = np.argsort(np.repeat(np.arange(15_000) * 4.0, 4) + rng.uniform(0, 300, 60_000)) // 4
+    sizes, costs = answers(rng, int(asked.max()) + 1, with_size=True)
+    trace = trace_of(asked, sizes, costs)
+    policy = Adaptive(int(sizes.sum() * (0.05 if slow else 0.005)), trace.ids)
+    replay(policy, trace)
+    half_life = HALF_LIVES[SPEED[int(policy.head["leader"][0])]]
+    assert half_life >= 16_384 if slow else half_life <= 1024
+
+
+def test_the_sample_shrinks_and_everything_stays_bounded() -> None:
+    rng = np.random.default_rng(7)
+    sizes, costs = answers(rng, 30_000, with_size=True)
+    trace = trace_of(zipf(rng, 60_000, 30_000, 0.6), sizes, costs)
+    policy = Adaptive(int(sizes.sum() * 0.3), 30_000)
+    replay(policy, trace)
+    policy.check()
+    assert policy.head["limit"][0] < EVERYONE
+    assert 1 <= policy.head["slots_taken"][0] <= SLOTS
+
+
+def hot_and_flood(rng: np.random.Generator, hot: int, requests: int, flood: int) -> tuple[Trace, Trace, Any]:
+    """Requests for hot keys, the same in a flood of keys that never return, and which those are."""
+    sizes, costs = answers(rng, hot + flood, with_size=True)
+    asked = zipf(rng, requests, hot, 0.9)
+    where = np.zeros(requests + flood, bool)
+    where[rng.choice(requests + flood, requests, replace=False)] = True
+    keys = np.empty(len(where), np.int64)
+    keys[where], keys[~where] = asked, hot + np.arange(flood)
+    return trace_of(asked, sizes[:hot], costs[:hot]), trace_of(keys, sizes, costs), where
+
+
+def fallen(requests: int, flood: int, remember: int) -> float:
+    """By how much the hot keys' hit rate falls in a flood, with a table of `remember` ids."""
+    calm, flooded, hot = hot_and_flood(np.random.default_rng(8), 5000, requests, flood)
+    capacity = int(calm.working_set * 0.1)
+    before = replay(Adaptive.for_trace(capacity, calm), calm).hits.mean()
+    policy = Adaptive.for_trace(capacity, flooded, remember=remember)
+    size = policy.rows.nbytes
+    hits = replay(policy, flooded).hits
+    policy.check()
+    assert policy.rows.nbytes == size
+    assert policy.ids == remember
+    return float(before - hits[hot].mean())
+
+
+def test_a_flood_of_keys_that_never_return_displaces_itself() -> None:
+    assert fallen(60_000, 200_000, 50_000) <= 0.01
+
+
+@pytest.mark.long
+def test_a_flood_of_a_million() -> None:
+    assert fallen(300_000, 1_000_000, 50_000) <= 0.01
+
+
+@given(st.lists(st.integers(0, 30), max_size=200), st.integers(3, 12), st.integers(5, 60))
+def test_recycling_keeps_the_books(keys: list[int], ids: int, capacity: int) -> None:
+    """Fewer ids than keys: an id means one key at a time, and an answer that goes with its id is told."""
+    policy = Adaptive(capacity, ids)
+    id_of: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for key in keys:
+        if key not in id_of:
+            if len(id_of) < ids:
+                i = len(id_of)
+            else:
+                full = len(held) == ids
+                i, gone = policy.recycle()
+                lost = next(k for k, j in id_of.items() if j == i)
+                del id_of[lost]
+                assert gone == (lost in held) == full
+                held.pop(lost, None)
+            id_of[key] = i
+        assert policy.arrive(id_of[key]) == (key in held)
+        if key not in held:
+            size = 1 + key % 7
+            admitted, evicted = policy.settle(id_of[key], size, 1.0 + key)
+            for j in evicted:
+                del held[next(k for k, i in id_of.items() if i == j)]
+            if admitted:
+                held[key] = size
+        policy.check()
+        assert policy.used == sum(held.values())
+
+
+def test_a_popular_id_is_not_recycled() -> None:
+    policy = Adaptive(10, 50)
+    for i in range(50):
+        for _ in range(1 + 30 * (i == 7)):
+            if not policy.arrive(i):
+                policy.settle(i, 10, 1.0)
+    recycled = set()
+    for _ in range(40):
+        i, _ = policy.recycle()
+        recycled.add(i)
+        policy.arrive(i)
+        policy.settle(i, 10, 1.0)
+    assert 7 not in recycled
+
+
+def test_policies_that_remember_all_say_so() -> None:
+    with pytest.raises(InvalidInput, match="remembers every id"):
+        registry.find("lru").build(5, 5).recycle()
+    with pytest.raises(InvalidInput, match="remember must be at least 1"):
+        Adaptive.for_trace(5, trace_of(np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1)), remember=0)
+
+
+def test_the_oracle_decides_in_a_cache_of_few_answers() -> None:
+    """By density 3 and 7 would both have to go for 8, and are worth more together; the Oracle lets only 7 go."""
+    policy = Adaptive(11, 3)
+    policy.head["leader"] = TEMPER.index(BEATS_SUM)
+    for i, (size, cost) in enumerate([(3, 3.0), (7, 7.7)]):
+        policy.arrive(i)
+        assert policy.settle(i, size, cost).admit
+    policy.arrive(2)
+    assert policy.settle(2, 8, 10.0) == (True, (1,))
+    assert policy.oracle_calls == 1
+    policy.check()
+
+
+def test_the_oracle_is_not_asked_in_vain() -> None:
+    """What is worth less than the room it lacks, at the least density there is, cannot come in."""
+    policy = Adaptive(10, 2)
+    policy.head["leader"] = TEMPER.index(BEATS_SUM)
+    policy.arrive(0)
+    policy.settle(0, 10, 10.0)
+    policy.arrive(1)
+    assert policy.settle(1, 4, 3.9) == (False, ())
+    assert policy.oracle_calls == 0

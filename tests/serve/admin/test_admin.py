@@ -1,0 +1,339 @@
+"""The admin API: what it says is what the cache and history say, and what it is told to remove is gone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from knapcache import NotOwner, StoreError
+from knapcache.serve.admin import app as subject
+from knapcache.serve.settings.secrets import digest_of
+from tests.support.admin_context import TOKEN, AdminContext
+
+API = "/admin/v1"
+
+
+@pytest.fixture(params=["memory", "file"])
+def parts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AdminContext]:
+    made = AdminContext(tmp_path / "data" if request.param == "file" else None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(parts: AdminContext) -> Iterator[TestClient]:
+    with parts.client() as found:
+        yield found
+
+
+def test_summary_says_what_was_spent_and_saved(parts: AdminContext, client: TestClient) -> None:
+    for name in (1, 1, 1, 2):
+        parts.ask(name)
+    until = time.monotonic() + 20
+    while parts.cache.stats()["entries"] < 2 and time.monotonic() < until:
+        time.sleep(0.005)  # a file counts what its writer has written
+    found = client.get(f"{API}/summary").raise_for_status().json()
+    row = found["all"]
+    assert (row["requests"], row["hits"], row["misses"]) == (4, 2, 2)
+    assert (row["cost_spent"], row["cost_saved"], row["bytes_saved"]) == (4.0, 4.0, 200)
+    assert row["would"] == {"none": 8.0, "lru": 4.0}
+    assert found["today"]["requests"] == 4
+    assert found["unit"] == "seconds"
+    assert found["policy"]["name"] == "lru"
+    assert found["budget"]["entries"] == 2
+    assert found["budget"]["capacity"] > 0
+    assert [one["name"] for one in found["models"]] == ["m"]
+    (tenant,) = found["tenants"]
+    assert tenant["name"] == "anonymous"
+    assert tenant["namespace"] == parts.callers.namespace_of("anonymous")
+    assert tenant["bytes"] == found["budget"]["bytes"] > 0
+    assert found["price_per_mb"] > 0
+    assert found["doubling"] is None
+    assert found["health"]["store"] == "ok"
+    assert found["health"]["owner"] is True
+    assert found["health"]["upstreams"] == [{"name": "fake", "state": "ok", "calls": 3, "errors": 1}]
+    assert found["started"] <= found["now"]
+
+
+def test_twice_the_room_is_compared_with_what_there_is() -> None:
+    parts = AdminContext(shadows=("lru@2x",), capacity="64KiB")
+    try:
+        parts.ask(0)
+        one = parts.cache.entries()["rows"][0]["size"]
+        for _ in range(3):
+            for name in range(int(1.5 * 65536 / one)):
+                parts.ask(name)
+        with parts.client() as client:
+            found = client.get(f"{API}/summary").json()
+        row = found["all"]
+        assert row["would"]["lru@2x"] < row["cost_spent"]
+        assert found["doubling"]["saves"] == pytest.approx(row["cost_spent"] - row["would"]["lru@2x"])
+        assert found["doubling"]["per_day"] > 0
+    finally:
+        parts.close()
+
+
+@pytest.mark.parametrize(("span", "points"), [("hour", 60), ("day", 288), ("month", 124), ("all", 1)])
+def test_history_sums_to_the_total(parts: AdminContext, client: TestClient, span: str, points: int) -> None:
+    for name in (1, 1, 2):
+        parts.ask(name)
+    found = client.get(f"{API}/history", params={"span": span}).raise_for_status().json()
+    assert len(found["points"]) in (points, points + 1)  # midnight may come
+    total = client.get(f"{API}/summary").json()["all"]
+    for field in ("requests", "hits", "cost_spent", "cost_saved"):
+        assert sum(point[field] for point in found["points"]) == total[field]
+    assert sum(point["would"].get("lru", 0.0) for point in found["points"]) == total["would"]["lru"]
+
+
+def test_entries_are_listed_sorted_and_searched(parts: AdminContext, client: TestClient) -> None:
+    cheap, dear = parts.ask(1, cost=1.0), parts.ask(2, cost=9.0, model="big")
+    found = client.get(f"{API}/entries").raise_for_status().json()
+    assert found["total"] == 2
+    assert [row["key"] for row in found["rows"]] == [dear, cheap]
+    assert {row["tenant"] for row in found["rows"]} == {"anonymous"}
+    up = client.get(f"{API}/entries", params={"sort": "cost", "descending": "false", "limit": 1}).json()
+    assert [row["key"] for row in up["rows"]] == [cheap]
+    assert up["total"] == 2
+    queries: list[tuple[dict[str, Any], int]] = [
+        ({"model": "big"}, 1),
+        ({"model": ""}, 2),
+        ({"search": dear[:10]}, 1),
+        ({"tenant": "anonymous"}, 2),
+        ({"tenant": parts.callers.namespace_of("anonymous")}, 2),
+        ({"tenant": "nobody"}, 0),
+        ({"offset": 5}, 2),
+    ]
+    for query, total in queries:
+        assert client.get(f"{API}/entries", params=query).json()["total"] == total, query
+
+
+def test_content_is_shown_only_where_the_settings_say_so(parts: AdminContext, client: TestClient) -> None:
+    key = parts.ask("secret things")
+    plain = client.get(f"{API}/entries/{key}").raise_for_status()
+    assert plain.json()["key"] == key
+    assert "secret things" not in plain.text
+    assert "request" not in plain.json()
+    shown = AdminContext(show_content=True)
+    try:
+        key = shown.ask("é")
+        with shown.client() as other:
+            row = other.get(f"{API}/entries/{key}").json()
+        assert json.loads(row["answer"]) == {"answer": "é"}
+        assert "question é" in row["request"]
+    finally:
+        shown.close()
+
+
+def test_what_is_not_there_is_404(client: TestClient) -> None:
+    for method, path in (("GET", f"/entries/{'0' * 64}"), ("DELETE", f"/entries/{'0' * 64}"), ("GET", "/nothing")):
+        found = client.request(method, API + path)
+        assert found.status_code == 404
+        assert found.json()["error"]["type"] == "not_found"
+    wrong = client.post(f"{API}/summary")
+    assert wrong.status_code == 405
+    assert "GET" in wrong.headers["allow"]
+    assert wrong.json()["error"]["type"] == "method_not_allowed"
+
+
+def test_one_answer_is_removed(parts: AdminContext, client: TestClient) -> None:
+    key, other = parts.ask(1), parts.ask(2)
+    assert client.delete(f"{API}/entries/{key}").json() == {"purged": 1}
+    assert client.delete(f"{API}/entries/{key}").status_code == 404
+    assert [row["key"] for row in client.get(f"{API}/entries").json()["rows"]] == [other]
+    parts.cache.check()
+
+
+@pytest.mark.parametrize(
+    ("what", "purged"),
+    [
+        ({"all": True}, 3),
+        ({"model": "m"}, 2),
+        ({"model": "none"}, 0),
+        ({"tenant": "anonymous"}, 3),
+        ({"tenant": "anonymous", "model": "big"}, 1),
+        ({"tenant": "nobody"}, 0),
+        ({"older_than": 3600}, 0),
+        ({"older_than": 0}, 3),
+    ],
+)
+def test_purge_removes_what_meets_every_condition(
+    parts: AdminContext, client: TestClient, what: dict[str, Any], purged: int
+) -> None:
+    for name, model in ((1, "m"), (2, "m"), (3, "big")):
+        parts.ask(name, model=model)
+    time.sleep(0.002)
+    assert client.post(f"{API}/purge", json=what).json() == {"purged": purged}
+    assert client.get(f"{API}/entries").json()["total"] == 3 - purged
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{}", b"null", b'{"all": false}', b'{"all": true, "model": "m"}', b'{"all": 1}', b'{"mode": "m"}',
+        b'{"older_than": -1}', b'{"older_than": "1"}', b'{"older_than": true}', b'{"key": "00"}', b'{"model": null}',
+        b'{"model": "' + b"m" * 300 + b'"}', b"[" * 5000, b'{"older_than": 1e400}', b"\xff",
+    ],
+)  # fmt: skip
+def test_a_bad_purge_removes_nothing(parts: AdminContext, client: TestClient, body: bytes) -> None:
+    parts.ask(1)
+    found = client.post(f"{API}/purge", content=body)
+    assert found.status_code == 400
+    assert found.json()["error"]["message"]
+    assert client.get(f"{API}/entries").json()["total"] == 1
+
+
+def test_a_large_body_is_refused(client: TestClient) -> None:
+    assert client.post(f"{API}/purge", content=b" " * (65 << 10)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/entries?sort=luck", "sort must be one of value"),
+        ("/entries?limit=0", "limit must be from 1 to 500"),
+        ("/entries?limit=1e2", "limit must be a whole number"),
+        ("/entries?limit=99999999999999999999", "limit must be a whole number"),
+        ("/entries?descending=yes", "descending must be true or false"),
+        ("/entries?limit=1&limit=2", "limit is given twice"),
+        ("/entries?lmit=1", "'lmit' is not known; known are search, model"),
+        ("/entries?search=" + "x" * 201, "search must have at most 200"),
+        ("/entries/xyz", "key must be of the form"),
+        (f"/entries/{'0' * 64}%0A", "key must be of the form"),
+        (f"/entries/{'0' * 64}?key=1", "'key' is not known; known are none"),
+        ("/history?span=week", "span must be one of hour, day, month, all"),
+        ("/summary?x=1", "'x' is not known; known are none"),
+    ],
+)
+def test_bad_parameters_are_named(client: TestClient, path: str, message: str) -> None:
+    found = client.get(API + path)
+    assert found.status_code == 400
+    assert message in found.json()["error"]["message"]
+
+
+def test_requests_come_in_their_order_after_a_serial(parts: AdminContext, client: TestClient) -> None:
+    parts.ask(1)
+    found = client.get(f"{API}/requests").json()
+    assert found["serial"] == 1
+    (row,) = found["rows"]
+    assert (row["outcome"], row["model"], row["tenant"], row["saved"]) == ("miss", "m", "anonymous", False)
+    for name in range(5):
+        parts.ask(name)
+    found = client.get(f"{API}/requests", params={"after": 1, "limit": 3}).json()
+    assert [row["serial"] for row in found["rows"]] == [4, 5, 6]
+    assert client.get(f"{API}/requests", params={"after": 6}).json() == {"serial": 6, "rows": []}
+    # A serial of a process before this one.
+    assert len(client.get(f"{API}/requests", params={"after": 10**6}).json()["rows"]) == 6
+    for _ in range(1200):
+        parts.ask(1)
+    found = client.get(f"{API}/requests", params={"limit": 1000}).json()
+    assert [row["serial"] for row in found["rows"]] == list(range(207, 1207))
+
+
+def test_tenants_have_names_and_quotas() -> None:
+    keys = {name: f"key of {name}".ljust(24, "x") for name in ("alone", "red", "blue")}
+    tenants: list[dict[str, Any]] = [{"name": name, "keys": [digest_of(key)]} for name, key in keys.items()]
+    tenants[0] |= {"quota": "5MB"}
+    tenants[1] |= {"group": "colours"}
+    tenants[2] |= {"group": "colours"}
+    parts = AdminContext(tenants=tenants)
+    try:
+        for name, key in keys.items():
+            parts.ask(f"of {name}", key)
+        with parts.client() as client:
+            found = {one["name"]: one for one in client.get(f"{API}/summary").json()["tenants"]}
+            assert found.keys() == {"alone", "red", "blue"}
+            assert found["alone"]["quota"] == 5_000_000
+            assert found["red"]["quota"] is None
+            assert found["red"]["namespace"] == found["blue"]["namespace"] != found["alone"]["namespace"]
+            assert found["red"]["bytes"] == found["blue"]["bytes"] > found["alone"]["bytes"] > 0
+            names = {row["tenant"] for row in client.get(f"{API}/entries").json()["rows"]}
+            assert names == {"alone", "colours"}
+            assert client.get(f"{API}/entries", params={"tenant": "red"}).json()["total"] == 2
+            assert client.post(f"{API}/purge", json={"tenant": "alone"}).json() == {"purged": 1}
+            assert client.post(f"{API}/purge", json={"tenant": "colours"}).json() == {"purged": 2}
+    finally:
+        parts.close()
+
+
+def test_callers_without_a_tenant_are_found_by_the_name_that_is_shown() -> None:
+    parts = AdminContext()
+    try:
+        parts.ask(1, "sk-somebody")
+        with parts.client() as client:
+            (row,) = client.get(f"{API}/entries").json()["rows"]
+            assert row["tenant"].startswith("caller-")
+            assert client.get(f"{API}/entries", params={"tenant": row["tenant"]}).json()["total"] == 1
+            assert client.post(f"{API}/purge", json={"tenant": row["tenant"]}).json() == {"purged": 1}
+    finally:
+        parts.close()
+
+
+def test_a_snapshot_keeps_history_too(tmp_path: Path) -> None:
+    parts = AdminContext(tmp_path)
+    try:
+        parts.ask(1)
+        with parts.client() as client:
+            assert client.post(f"{API}/snapshot").json() == {"saved": True}
+        assert json.loads((tmp_path / "history.json").read_bytes())["total"][0] == 1
+    finally:
+        parts.close()
+
+
+def test_a_process_that_does_not_own_the_file_says_so(tmp_path: Path) -> None:
+    owner = AdminContext(tmp_path)
+    key = owner.ask(1)
+    other = AdminContext(tmp_path)
+    try:
+        with other.client() as client:
+            for method, path, body in (
+                ("POST", "/purge", {"all": True}),
+                ("DELETE", f"/entries/{key}", None),
+                ("POST", "/snapshot", None),
+            ):
+                found = client.request(method, API + path, json=body)
+                assert found.status_code == 409, path
+                assert found.json()["error"]["type"] == "not_owner"
+            summary = client.get(f"{API}/summary").raise_for_status().json()
+            assert summary["health"]["owner"] is False
+            assert client.get(f"{API}/entries").status_code == 200
+    finally:
+        other.close()
+        owner.close()
+
+
+def test_a_store_that_fails_or_hangs_is_503(parts: AdminContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> dict[str, Any]:
+        raise StoreError("the disk is gone")
+
+    hang = threading.Event()
+    with parts.client() as client:
+        monkeypatch.setattr(parts.cache, "purge", lambda **_: broken())
+        found = client.post(f"{API}/purge", json={"all": True})
+        assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
+        monkeypatch.setattr(subject, "DEADLINE", 0.05)
+        monkeypatch.setattr(parts.cache, "purge", lambda **_: hang.wait(20))
+        found = client.post(f"{API}/purge", json={"all": True})
+        assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
+        hang.set()
+        monkeypatch.setattr(parts.cache, "purge", lambda **_: (_ for _ in ()).throw(NotOwner("another")))
+        assert client.post(f"{API}/purge", json={"all": True}).status_code == 409
+
+
+def test_metrics_need_the_token_where_the_settings_say_so() -> None:
+    for public, status in ((True, 200), (False, 401)):
+        parts = AdminContext(metrics_public=public)
+        try:
+            with parts.client(headers={}) as client:
+                assert client.get("/metrics").status_code == status
+                found = client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+                assert found.text == "knapcache_entries 1\n"
+                assert found.headers["content-type"].startswith("text/plain")
+        finally:
+            parts.close()

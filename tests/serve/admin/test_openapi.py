@@ -1,0 +1,123 @@
+"""The document and the routes are one, and nothing that the document allows, or forbids, makes the API fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from starlette.testclient import TestClient
+
+from knapcache.model import Endpoint
+from knapcache.serve.admin.app import Admin, admin_app
+from knapcache.serve.admin.models import SCHEMAS
+from knapcache.serve.admin.openapi import ROOT, ROUTES, document
+from knapcache.serve.observe.history import SPANS
+from tests import support
+from tests.support.admin_context import BASE, BEARER, AdminContext
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    allow_header_conformance,
+]
+schema = schemathesis.openapi.from_dict(document()).include(path_regex=f"^{ROOT}/")
+
+
+@pytest.fixture(scope="module")
+def parts() -> Iterator[AdminContext]:
+    made = AdminContext(show_content=True)
+    for name in (1, 1, 2):
+        made.ask(name)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def client(parts: AdminContext) -> Iterator[TestClient]:
+    with parts.client() as found:
+        yield found
+
+
+def test_routes_and_document_are_the_same(parts: AdminContext) -> None:
+    app = admin_app(parts)
+    served = {
+        (method, route.path)  # type: ignore[attr-defined]
+        for route in app.routes
+        for method in route.methods - {"HEAD"}  # type: ignore[attr-defined]
+        if route.path.startswith(ROOT)  # type: ignore[attr-defined]
+    }
+    written = {
+        (method.upper(), path)
+        for path, operations in document()["paths"].items()
+        for method in operations
+        if path.startswith(ROOT)
+    }
+    assert served == written == {(route.method, ROOT + route.path) for route in ROUTES}
+    for route in ROUTES:
+        assert callable(getattr(Admin, route.name))
+        assert route.answer in SCHEMAS or route.answer == "object"
+    assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= document()["paths"].keys()
+
+
+def test_the_document_is_served_to_anybody_and_its_schemas_are_schemas(parts: AdminContext) -> None:
+    with parts.client(headers={}) as anybody:
+        assert anybody.get(f"{ROOT}/openapi.json").json() == document()
+    for one in SCHEMAS.values():
+        Draft202012Validator.check_schema(one)
+    assert document()["openapi"] == "3.1.0"
+
+
+def test_every_route_and_field_is_in_the_docs() -> None:
+    page = (support.ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
+    assert documented == [f"{route.method} {route.path}" for route in ROUTES]
+    fields = [name for route in ROUTES for name in route.parameters]
+    fields += [*SCHEMAS["Row"]["properties"], *SCHEMAS["Purge"]["properties"], *SPANS]
+    for name in fields:
+        assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/admin.md does not mention {name}"
+
+
+@schema.parametrize()
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+def test_whatever_is_asked_the_answer_is_as_the_document_says(
+    client: TestClient, parts: AdminContext, case: Any
+) -> None:
+    ask(client, parts, case)
+
+
+@pytest.mark.long
+@schema.parametrize()
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+def test_the_same_for_longer(client: TestClient, parts: AdminContext, case: Any) -> None:
+    ask(client, parts, case)
+
+
+def ask(client: TestClient, parts: AdminContext, case: Any) -> None:
+    if case.operation.path.endswith("/purge"):
+        parts.ask(1)
+    sent = case.as_transport_kwargs(base_url=BASE, headers=BEARER)
+    response = client.request(
+        sent["method"],
+        sent["url"],
+        params=sent.get("params"),
+        headers=dict(sent["headers"]),
+        cookies=None,
+        **({"json": sent["json"]} if "json" in sent else {"content": sent.get("data")}),
+    )
+    case.validate_response(response, checks=CHECKS)

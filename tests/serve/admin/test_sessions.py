@@ -1,0 +1,252 @@
+"""Who gets in: the token, sessions, csrf, hosts and origins, and those who guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from knapcache.serve.admin import sessions as subject
+from knapcache.serve.admin.auth import name_of, same_host
+from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
+from knapcache.serve.admin.sessions import Sessions, Tokens
+from knapcache.serve.http.asgi_request import Refused
+from tests.support.admin_context import BASE, TOKEN, AdminContext
+
+GUARDED = [route for route in ROUTES if route.access != "anyone"]
+
+
+class Clock:
+    """Time that stands until it is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def parts() -> Iterator[AdminContext]:
+    made = AdminContext()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(parts: AdminContext) -> Iterator[TestClient]:
+    """Somebody who has shown nothing yet."""
+    with parts.client(headers={}) as found:
+        yield found
+
+
+def login(client: TestClient) -> str:
+    found = client.post(f"{ROOT}/login", json={"token": TOKEN}).raise_for_status()
+    csrf: str = found.json()["csrf"]
+    return csrf
+
+
+def address(route: Route) -> str:
+    return ROOT + route.path.replace("{key}", "0" * 64)
+
+
+def test_a_token_is_right_or_wrong() -> None:
+    tokens = Tokens("right")
+    assert tokens.check("right", "a")
+    for wrong in ("", "righ", "right ", "Right", "\udc80", "rightright"):
+        assert not tokens.check(wrong, "a")
+
+
+def test_guessing_is_slow_for_the_one_who_guesses() -> None:
+    clock = Clock()
+    tokens = Tokens("right", clock)
+    for k in range(10):
+        assert not tokens.check(f"wrong {k}", "a")
+    for given_token in ("wrong 11", "wrong 1", "right"):
+        with pytest.raises(Refused) as refused:
+            tokens.check(given_token, "a")
+        assert refused.value.status == 429
+        assert refused.value.headers == [("retry-after", "61")]
+    assert tokens.check("right", "b")
+    clock.now = 60.0
+    assert tokens.check("right", "a")
+
+
+def test_the_same_wrong_token_locks_nobody_out() -> None:
+    tokens = Tokens("right")
+    for _ in range(1000):
+        assert not tokens.check("old", "a")
+    assert tokens.check("right", "a")
+
+
+def test_addresses_take_bounded_room() -> None:
+    tokens = Tokens("right")
+    for k in range(3000):
+        tokens.check("wrong", str(k))
+    assert len(tokens._wrong) == 1000
+
+
+def test_sessions_end_by_time_by_number_and_by_will() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    first = sessions.begin()
+    assert sessions.find(first.id) == first
+    assert len(first.id) >= 43  # 32 bytes
+    clock.now = subject.LIFE - 1
+    assert sessions.find(first.id) == first
+    clock.now = subject.LIFE
+    assert sessions.find(first.id) is None
+    made = [sessions.begin() for _ in range(101)]
+    assert len({one.id for one in made} | {one.csrf for one in made}) == 202
+    assert len(sessions) == 100
+    assert sessions.find(made[0].id) is None
+    assert sessions.find(made[1].id) == made[1]
+    sessions.end(made[1])
+    sessions.end(made[1])
+    assert sessions.find(made[1].id) is None
+    assert sessions.find("") is sessions.find("\udc80") is None
+    assert Sessions(clock).find(made[2].id) is None
+
+
+def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: TestClient, parts: AdminContext) -> None:
+    found = client.post(f"{ROOT}/login", json={"token": TOKEN})
+    cookie = found.headers["set-cookie"]
+    assert re.fullmatch(r"knapcache-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict", cookie), (
+        cookie
+    )
+    assert found.json() == client.get(f"{ROOT}/session").json()
+    with parts.client(headers={}, base="https://127.0.0.1") as secure:
+        assert secure.post(f"{ROOT}/login", json={"token": TOKEN}).headers["set-cookie"].endswith("; Secure")
+
+
+def test_a_session_may_look_and_with_its_csrf_token_change(client: TestClient) -> None:
+    csrf = login(client)
+    assert client.get(f"{ROOT}/requests").status_code == 200
+    purge = {"model": "none"}
+    for wrong in (b"", csrf[:-1].encode(), csrf.encode() * 2, "é".encode()):
+        found = client.post(f"{ROOT}/purge", json=purge, headers={b"x-csrf-token": wrong})
+        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
+        found = client.post(f"{ROOT}/purge", json=purge)
+        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
+    assert client.post(f"{ROOT}/purge", json=purge, headers={"x-csrf-token": csrf}).status_code == 200
+    old = dict(client.cookies)
+    other = login(client)
+    assert client.post(f"{ROOT}/purge", json=purge, headers={"x-csrf-token": csrf}).status_code == 403
+    found = client.post(f"{ROOT}/logout", headers={"x-csrf-token": other})
+    assert found.json() == {"done": True}
+    assert "Max-Age=0" in found.headers["set-cookie"]
+    assert client.get(f"{ROOT}/session").status_code == 401
+    client.cookies.update(old)  # the other session goes on
+    assert client.get(f"{ROOT}/session").json() == {"csrf": csrf}
+
+
+def test_cookies_of_others_on_this_host_do_no_harm(client: TestClient) -> None:
+    login(client)
+    session = client.cookies["knapcache-session"]
+    client.cookies.clear()
+    cookie = f'theirs={{"a": 1}}; odd; knapcache-session={session}; last=é'
+    assert client.get(f"{ROOT}/session", headers={b"cookie": cookie.encode("latin-1")}).status_code == 200
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda route: route.name)
+def test_every_route_is_guarded(client: TestClient, route: Route) -> None:
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": "Bearer"},
+        {"cookie": "knapcache-session=wrong"},
+    ):
+        found = client.request(route.method, address(route), headers=headers)
+        assert found.status_code == 401
+        assert "bearer" in found.headers["www-authenticate"].lower()
+        assert found.headers["cache-control"] == "no-store"
+
+
+def test_a_wrong_token_is_not_saved_by_a_good_cookie(client: TestClient) -> None:
+    login(client)
+    assert client.get(f"{ROOT}/requests", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_guessing_by_login_and_by_header_is_the_same(parts: AdminContext) -> None:
+    with parts.client(headers={}) as client:
+        for k in range(5):
+            assert client.post(f"{ROOT}/login", json={"token": f"a{k}"}).status_code == 401
+            assert client.get(f"{ROOT}/requests", headers={"authorization": f"Bearer b{k}"}).status_code == 401
+        found = client.post(f"{ROOT}/login", json={"token": TOKEN})
+        assert found.status_code == 429
+        assert 1 <= int(found.headers["retry-after"]) <= 61
+        assert client.get(f"{ROOT}/requests", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 429
+
+
+EVERYWHERE = [
+    ("GET", f"{ROOT}/summary"), ("POST", f"{ROOT}/login"), ("GET", f"{ROOT}/openapi.json"), ("GET", "/dashboard"),
+    ("GET", "/dashboard/app.js"), ("GET", "/"), ("GET", "/metrics"), ("GET", "/nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), EVERYWHERE)
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", "[::1", "a b"]
+)
+def test_other_hosts_are_refused_everywhere(parts: AdminContext, method: str, path: str, host: str) -> None:
+    with parts.client() as client:
+        found = client.request(method, path, headers={"host": host})
+        assert (found.status_code, found.json()["error"]["type"]) == (421, "host_not_allowed")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST:8080", "localhost.", "[::1]:80", "127.0.0.1:"])
+def test_our_own_names_are_not(client: TestClient, host: str) -> None:
+    assert client.get(f"{ROOT}/openapi.json", headers={"host": host}).status_code == 200
+
+
+def test_any_host_where_the_settings_say_so() -> None:
+    made = AdminContext(allowed_hosts=["*"])
+    try:
+        with made.client() as client:
+            assert client.get(f"{ROOT}/openapi.json", headers={"host": "any.example"}).status_code == 200
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "http://127.0.0.1:8080.evil.example"},
+        {"origin": "http://127.0.0.1:8080/path"},
+        {"origin": "http://["},
+        {"origin": "file://127.0.0.1:8080"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_change_nothing(parts: AdminContext, headers: dict[str, str]) -> None:
+    with parts.client() as client:
+        found = client.post(f"{ROOT}/purge", json={"all": True}, headers=headers)
+        assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
+        assert client.post(f"{ROOT}/login", json={"token": TOKEN}, headers=headers).status_code == 403
+
+
+def test_our_own_page_may(parts: AdminContext) -> None:
+    with parts.client() as client:
+        for headers in (
+            {"origin": BASE},
+            {"origin": BASE, "sec-fetch-site": "same-origin"},
+            {"sec-fetch-site": "none"},
+        ):
+            assert client.post(f"{ROOT}/purge", json={"model": "none"}, headers=headers).status_code == 200
+
+
+@given(st.text(max_size=30))
+def test_no_text_is_a_host_by_chance(text: str) -> None:
+    name = name_of(text)
+    assert name == "" or text.startswith(name)
+    assert same_host(text, "127.0.0.1:8080") == (text.lower() in ("http://127.0.0.1:8080", "https://127.0.0.1:8080"))

@@ -1,0 +1,489 @@
+"""The dashboard in a browser: what it shows moves, what it removes is gone, and it asks nobody but its own server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import chromium, dollars, live, visit
+from tests.support.fake_admin import TOKEN, FakeAdmin
+
+NOT_IN_MEMORY = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+UNKNOWN = ("401",)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def admin() -> Iterator[FakeAdmin]:
+    with FakeAdmin() as found:
+        found.fill(90, days=0.2)
+        found.traffic("hit", 3)
+        yield found
+
+
+def opened(admin: FakeAdmin) -> str:
+    return f"{admin.url}/dashboard#token={TOKEN}"
+
+
+def nudge(page: Page) -> None:
+    """Let the page ask now, and not within two seconds."""
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+
+
+def first_key(page: Page) -> str | None:
+    return page.get_attribute("#entries-table tbody tr:first-child", "data-key")
+
+
+def test_numbers_move_when_traffic_flows(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        before = dollars(page, "#saved-today")
+        admin.traffic("hit", 7, usd=2.0)
+        admin.traffic("miss", 1, model="new-model")  # nobody helps: the page asks by itself
+        expect(page.locator("#saved-today")).to_have_text(f"${before + 14:.2f}", timeout=5000)
+        expect(page.locator("#live tbody tr").first).to_contain_text("new-model")
+        expect(page.locator("#live tbody tr").nth(1)).to_contain_text("+$2.00")
+        assert page.title() == f"${before + 14:.2f} saved today · knapcache"
+        # Others on the same traffic, from what they would have spent.
+        names = page.locator("#bars .who").all_inner_texts()
+        assert names == ["knapcache", "GDSF", "LRU", "Twice the room"]
+        amounts = [float(text[1:]) for text in page.locator("#bars .much").all_inner_texts()]
+        assert amounts[1] == pytest.approx(0.9 * amounts[0], rel=0.01)
+        assert amounts[2] == pytest.approx(0.72 * amounts[0], rel=0.01)
+        assert amounts[3] == pytest.approx(1.12 * amounts[0], rel=0.01)
+
+
+def test_a_cache_that_nobody_asked_says_what_to_do(browser: Browser) -> None:
+    with (
+        FakeAdmin() as admin,
+        visit(browser, opened(admin), permissions=["clipboard-read", "clipboard-write"]) as page,
+    ):
+        live(page)
+        expect(page.locator("#welcome")).to_be_visible()
+        assert f'OpenAI(base_url="{admin.url}/v1")' in page.inner_text("#welcome")
+        page.click("#welcome .copy >> nth=0")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith(f"curl {admin.url}/v1/chat/completions \\\n")
+        expect(page.locator("#spend")).to_be_hidden()
+        admin.traffic("miss")
+        nudge(page)
+        expect(page.locator("#welcome")).to_be_hidden()
+        expect(page.locator("#spend")).to_be_visible()
+        page.click("#connect")
+        assert f'Anthropic(base_url="{admin.url}")' in page.inner_text("#panel")
+
+
+def test_one_answer_why_it_is_kept_and_gone(browser: Browser, admin: FakeAdmin) -> None:
+    admin.entries[0] |= {"model": "<img src=x onerror=alert(1)>", "requests": 400.0, "cost": 0.06, "value": 24.0}
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        page.click("#entries-table tbody tr:first-child button")
+        drawer = page.locator("#drawer")
+        expect(drawer.locator("h2")).to_have_text("<img src=x onerror=alert(1)>")
+        assert drawer.locator(".sum").inner_text().split() == [
+            "400", "requests", "×", "$0.06", "cost", "=", "$24.00", "value",
+        ]  # fmt: skip
+        expect(drawer).to_contain_text("times the")
+        expect(drawer.locator("pre").first).to_contain_text('"content": "<b>Hello</b>"')
+        key = admin.entries[0]["key"]
+        drawer.get_by_role("button", name="Purge this answer").click()
+        page.get_by_role("button", name="Cancel").click()
+        assert admin.purges == []
+        drawer.get_by_role("button", name="Purge this answer").click()
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast")).to_have_text("Removed 1 answer")
+        expect(drawer).to_be_hidden()
+        assert admin.purges == [{"key": key}]
+        expect(page.locator("#entries-total")).to_have_text("89")
+        assert first_key(page) != key
+
+
+def test_texts_that_are_not_shown_say_so(browser: Browser, admin: FakeAdmin) -> None:
+    admin.show_content = False
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        page.click("#entries-table tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_contain_text("show_content")
+        page.keyboard.press("Escape")
+        expect(page.locator("#drawer")).to_be_hidden()
+
+
+def test_all_of_a_model_is_purged_after_a_question(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        page.select_option("#by-model", "gpt-4o-mini")
+        expect(page.locator("#entries-total")).to_have_text("23 found")
+        page.click("#purge")
+        expect(page.locator("#confirm option").first).to_have_text("All of gpt-4o-mini")
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast")).to_have_text("Removed 23 answers")
+        assert admin.purges == [{"model": "gpt-4o-mini"}]
+        page.select_option("#by-model", "")
+        page.click("#purge")
+        page.locator("#confirm select").select_option("all")
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator("#entries-table tbody")).to_have_text("Nothing is kept yet.")
+        assert admin.purges[1:] == [{"all": True}]
+
+
+def test_sorting_searching_and_paging(browser: Browser, admin: FakeAdmin) -> None:
+    by_size = sorted(admin.entries, key=lambda entry: entry["size"])
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        expect(page.locator("#page")).to_have_text("1–20 of 90")
+        page.click("th button[data-sort=size]")
+        expect(page.locator("th.size")).to_have_attribute("aria-sort", "descending")
+        expect(page.locator("#entries-table td.size").first).to_have_text(f"{by_size[-1]['size'] / 1000:.3g} kB")
+        page.click("th button[data-sort=size]")
+        expect(page.locator("th.size")).to_have_attribute("aria-sort", "ascending")
+        expect(page.locator("#entries-table td.size").first).to_have_text("900 B")
+        for _ in range(4):
+            page.click("#next")
+        expect(page.locator("#page")).to_have_text("81–90 of 90")
+        expect(page.locator("#next")).to_be_disabled()
+        page.fill("#search", admin.entries[40]["key"][:8])
+        expect(page.locator("#page")).to_have_text("1–1 of 1")
+        assert first_key(page) == admin.entries[40]["key"]
+        page.fill("#search", "nothing like it")
+        expect(page.locator("#entries-table tbody")).to_have_text("Nothing kept matches.")
+        page.fill("#search", "")
+        page.click("#tenants tbody tr:first-child button")
+        expect(page.locator("#entries-total")).to_have_text("30 found")
+
+
+def test_requests_can_be_stopped_and_sifted(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        admin.traffic("failed", 2)
+        nudge(page)
+        expect(page.locator("#live .outcome.failed")).to_have_count(2)
+        expect(page.locator("#live td.status").first).to_have_class("status spare wrong")
+        page.click("#chips [data-kind=failed]")
+        expect(page.locator("#live tbody tr")).to_have_count(2)
+        page.click("#chips [data-kind=all]")
+        page.keyboard.press("p")
+        admin.traffic("miss", 5)
+        nudge(page)
+        expect(page.locator("#live-note")).to_have_text("Paused, 5 came since")
+        expect(page.locator("#live tbody tr")).to_have_count(5)
+        page.click("#pause")
+        expect(page.locator("#live tbody tr")).to_have_count(10)
+        page.fill("#live-search", "no such thing")
+        expect(page.locator("#live tbody")).to_have_text("None of the last requests matches.")
+
+
+def test_the_keyboard_is_enough(browser: Browser, admin: FakeAdmin) -> None:
+    def focused(page: Page) -> Any:
+        return page.evaluate("document.activeElement.id")
+
+    with visit(browser, opened(admin), reduced_motion="reduce") as page:
+        live(page)
+        page.keyboard.press("/")
+        assert focused(page) == "search"
+        page.keyboard.type("gp?")  # typed, not obeyed
+        assert page.input_value("#search") == "gp?"
+        page.fill("#search", "")
+        page.keyboard.press("Escape")
+        for keys, place in (
+            ("gr", "requests"),
+            ("ge", "entries"),
+            ("gt", "people"),
+            ("5", "health"),
+            ("1", "overview"),
+        ):
+            for key in keys:
+                page.keyboard.press(key)
+            assert focused(page) == place
+            expect(page.locator(f".sections a[href='#{place}']")).to_have_attribute("aria-current", "location")
+        page.keyboard.press("?")
+        expect(page.locator("#panel")).to_contain_text("Search what is kept")
+        page.keyboard.press("Escape")
+        expect(page.locator("#panel")).to_be_hidden()
+        # Rows of a table, and back from the drawer to the row.
+        page.focus("#entries-table tbody tr:first-child button")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(page.locator("#drawer")).to_be_visible()
+        page.keyboard.press("Escape")
+        second = page.get_attribute("#entries-table tbody tr:nth-child(2)", "data-key")
+        assert page.evaluate("document.activeElement.closest('tr').dataset.key") == second
+        # A chart that speaks.
+        page.focus("#chart .plot")
+        page.keyboard.press("Home")
+        first = page.get_attribute("#chart .plot", "aria-valuetext")
+        page.keyboard.press("End")
+        last = page.get_attribute("#chart .plot", "aria-valuetext")
+        assert first != last
+        assert (last or "").endswith("saved")
+        expect(page.locator(".tip")).to_contain_text("Saved")
+        ring = page.evaluate("getComputedStyle(document.querySelector('#chart .plot')).outlineStyle")
+        assert ring == "solid"
+
+
+CONTRAST = """() => {
+  const paint = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const probe = document.body.appendChild(document.createElement("i"));
+  const of = (token) => {
+    probe.style.color = `var(${token})`;
+    paint.fillStyle = getComputedStyle(probe).color;
+    paint.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...paint.getImageData(0, 0, 1, 1).data].map((c) => c / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const found = {};
+  for (const token of ["--ink", "--soft", "--pale", "--gain", "--paid", "--warn", "--bad", "--violet"])
+    found[token] = ratio(of(token), of("--card"));
+  return found;
+}"""
+
+
+def test_light_and_dark(browser: Browser, admin: FakeAdmin) -> None:
+    def dark(page: Page) -> bool:
+        red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
+        return int(red) < 60
+
+    with visit(browser, opened(admin), color_scheme="dark") as page:
+        live(page)
+        assert dark(page)
+        assert min(page.evaluate(CONTRAST).values()) >= 4.5
+        page.click("#theme")
+        assert not dark(page)
+        assert min(page.evaluate(CONTRAST).values()) >= 4.5
+        page.reload()
+        live(page)
+        assert not dark(page), "the choice was forgotten"
+        page.keyboard.press("d")
+        assert dark(page)
+        page.emulate_media(color_scheme="light")
+        assert not dark(page), "back to what the system wants, it follows the system"
+
+
+def test_no_width_scrolls_sideways(browser: Browser, admin: FakeAdmin) -> None:
+    admin.entries[0]["model"] = "a-name/of-a-model:that-is-longer-than-any-phone-is-wide" * 2
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        for width in (320, 390, 768, 1024, 1920, 2560):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(60)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            # The chart is drawn for the width it has, and what matters in a table is on the screen.
+            assert page.evaluate("document.querySelector('#chart svg').getBoundingClientRect().right") <= width
+            value = page.evaluate("document.querySelector('#entries-table td.value').getBoundingClientRect().right")
+            assert value <= width
+
+
+def test_a_server_that_goes_away_and_comes_back(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin), allow=NOT_IN_MEMORY) as page:
+        live(page)
+        expect(page.locator("#pulse")).to_have_text("Live")
+        before = page.inner_text("#saved-today")
+        admin.stop()
+        nudge(page)
+        expect(page.locator("#away")).to_contain_text("Disconnected: the server cannot be reached")
+        expect(page.locator("#pulse")).to_have_text("Disconnected")
+        assert page.inner_text("#saved-today") == before, "old numbers stay, and are said to be old"
+        admin.traffic("hit", 5, usd=1.0)
+        admin.start()
+        expect(page.locator("#away")).to_be_hidden(timeout=10_000)
+        expect(page.locator("#pulse")).to_have_text("Live")
+        assert page.inner_text("#saved-today") != before
+
+
+def test_the_token_opens_and_is_forgotten(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        assert page.url == f"{admin.url}/dashboard"
+        assert page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])") == '[{},{},""]'
+        page.reload()  # the session holds
+        live(page)
+    with visit(browser, f"{admin.url}/dashboard", allow=UNKNOWN) as page:
+        expect(page.locator("#login")).to_be_visible()
+        expect(page.locator("main")).to_be_hidden()
+        page.keyboard.press("Escape")
+        page.fill("#token", "a guess")
+        page.keyboard.press("Enter")
+        expect(page.locator("#login-wrong")).to_have_text("That is not the admin token.")
+        page.fill("#token", TOKEN)
+        page.keyboard.press("Enter")
+        live(page)
+        expect(page.locator("#login")).to_be_hidden()
+        admin.csrf = "another process"  # sessions end with the process that had them
+        nudge(page)
+        expect(page.locator("#login")).to_be_visible()
+        page.fill("#token", TOKEN)
+        page.keyboard.press("Enter")
+        live(page)
+        page.click("#help")
+        page.click("#logout")
+        expect(page.locator("#login")).to_be_visible()
+
+
+def test_seconds_are_never_dollars(browser: Browser, admin: FakeAdmin) -> None:
+    admin.unit = "seconds"
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        for part in ("#saved-today", "#price", "#spend", "#bars", "#entries-table", "#models", "#doubling"):
+            assert "$" not in page.inner_text(part), part
+        assert "by time" in page.inner_text("#overview")
+        admin.unit = "usd + 0.01*seconds"
+        nudge(page)
+        expect(page.locator("#overview")).to_contain_text("by cost")
+        assert "$" not in page.inner_text("#spend-legend") + page.inner_text("#saved-today")
+
+
+@pytest.mark.long
+def test_spans_and_steps(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, opened(admin), timezone_id="America/New_York") as page:
+        live(page)
+        page.click("#span [data-value=hour]")
+        expect(page.locator("#rivals-span")).to_have_text("last hour")
+        page.click("#adding [data-value=step]")
+        expect(page.locator("#spend-legend")).to_contain_text("a step is 1 min")
+        hour = dollars(page, "#spend-legend .gone b")
+        page.focus("#span [data-value=hour]")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#rivals-span")).to_have_text("last day")
+        page.wait_for_function(
+            "was => parseFloat(document.querySelector('#spend-legend .gone b').textContent.slice(1)) > was", arg=hour
+        )
+        page.click("#span [data-value=all]")
+        expect(page.locator("#rivals-span")).to_have_text("in all")
+        # Local time: the chart's axis is that of the reader's zone.
+        page.click("#span [data-value=hour]")
+        expect(page.locator("#spend-legend")).to_contain_text("a step is 1 min")
+        now = page.evaluate("new Date().toLocaleTimeString('en-GB', {hour: '2-digit'})")
+        page.focus("#chart .plot")
+        page.keyboard.press("End")
+        assert f", {now}:" in (page.get_attribute("#chart .plot", "aria-valuetext") or "")
+
+
+@pytest.mark.long
+def test_a_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
+    rows = [
+        {"policy": policy, "budget": 4_000_000 * 2**k, "saved": share * 5 * k, "price": None}
+        for policy, share in (("adaptive", 1.0), ("lru", 0.8))
+        for k in range(9)
+    ]
+    advice = {"policy": "adaptive", "budget": 300_000_000, "saved": 34.0, "enough": True}
+    result = {"rows": rows, "per": "day", "recommended": advice, "largest_saving": 40.0, "working_set": 1_200_000_000}
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        page.wait_for_load_state("networkidle")  # it has asked for the plan of before: from here on it only knows ours
+        admin.plan = {"state": "running", "result": None}
+        page.click("#plan")
+        expect(page.locator("#plan-note")).to_have_text("Replaying…")
+        expect(page.locator("#plan")).to_be_disabled()
+        admin.plan = {"state": "done", "result": result}
+        expect(page.locator("#plan-result")).to_contain_text("300 MB with adaptive saves $34.00 a day, 85 %")
+        expect(page.locator("#plan-result .curve")).to_have_count(2)
+        admin.plan = {"state": "failed", "result": {"message": "the log is empty"}}
+        page.click("#plan")
+        expect(page.locator("#plan-result")).to_have_text("No plan: the log is empty")
+
+
+def test_hours_leave_no_trace(browser: Browser, admin: FakeAdmin) -> None:
+    """Three thousand requests through an open page: nodes, listeners and memory are as after the first ones."""
+    with visit(browser, opened(admin)) as page:
+        live(page)
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Performance.enable")
+
+        def size() -> dict[str, float]:
+            devtools.send("HeapProfiler.collectGarbage")
+            found = devtools.send("Performance.getMetrics")["metrics"]
+            return {one["name"]: one["value"] for one in found}
+
+        def flow(times: int) -> None:
+            for _ in range(times):
+                admin.traffic("hit", 250)
+                nudge(page)
+                expect(page.locator("#live tbody tr").first).to_have_attribute("data-serial", str(admin.serial))
+
+        flow(3)
+        before = size()
+        assert page.locator("#live tbody tr").count() == 100
+        flow(9)
+        after = size()
+        assert page.locator("#live tbody tr").count() == 100
+        assert after["Nodes"] <= 1.05 * before["Nodes"] + 50
+        assert after["JSEventListeners"] <= 1.05 * before["JSEventListeners"] + 20
+        assert after["JSHeapUsedSize"] <= 1.1 * before["JSHeapUsedSize"] + 300_000
+
+
+def do(browser: Browser, url: str, what: str) -> None:
+    with visit(browser, url) as page:
+        page.evaluate(what)
+        page.wait_for_timeout(50)
+
+
+def test_the_watch_sees_what_it_watches_for(browser: Browser, admin: FakeAdmin) -> None:
+    """A page that broke the policy, spoke or asked elsewhere would fail every test here."""
+    for sin in ("document.head.append(Object.assign(document.createElement('style'), {textContent: 'p {}'}))",
+                "console.log('hello')", "fetch('http://localhost:9/').catch(() => {})"):  # fmt: skip
+        with pytest.raises(AssertionError):
+            do(browser, opened(admin), sin)
+
+
+@pytest.fixture(scope="module")
+def still(browser: Browser) -> Iterator[Page]:
+    """One page for all that only look."""
+    with FakeAdmin() as admin:
+        admin.fill(20, days=0.01)
+        with visit(browser, opened(admin)) as page:
+            live(page)
+            yield page
+
+
+def test_waiting_times(still: Page) -> None:
+    waits = still.evaluate("""async () => {
+        const { pause } = await import("/dashboard/poll.js");
+        return [[0, 1, 2, 3, 4, 5, 50].map((k) => pause(k, false)), pause(0, true), pause(9, true)];
+    }""")
+    assert waits == [[2000, 2000, 4000, 8000, 16000, 30000, 30000], 30000, 30000]
+
+
+def test_numbers_as_people_read_them(still: Page) -> None:
+    said = still.evaluate("""async () => {
+            const f = await import("/dashboard/format.js"), { amounts, nice } = await import("/dashboard/scale.js");
+            const axis = (most, unit) => amounts(most, unit).map((tick) => tick.text);
+            return [
+              [0, 0.000012, 0.0342, 0.5, 12.3, 1234.4, -2].map(f.usd),
+              [0, 0.0004, 0.42, 4.2, 725, 12240, 900000].map(f.time),
+              [0, 999, 1000, 1.5e6, 256e6, 4.2e12].map(f.bytes),
+              [0, 0.0001, 0.034, 0.5, 0.9999, 1, NaN].map(f.percent),
+              axis(270, "usd"), axis(0.00031, "usd"), axis(7300, "seconds"), axis(0, "usd"), nice(0.21),
+            ];
+        }""")
+    assert said == [
+        ["$0.00", "$0.000012", "$0.0342", "$0.50", "$12.30", "$1,234", "−$2.00"],
+        ["0 s", "400 µs", "420 ms", "4.2 s", "12.1 min", "3.4 h", "10.4 d"],
+        ["0 B", "999 B", "1 kB", "1.5 MB", "256 MB", "4.2 TB"],
+        ["0 %", "< 0.1 %", "3.4 %", "50 %", "99.9 %", "100 %", "–"],
+        ["$0", "$100", "$200", "$300"],
+        ["$0.0000", "$0.0001", "$0.0002", "$0.0003", "$0.0004"],
+        ["0 h", "0.5 h", "1 h", "1.5 h", "2 h", "2.5 h"],
+        ["$0.000", "$0.002", "$0.004", "$0.006", "$0.008", "$0.010"],
+        0.5,
+    ]
+
+
+def test_everything_has_a_name(still: Page) -> None:
+    """What can be pressed or filled says what it is to those who do not see it."""
+    nameless = still.evaluate("""() => [...document.querySelectorAll(
+        "button, input, select, a, [role=slider], [role=meter], section")]
+        .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length
+            || document.getElementById(one.getAttribute("aria-labelledby"))))
+        .map((one) => one.outerHTML)""")
+    assert nameless == []
+    ids = still.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,109 @@
+"""The dashboard on the real admin API: a real cache, real history, real sessions, and a browser."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, expect
+
+from knapcache.serve.admin.app import admin_app
+from knapcache.serve.run import listen
+from tests.support.admin_context import TOKEN, AdminContext
+from tests.support.browser import chromium, live, visit
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[AdminContext]:
+    made = AdminContext(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(parts: AdminContext) -> Iterator[str]:
+    socket = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(admin_app(parts), log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    server.should_exit = server.force_exit = True
+    thread.join(10.0)
+    socket.close()
+
+
+def test_from_the_first_request_to_the_last_purge(browser: Browser, parts: AdminContext, url: str) -> None:
+    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}") as page:
+        live(page)
+        expect(page.locator("#welcome")).to_contain_text(f"{url}/v1/chat/completions")
+        for name in (1, 1, 1, 2, 2):
+            parts.ask(name)
+        expect(page.locator("#saved-today")).to_have_text("6 s")
+        expect(page.locator("#welcome")).to_be_hidden()
+        expect(page.locator("#rate-requests")).to_have_text("60 %")
+        expect(page.locator("#rate-money")).to_have_text("60 %")
+        expect(page.locator("#entries-total")).to_have_text("2")
+        expect(page.locator("#spend-legend .gone b")).to_have_text("10 s")
+        expect(page.locator("#spend-legend .paid b")).to_have_text("4 s")
+        assert page.locator("#bars .who").all_inner_texts() == ["knapcache", "LRU", "Twice the room"]
+        assert page.locator("#bars .much").all_inner_texts() == ["6 s", "6 s", "6 s"]
+        expect(page.locator("#live tbody tr")).to_have_count(5)
+        expect(page.locator("#live .outcome.hit")).to_have_count(3)
+        expect(page.locator("#models tbody tr")).to_contain_text(["m"])
+        expect(page.locator("#tenants tbody tr")).to_contain_text(["anonymous"])
+        expect(page.locator("#store")).to_contain_text("in order")
+        expect(page.locator("#upstreams")).to_contain_text("fake")
+        # One answer, from the list of requests.
+        page.click("#live tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_contain_text('"content": "question 2"')
+        expect(page.locator("#drawer")).to_contain_text('"answer": "2"')
+        page.get_by_role("button", name="Purge this answer").click()
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast")).to_have_text("Removed 1 answer")
+        expect(page.locator("#entries-total")).to_have_text("1")
+        assert parts.cache.stats()["entries"] == 1
+        # The rest, by its tenant.
+        page.select_option("#by-tenant", "anonymous")
+        expect(page.locator("#entries-total")).to_have_text("1 found")
+        page.click("#purge")
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator("#entries-table tbody")).to_have_text("Nothing kept matches.")
+        assert parts.cache.stats()["entries"] == 0
+        page.click("#snapshot")
+        expect(page.locator(".toast").last).to_have_text("The policy's state is on disk")
+        for span in ("month", "all", "hour"):
+            page.click(f"#span [data-value={span}]")
+            expect(page.locator("#spend-legend .gone b")).to_have_text("10 s")
+
+
+def test_what_the_server_refuses_is_said(browser: Browser, parts: AdminContext, url: str) -> None:
+    key = parts.ask(1)
+    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}", allow=("404", "409", "401")) as page:
+        live(page)
+        page.click("#plan")
+        expect(page.locator(".toast")).to_contain_text("there is no request log")
+        page.click("#entries-table tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_be_visible()
+        parts.cache.forget(key)
+        page.get_by_role("button", name="Purge this answer").click()
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast").last).to_have_text("Not removed: no answer is kept under this key")
+        page.keyboard.press("Escape")
+        page.click("#help")
+        page.click("#logout")
+        expect(page.locator("#login")).to_be_visible()
+        page.reload()
+        expect(page.locator("#login")).to_be_visible()

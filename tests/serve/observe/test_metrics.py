@@ -1,0 +1,207 @@
+"""Metrics: a parser we did not write reads them, sums are right, and nobody can make them grow."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from knapcache import Cache
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.metrics import BUCKETS, HOWS, LOST, MOST_LABELS, MOST_SETS, OTHER, Metrics
+from tests.support import ROOT
+from tests.support.events import event, traffic
+
+Labels = frozenset[tuple[str, str]]
+STATS: dict[str, Any] = {
+    "bytes": 5000,
+    "capacity": 10**6,
+    "disk_bytes": 8192,
+    "entries": 3,
+    "ids": 9,
+    "oracle_calls": 4,
+    "oracle_seconds": 0.25,
+    "evictions": 2,
+    "breaker": {"state": "open", "opened": 1, "skipped": 5},
+    "owner": True,
+}
+
+
+def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
+    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in LOST}, lambda: 12)
+    found.listen(events)
+    return found
+
+
+def samples(of: Metrics) -> dict[str, dict[Labels, float]]:
+    found: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(of.render().decode()):
+        for sample in family.samples:
+            where = found.setdefault(sample.name, {})
+            labels = frozenset(sample.labels.items())
+            assert labels not in where, "a series twice"
+            where[labels] = sample.value
+    return found
+
+
+def total(of: Metrics, name: str, **labels: str) -> float:
+    return sum(v for where, v in samples(of).get(name, {}).items() if set(labels.items()) <= where)
+
+
+def test_requests_and_money() -> None:
+    of = metrics(
+        event("miss", usd=0.5),
+        event("hit", usd=0.5, upstream_seconds=2.0),
+        event("hit", usd=0.5, upstream_seconds=2.0),
+        event("coalesced", usd=0.5, upstream_seconds=2.0, model="gpt-5"),
+        event("stale", usd=None, upstream_seconds=1.0),
+        event("bypass", usd=0.25, tenant="team-b"),
+        event("pass", usd=None, endpoint="", model=""),
+        event("failed", usd=None, status=502),
+        event("refused", usd=None, status=401, upstream=""),
+    )
+    found = samples(of)
+    assert (
+        found["knapcache_requests_total"][
+            frozenset({"endpoint": "chat/completions", "model": "gpt-4o", "tenant": "team-a", "outcome": "hit"}.items())
+        ]
+        == 2
+    )
+    assert [total(of, "knapcache_requests_total", outcome=outcome) for outcome in HOWS] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert total(of, "knapcache_usd_saved_total") == 1.5
+    assert total(of, "knapcache_usd_saved_total", model="gpt-5") == 0.5
+    assert total(of, "knapcache_usd_spent_total") == 0.75
+    assert total(of, "knapcache_usd_spent_total", tenant="team-b") == 0.25
+    assert total(of, "knapcache_seconds_saved_total") == 7.0
+    assert total(of, "knapcache_calls_total", upstream="openai", code="2xx") == 5
+    assert total(of, "knapcache_calls_total", code="5xx") == 1
+
+
+def test_histograms() -> None:
+    of = metrics(*(event("hit", seconds=s, ttfb=s / 2) for s in (0.0001, 0.0005, 0.3, 1000.0)), event("miss"))
+    name = "knapcache_request_seconds"
+    assert total(of, f"{name}_count", outcome="hit") == 4
+    assert total(of, f"{name}_sum", outcome="hit") == pytest.approx(1000.3006)
+    counts = [total(of, f"{name}_bucket", outcome="hit", le=str(bound)) for bound in (*BUCKETS, "+Inf")]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[BUCKETS.index(0.25)], counts[BUCKETS.index(0.5)], counts[-1]) == (2, 2, 3, 4)
+    assert total(of, "knapcache_first_byte_seconds_bucket", outcome="hit", le="0.25") == 3
+    assert total(of, f"{name}_count", outcome="miss") == 1
+
+
+def test_what_the_cache_says_when_it_can() -> None:
+    of = metrics()
+    for name, value in (("bytes", 5000), ("capacity_bytes", 10**6), ("entries", 3), ("breaker_open", 1), ("owner", 1)):
+        assert total(of, f"knapcache_{name}") == value
+    for name in ("oracle_calls", "oracle_seconds", "evictions"):
+        assert total(of, f"knapcache_{name}_total") == STATS[name]
+    for name in LOST:
+        assert total(of, f"knapcache_{name}_lost_total") == 7
+    assert total(of, "knapcache_tasks") == 12
+
+    def broken() -> dict[str, Any]:
+        raise StoreError("gone")
+
+    without = Metrics(broken)
+    without.listen([event()])
+    assert total(without, "knapcache_requests_total") == 1
+    assert "knapcache_bytes" not in samples(without)
+
+
+def test_who_may_lose_things() -> None:
+    with pytest.raises(InvalidInput, match="'telemetry' cannot lose anything: allowed are journal, request_log, spans"):
+        Metrics(dict, {"telemetry": lambda: 0})
+
+
+def test_of_a_real_cache() -> None:
+    with Cache(capacity="1MB", cost="seconds") as cache:
+        cache.get_or_call("a question", lambda: "an answer")
+        of = Metrics(cache.stats)
+        assert total(of, "knapcache_entries") == 1
+        assert 0 < total(of, "knapcache_bytes") < total(of, "knapcache_capacity_bytes") <= 10**6
+        assert total(of, "knapcache_breaker_open") == 0
+
+
+def test_names_and_units_are_as_prometheus_wants_them() -> None:
+    """The rules of `promtool check metrics`."""
+    families = list(text_string_to_metric_families(metrics(*map(event, HOWS)).render().decode()))
+    assert len(families) > 20
+    abbreviated = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "min", "h", "d", "pct"}
+    not_base = {"milliseconds", "microseconds", "minutes", "hours", "days", "kilobytes", "megabytes", "percent"}
+    for family in families:
+        words = family.name.split("_")
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name), family.name
+        assert family.documentation.endswith("."), family.name
+        assert not {*words} & (abbreviated | not_base | {"counter", "gauge", "histogram", "summary"}), family.name
+        for sample in family.samples:
+            assert (sample.name.endswith("_total")) == (family.type == "counter"), sample.name
+            if family.type != "histogram":
+                assert not sample.name.endswith(("_count", "_sum", "_bucket"))
+                assert "le" not in sample.labels
+            for label in sample.labels:
+                assert re.fullmatch(r"[a-z]+", label)
+                assert label not in family.name.split("_")
+    assert {f.name for f in families} >= {"process_resident_memory_bytes", "process_cpu_seconds"}
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a\nb", "a\\nb", "\ud800", "\x00", "\u202e", "x" * 10_000, "} 1\nfake_total 5", "\r", ""]
+)
+def test_hostile_names_make_one_series(name: str) -> None:
+    of = metrics(event(model=name, tenant=name, endpoint=name, upstream=name))
+    found = samples(of)
+    assert list(found["knapcache_requests_total"].values()) == [1]
+    assert "fake_total" not in found
+    assert max(len(value) for labels in found["knapcache_requests_total"] for _, value in labels) <= 100
+
+
+def test_the_number_of_labels_is_bounded() -> None:
+    of = metrics()
+    of.listen([event("refused", model=f"junk-{k}", status=404) for k in range(5000)])
+    of.listen([event(model="gpt-4o"), event("failed", model="gpt-4o", status=500)])
+    assert total(of, "knapcache_requests_total", model=OTHER) == 5000, "names that nobody answers to are no labels"
+    assert total(of, "knapcache_requests_total", model="gpt-4o") == 2
+    of.listen([event(model=f"m-{k}", upstream=f"u-{k}", outcome=f"h-{k}", status=200 + k) for k in range(5000)])
+    assert len({dict(labels)["model"] for labels in samples(of)["knapcache_requests_total"]}) <= MOST_LABELS + 1
+    assert len(samples(of)["knapcache_calls_total"]) <= 6 * (MOST_LABELS + 1)
+    assert total(of, "knapcache_requests_total", outcome=OTHER) == 5000
+    of.listen([event(model=f"m-{a}", tenant=f"t-{b}") for a in range(120) for b in range(120)])
+    assert total(of, "knapcache_requests_total") == 5000 + 2 + 5000 + 120 * 120, "nothing is left out"
+    assert len(samples(of)["knapcache_requests_total"]) <= MOST_SETS + len(HOWS) + 1
+
+
+def test_counting_takes_less_than_3_us_an_event() -> None:
+    of = metrics()
+    usual = [e._replace(model=f"m-{k % 50}", tenant=f"t-{k % 20}") for k, e in enumerate(traffic(5000))]
+    hostile = [e._replace(model=f"x-{k}") for k, e in enumerate(usual)]
+    for batch in (usual, hostile):
+        of.listen(batch)
+        best = min(timed(of, batch) for _ in range(5))
+        assert best / len(batch) < 3e-6
+
+
+def timed(of: Metrics, batch: list[Event]) -> float:
+    start = time.thread_time()
+    of.listen(batch)
+    return time.thread_time() - start
+
+
+def test_every_metric_is_documented() -> None:
+    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    table = page.split("## Metrics")[1].split("\n## ")[0]
+    documented = dict(re.findall(r"^\| `(knapcache_\w+)`(?: `\{([\w,]+)\}`)? \|", table, re.MULTILINE))
+    there = {
+        (family.name + "_total" if family.type == "counter" else family.name): ",".join(
+            sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        )
+        for family in text_string_to_metric_families(metrics(*map(event, HOWS)).render().decode())
+        if family.name.startswith("knapcache_")
+    }
+    assert {name: ",".join(sorted(filter(None, labels.split(",")))) for name, labels in documented.items()} == there
+    assert str(MOST_LABELS) in table
+    for name in re.findall(r"\bknapcache_\w+", page):
+        assert re.sub("_(bucket|sum|count)$", "", name) in there, f"docs/observability.md speaks of {name}"

@@ -1,0 +1,98 @@
+"""docs/operations.md is true: it lists every setting, its files can be loaded, its backup can be restored."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from knapcache import Cache, Reply
+from knapcache.cli.main import build_parser
+from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings.loading import load, markdown
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings])
+def test_every_setting_is_documented(model: type[BaseModel]) -> None:
+    """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
+    assert markdown(model) in PAGE, "docs/operations.md does not have this table"
+    for name, field in model.model_fields.items():
+        assert field.description, f"{name} has no description"
+
+
+def test_every_option_is_documented() -> None:
+    parser = build_parser(["serve"])._subparsers._group_actions[0].choices["serve"]  # type: ignore[union-attr, index]
+    options = set(re.findall(r"--[a-z-]+", parser.format_usage()))
+    assert len(options) > 10
+    for option in options:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", PAGE), f"docs/operations.md does not mention {option}"
+
+
+def test_the_files_shown_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    examples = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) == 2
+    config = tmp_path / "proxy.toml"
+    config.write_text("\n".join(examples), encoding="utf-8")
+    settings = load(config).settings
+    assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours"]
+    assert [tenant.group for tenant in settings.tenants] == [None, "research"]
+    for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", PAGE):
+        assert name.lower() in Settings.model_fields or name == "KERNEL_CACHE"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    unit = tmp_path / "knapcache.service"
+    command = shutil.which("true")
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={command}", text, flags=re.M), encoding="utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert [line for line in (done.stdout + done.stderr).splitlines() if "knapcache.service" in line] == []
+    grace = Settings().grace
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.M)
+    assert float(stop) > grace
+
+
+def test_a_backup_taken_while_it_runs_can_be_restored(tmp_path: Path) -> None:
+    secret = b"s" * 32
+    requests = [{"model": "m", "messages": [f"question {k}"]} for k in range(20)]
+
+    def open_at(path: Path) -> Cache:
+        return Cache("2MiB", path=path, cost="seconds", policy="lru", shadows=(), secret=secret)
+
+    live = Settings(path=tmp_path / "data").cache_file
+    assert live is not None
+    live.parent.mkdir()
+    with open_at(live) as cache:
+        for request in requests:
+            cache.fetch("chat/completions", request, lambda: Reply(b"answer", "m", cost=1.0))
+        cache.tend()
+        cache._keeper.store.flush()
+        # As `sqlite3 … ".backup …"` does it, which is this call.
+        with sqlite3.connect(f"file:{live}?mode=ro", uri=True) as source:
+            copy = sqlite3.connect(tmp_path / "backup.sqlite")
+            source.backup(copy)
+            copy.close()
+        source.close()
+        cache.check()
+    with open_at(tmp_path / "backup.sqlite") as restored:
+        found = [restored.lookup("chat/completions", request).hit for request in requests]
+        assert [answer is not None and answer.payload == b"answer" for answer in found] == [True] * len(requests)
+        restored.check()
+
+
+def test_security_speaks_of_settings_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    known = {name for model in (Settings, UpstreamSettings, TenantSettings) for name in model.model_fields}
+    spoken = set(re.findall(r"`([a-z]+(?:_[a-z]+)+|group|quota|ttl)`", text))
+    assert len(spoken) > 8
+    assert spoken <= known

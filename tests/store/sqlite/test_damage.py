@@ -1,0 +1,234 @@
+"""Flipped bits, cut and swapped files: never a wrong answer, never an exception out of `get`, and always a way on."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.store.sqlite.database import SECRET_ROW
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.stores import entry_of, key_of, right, spawn
+
+BUDGET = 1 << 20
+NAMES = 24
+
+# Leaves entries both in the file and in the log, as a process that was killed does.
+WRITE_AND_DIE = f"""
+import os, sys
+from knapcache.store.sqlite.store import SqliteStore
+from tests.support.stores import entry_of
+store = SqliteStore(sys.argv[1], {BUDGET})
+for name in range({NAMES}):
+    ttl = None if name % 2 else 4e9
+    store.apply(entry_of(store, name, 300 * name, expires=ttl), snapshot=b"snapshot %d" % name).result()
+    if name == {NAMES} // 2:
+        store.close()
+        store = SqliteStore(sys.argv[1], {BUDGET})
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("crashed") / "answers.db"
+    child = spawn(WRITE_AND_DIE, path)
+    assert child.communicate()[1] == ""
+    assert child.returncode == 0
+    return path
+
+
+def used(store: SqliteStore, rng: random.Random) -> int:
+    """Use the store as a cache would; returns how many answers it still had."""
+    found = 0
+    for name in range(NAMES):
+        entry = store.get(key_of(name))
+        if entry is not None:
+            assert right(entry, name), f"a wrong answer for {name}"
+            about = entry.meta
+            assert entry == entry_of(store, name, about["n"], about["version"], expires=entry.expires)
+            found += 1
+    try:
+        for head in store.heads():
+            assert head.key in {key_of(name) for name in range(NAMES)}
+            assert head.size < BUDGET
+    except StoreError:
+        pass
+    snapshot = store.load_snapshot()
+    assert snapshot is None or snapshot in {b"snapshot %d" % name for name in range(NAMES)}
+    store.expire()
+    names = rng.sample(range(NAMES), 6)
+    for name in names:
+        store.apply(entry_of(store, name, 700, version=1), evict=[key_of(rng.randrange(NAMES))])
+    store.flush()
+    for name in range(NAMES):
+        entry = store.get(key_of(name))
+        assert entry is None or right(entry, name), f"a wrong answer for {name}, after writing"
+    return found
+
+
+def harmed(content: bytes, rng: random.Random) -> bytes:
+    kind = rng.random()
+    if kind < 0.75:
+        bits = bytearray(content)
+        for _ in range(rng.choice([1, 1, 1, 3, 50])):
+            bits[rng.randrange(len(bits))] ^= 1 << rng.randrange(8)
+        return bytes(bits)
+    if kind < 0.9:
+        return content[: rng.randrange(len(content))]
+    # Pages that change places: each of them is sound, and in the wrong place.
+    pages = [content[k : k + 2048] for k in range(0, len(content), 2048)]
+    a, b = rng.randrange(len(pages)), rng.randrange(len(pages))
+    pages[a], pages[b] = pages[b], pages[a]
+    return b"".join(pages)
+
+
+def flip(crashed: Path, quick_path: Path, rounds: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    written = {suffix: Path(f"{crashed}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    end = len(written["-wal"].rstrip(b"\0"))  # what lies behind was only reserved
+    written["-wal"] = written["-wal"][:end]
+    found = []
+    for k in range(rounds):
+        folder = quick_path / f"round{k}"
+        folder.mkdir()
+        path = folder / "answers.db"
+        which = rng.choice(["", "-wal"])
+        for suffix, content in written.items():
+            Path(f"{path}{suffix}").write_bytes(harmed(content, rng) if suffix == which else content)
+        store = SqliteStore(path, BUDGET, memory=rng.choice([0, None]))
+        found.append(used(store, rng))
+        store.close()
+        again = SqliteStore(path, BUDGET)
+        used(again, rng)
+        again.close()
+        shutil.rmtree(folder)
+    return found
+
+
+def test_flipped_bits(crashed: Path, quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = flip(crashed, quick_path, 300, 0)
+    assert max(found) == NAMES, "harmless damage cost an answer in every round"
+    assert min(found) < NAMES, "no damage was done"
+    assert "set aside" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_flipped_bits_for_long(crashed: Path, quick_path: Path, seed: int) -> None:
+    flip(crashed, quick_path, 1000, seed)
+
+
+def test_damage_under_a_running_store(tmp_path: Path) -> None:
+    """Another process overwrites the file while it is in use."""
+    rng = random.Random(3)
+    for k in range(10):
+        path = tmp_path / f"{k}.db"
+        store = SqliteStore(path, BUDGET, memory=0)
+        for name in range(NAMES):
+            store.apply(entry_of(store, name, 300 * name))
+        store.flush()
+        store.close()
+        store = SqliteStore(path, BUDGET, memory=0)
+        first, step = rng.randrange(0, 4096, 64), rng.randrange(1500, 9000)
+        harm = f"""
+            import os
+            with open({str(path)!r}, "r+b") as file:
+                for place in range({first}, os.path.getsize({str(path)!r}), {step}):
+                    file.seek(place); byte = file.read(1); file.seek(place); file.write(bytes([byte[0] ^ 16]))
+        """
+        assert spawn(harm).communicate()[1] == ""
+        used(store, rng)
+        store.close()
+
+
+def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    store = SqliteStore(path, BUDGET, memory=0)
+    entries = [entry_of(store, name) for name in range(4)]
+    for entry in entries:
+        store.apply(entry)
+    store.close()
+    plain = apsw.Connection(str(path))
+    plain.execute("UPDATE entries SET payload = zeroblob(2000) WHERE key = ?", (entries[0].key,))
+    plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[1].key,))
+    # A whole row, sound in itself, under the id of another key.
+    (row,) = plain.execute("SELECT * FROM entries WHERE key = ?", (entries[2].key,))
+    (number,) = plain.execute("SELECT id FROM entries WHERE key = ?", (entries[3].key,)).fetchall()[0]
+    plain.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
+    plain.close()
+    store = SqliteStore(path, BUDGET, memory=0)
+    assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
+    assert store.counters()["damaged"] == 2
+    assert [head.key for head in store.heads()] == [entries[2].key]
+    store.flush()
+    assert store.totals() == (1, entries[2].size)
+    store.check()
+    store.close()
+
+
+def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    store = SqliteStore(path, BUDGET, secret=b"one")
+    entry = entry_of(store, 0)
+    store.apply(entry, snapshot=b"state")
+    store.close()
+    for other in (b"two", b""):
+        with pytest.raises(StoreError, match="another secret"):
+            SqliteStore(path, BUDGET, secret=other)
+    store = SqliteStore(path, BUDGET, secret=b"one")
+    assert store.get(entry.key) == entry, "a mistaken secret must not cost the answers"
+    assert store.load_snapshot() == b"state"
+    store.close()
+    plain = apsw.Connection(str(path))
+    plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # as one would who wants his rows believed
+    plain.close()
+    store = SqliteStore(path, BUDGET, secret=b"two")
+    assert store.get(entry.key) is None
+    assert store.load_snapshot() is None
+    store.flush()
+    assert store.totals() == (0, 0)
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
+def test_a_damaged_word_on_the_secret_is_said_again(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, BUDGET, secret=b"one") as store:
+        entry = entry_of(store, 0)
+        store.apply(entry)
+    plain = apsw.Connection(str(path))
+    plain.execute(f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
+    plain.close()
+    with SqliteStore(path, BUDGET, secret=b"one") as store:
+        assert store.get(entry.key) == entry
+        store.check()
+    with pytest.raises(StoreError, match="another secret"):
+        SqliteStore(path, BUDGET, secret=b"two")
+
+
+@pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_hopeless_file_is_set_aside(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "answers.db"
+    for k in range(1, 5):
+        path.write_bytes(content + b"%d" % k)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            store = SqliteStore(path, BUDGET, keep_damaged=2)
+        assert ["set aside" in record.message for record in caplog.records] == [True]
+        assert store.counters()["set_aside"] == 1
+        entry = entry_of(store, "after")
+        store.apply(entry).result()
+        assert store.get(entry.key) == entry
+        store.check()
+        store.close()
+        kept = sorted(p.name for p in tmp_path.glob("answers.db.damaged-*") if p.name[-1].isdigit())
+        assert kept == [f"answers.db.damaged-{n}" for n in range(max(1, k - 1), k + 1)]
+        assert (tmp_path / f"answers.db.damaged-{k}").read_bytes() == content + b"%d" % k

@@ -1,0 +1,46 @@
+"""Requests that have happened, for those who listen."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+from knapcache.serve.observe.events import Event
+
+
+def event(outcome: str = "hit", **other: Any) -> Event:
+    """One request."""
+    fields: dict[str, Any] = {
+        "time": 1.7e9,
+        "endpoint": "chat/completions",
+        "model": "gpt-4o",
+        "tenant": "team-a",
+        "outcome": outcome,
+        "status": 200,
+        "seconds": 0.25,
+        "ttfb": 0.125,
+        "stream": False,
+        "key": "ab" * 32,
+        "size": 2000,
+        "cost": 0.5,
+        "usd": 0.5,
+        "upstream_seconds": 2.0,
+        "upstream": "" if outcome == "hit" else "openai",
+    }
+    return Event(**fields | other)
+
+
+def traffic(count: int, seed: int = 0) -> list[Event]:
+    """Requests for a few hundred keys, some of them again and again."""
+    draw = random.Random(seed)
+    seen: set[int] = set()
+    found = []
+    for k in range(count):
+        number = int(draw.paretovariate(0.7))
+        outcome = "hit" if number in seen else "miss"
+        seen.add(number)
+        key = hashlib.sha256(b"%d" % number).hexdigest()
+        size, cost = 500 + number % 5000, (1 + number % 7) / 1000
+        found.append(event(outcome, time=1.7e9 + k, key=key, size=size, cost=cost, usd=cost))
+    return found

@@ -1,0 +1,315 @@
+"""The admin API as the dashboard sees it, with numbers that a test sets and moves: real HTTP on loopback.
+
+For states that a real cache takes days or luck to reach: hours of traffic, thousands of requests, a server that goes
+away and comes back. What the two must agree on is tested with the real one (test_dashboard_live.py).
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import knapcache.serve
+
+PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+TOKEN = "the-admin-token"
+STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
+COUNTS = ("requests", "hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed", "bytes_saved")
+COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
+
+
+def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
+    """A row of so many hits and misses, each of which costs as much."""
+    found: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
+    total = each * (hits + misses)
+    found |= {"requests": hits + misses, "hits": hits, "misses": misses}
+    found |= {
+        "usd_spent": each * misses,
+        "usd_saved": each * hits,
+        "cost_spent": each * misses,
+        "cost_saved": each * hits,
+    }
+    found |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
+    less = each * hits
+    found["would"] = {
+        "none": total,
+        "lru": total - 0.72 * less,
+        "gdsf-cost": total - 0.9 * less,
+        "adaptive@2x": total - 1.12 * less,
+    }
+    return found
+
+
+def add(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Their sum."""
+    total = row()
+    for one in rows:
+        for name in (*COUNTS, *COSTS):
+            total[name] += one[name]
+        for name, cost in one["would"].items():
+            total["would"][name] += cost
+    return total
+
+
+class FakeAdmin:
+    """The server, in a thread of its own, on the same port again when it is started anew."""
+
+    def __init__(self) -> None:
+        self.unit = "usd"
+        self.capacity = 256_000_000
+        self.started = time.time() - 3600.0
+        self.points: dict[int, dict[str, Any]] = {}
+        """Rows by minute."""
+        self.entries: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.serial = 0
+        self.upstreams: list[dict[str, Any]] = [{"name": "openai", "state": "ok", "calls": 0, "errors": 0}]
+        self.plan: dict[str, Any] = {"state": "idle", "result": None}
+        self.show_content = True
+        self.csrf = secrets.token_hex(8)
+        self.purges: list[dict[str, Any]] = []
+        self.models = ("gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "text-embedding-3-small")
+        self.tenants = ("search", "support", "evals")
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    # What happens.
+
+    def traffic(self, outcome: str = "hit", times: int = 1, model: str = "gpt-4o", usd: float = 0.01) -> None:
+        """Requests, now."""
+        for _ in range(times):
+            now, hit = time.time(), outcome == "hit"
+            self.serial += 1
+            minute = int(now // 60) * 60
+            self.points[minute] = add([self.points.get(minute, row()), row(int(hit), int(not hit), usd)])
+            line = {
+                "serial": self.serial,
+                "time": now,
+                "tenant": "support",
+                "model": model,
+                "outcome": outcome,
+                "usd": usd,
+            }
+            line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
+            line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
+            line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
+            self.requests = [*self.requests[-999:], line]
+
+    def fill(self, entries: int = 60, days: float = 1.0) -> None:
+        """Answers that are kept, and traffic of the past."""
+        for k in range(entries):
+            cost, asked, size = 0.06 / (1 + k % 17), 400.0 / (1 + k), 900 + 531 * (k * k % 23)
+            self.entries.append(
+                {
+                    "key": f"{k * 2654435761 % 2**32:08x}" + "c0ffee" * 9 + "ab",
+                    "model": self.models[k % len(self.models)],
+                    "tenant": self.tenants[k % len(self.tenants)],
+                    "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": asked,
+                    "per_day": asked * 24 / (2 + k), "value": asked * cost, "density": asked * cost / size,
+                    "age": 600.0 * (1 + k), "expires_in": 86400.0 if k % 3 == 0 else None,
+                }
+            )  # fmt: skip
+        now = int(time.time() // 60) * 60
+        for k in range(int(days * 1440)):
+            wave = 1.2 + math.sin(k / 180.0) + 0.4 * math.sin(k / 17.0)
+            hits, misses = int(9 * wave * (1 - k / (3000 * days))), int(5 * wave)
+            self.points[now - 60 * k] = row(max(0, hits), max(0, misses), 0.0123)
+
+    # What it says.
+
+    def summary(self) -> dict[str, Any]:
+        """GET /summary."""
+        total = add(list(self.points.values()))
+        midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+        today = add([one for at, one in self.points.items() if at >= midnight])
+        kept = sum(entry["size"] for entry in self.entries)
+        used = min(self.capacity, 3500 * kept) if self.entries else 0
+        shares = [0.55, 0.25, 0.15, 0.05]
+
+        def part(share: float) -> dict[str, Any]:
+            scaled = {name: int(total[name] * share) for name in COUNTS} | {name: total[name] * share for name in COSTS}
+            return scaled | {"would": {}}
+
+        named = total["requests"] > 0
+        models = [{"name": name, **part(shares[k])} for k, name in enumerate(self.models)] if named else []
+        tenants = [
+            {"name": name, "namespace": f"{k:032x}", "bytes": used // 3, "quota": None if k else 50_000_000,
+             **part(shares[k])}
+            for k, name in enumerate(self.tenants)
+        ] if named else []  # fmt: skip
+        more = total["would"]["none"] - total["would"]["adaptive@2x"] - total["cost_saved"]
+        return {
+            "now": time.time(), "started": self.started, "version": "0.1.0", "unit": self.unit,
+            "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
+            "budget": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
+                       "disk_bytes": int(1.04 * used), "budget": 268_000_000},
+            "today": today, "all": total, "models": models, "tenants": tenants,
+            "price_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
+            "doubling": {"saves": more, "per_day": more / 2},
+            "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
+                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}},
+        }  # fmt: skip
+
+    def history(self, span: str) -> dict[str, Any]:
+        """GET /history."""
+        step, most = STEPS[span]
+        now = int(time.time() // step) * step
+        sums: dict[int, list[dict[str, Any]]] = {}
+        for at, one in self.points.items():
+            sums.setdefault(at // step * step, []).append(one)
+        first = max(now - step * (most - 1), min(sums, default=now))
+        return {"step": step, "points": [{"time": at, **add(sums.get(at, []))} for at in range(first, now + 1, step)]}
+
+    def find(self, query: dict[str, str]) -> dict[str, Any]:
+        """GET /entries."""
+        words = query.get("search", "")
+        found = [
+            entry
+            for entry in self.entries
+            if query.get("model") in (None, entry["model"])
+            and query.get("tenant") in (None, entry["tenant"])
+            and (words in entry["key"] or words in entry["model"] or words in entry["tenant"])
+        ]
+        found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
+        offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
+        price = self.summary()["price_per_mb"]
+        return {"total": len(found), "rows": found[offset : offset + limit], "price_per_mb": price}
+
+    def purge(self, what: dict[str, Any]) -> dict[str, int]:
+        """POST /purge."""
+        self.purges.append(what)
+        stays = [
+            entry
+            for entry in self.entries
+            if not what.get("all")
+            and what.get("key") != entry["key"]
+            and what.get("model") != entry["model"]
+            and what.get("tenant") != entry["tenant"]
+            and not entry["age"] > what.get("older_than", math.inf)
+        ]
+        purged, self.entries = len(self.entries) - len(stays), stays
+        return {"purged": purged}
+
+    # The server.
+
+    def app(self) -> Starlette:
+        """Routes, and who may take them."""
+
+        async def answer(request: Request) -> Response:
+            path, method = request.path_params["path"], request.method
+            body = await request.json() if method == "POST" and await request.body() else {}
+            if path == "login":
+                if body.get("token") != TOKEN:
+                    return problem(401, "wrong token")
+                done = JSONResponse({"csrf": self.csrf})
+                done.set_cookie("session", self.csrf, httponly=True, samesite="strict")
+                return done
+            if request.cookies.get("session") != self.csrf:
+                return problem(401, "log in first")
+            if method != "GET" and request.headers.get("x-csrf-token") != self.csrf:
+                return problem(403, "the CSRF token is missing or wrong")
+            return self._answer(method, path, dict(request.query_params), body)
+
+        async def page(_: Request) -> Response:
+            return FileResponse(PAGES / "index.html")
+
+        async def home(_: Request) -> Response:
+            return RedirectResponse("/dashboard")
+
+        return Starlette(
+            routes=[
+                Route("/", home),
+                Route("/dashboard", page),
+                Mount("/dashboard", StaticFiles(directory=PAGES, html=True)),
+                Route("/admin/v1/{path:path}", answer, methods=["GET", "POST", "DELETE"]),
+            ],
+            middleware=[Middleware(BaseHTTPMiddleware, dispatch=guarded)],
+        )
+
+    def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
+        if path == "session":
+            return JSONResponse({"csrf": self.csrf})
+        if path == "summary":
+            return JSONResponse(self.summary())
+        if path == "history":
+            return JSONResponse(self.history(query["span"]))
+        if path == "entries":
+            return JSONResponse(self.find(query))
+        if path == "requests":
+            later = [line for line in self.requests if line["serial"] > int(query["after"])]
+            return JSONResponse({"serial": self.serial, "rows": later[-int(query["limit"]) :]})
+        if path == "purge":
+            return JSONResponse(self.purge(body))
+        if path == "plan":
+            return JSONResponse(self.plan, status_code=202 if method == "POST" else 200)
+        if path.startswith("entries/"):
+            key = path.removeprefix("entries/")
+            entry = next((one for one in self.entries if one["key"] == key), None)
+            if entry is None:
+                return problem(404, "no such entry")
+            if method == "DELETE":
+                return JSONResponse(self.purge({"key": key}))
+            said = {
+                "request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}',
+                "answer": "A knapsack.",
+            }
+            return JSONResponse(entry | (said if self.show_content else {}))
+        return JSONResponse({}) if path in ("snapshot", "logout") else problem(404, "no such route")
+
+    def start(self) -> None:
+        """Listen."""
+        config = uvicorn.Config(self.app(), host="127.0.0.1", port=self.port, log_level="error", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Go away; `start` comes back."""
+        if self._server and self._thread:
+            self._server.should_exit = self._server.force_exit = True
+            self._thread.join()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def problem(status: int, message: str) -> Response:
+    """An error as the API says it."""
+    return JSONResponse({"error": {"message": message, "type": "error"}}, status_code=status)
+
+
+async def guarded(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """With the headers of the real one."""
+    response = await call_next(request)
+    response.headers["content-security-policy"] = POLICY
+    response.headers["x-content-type-options"] = "nosniff"
+    return response

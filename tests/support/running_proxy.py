@@ -1,0 +1,55 @@
+"""A proxy that really runs: uvicorn on loopback in a thread of its own, for clients that know nothing of tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from knapcache.serve.proxy import Proxy
+from knapcache.serve.run import listen, server
+from knapcache.serve.settings import Settings
+
+
+class RunningProxy:
+    """A proxy with these settings, in front of an upstream."""
+
+    def __init__(self, folder: Path, upstream: str, **settings: Any) -> None:
+        given = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
+        given |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
+        self.proxy = Proxy(Settings(**(given | settings)))
+        self._socket = listen("127.0.0.1", 0)
+        self._server = server(self.proxy)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    @property
+    def openai(self) -> str:
+        """The base URL for OpenAI's SDK."""
+        return f"{self.url}/v1"
+
+    def _serve(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the proxy did not start"
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self._server.should_exit = True
+        self._thread.join(30.0)
+        assert not self._thread.is_alive(), "the proxy did not stop"
+        self._socket.close()
