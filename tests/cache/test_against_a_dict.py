@@ -54,21 +54,21 @@ class Machine(RuleBasedStateMachine):
         self.purged: set[int] = set()
         self.requests = 0
 
-    def call(self, name: int, tenant: str, n: int, ttl: float | None, keep: bool) -> Any:
+    def call(self, name: int, tenant: str, n: int, ttl: float | None, cacheable: bool) -> Any:
         def call() -> Reply:
             version = len(self.paid) + 1
             until = self.clock.now + ttl if ttl else float("inf")
-            self.paid[version] = name, tenant, self.clock.now, until if keep else 0.0
-            if keep:
+            self.paid[version] = name, tenant, self.clock.now, until if cacheable else 0.0
+            if cacheable:
                 self.newest[name, tenant] = version
-            return Reply(payload_of((name, tenant), n, version), cost=1.0, ttl=ttl, keep=keep)
+            return Reply(payload_of((name, tenant), n, version), cost=1.0, ttl=ttl, cacheable=cacheable)
 
         return call
 
-    @rule(name=names, n=sizes, tenant=tenants, ttl=st.sampled_from([None, None, 50.0]), keep=st.booleans())
-    def fetch(self, name: int, n: int, tenant: str, ttl: float | None, keep: bool) -> None:
+    @rule(name=names, n=sizes, tenant=tenants, ttl=st.sampled_from([None, None, 50.0]), cacheable=st.booleans())
+    def fetch(self, name: int, n: int, tenant: str, ttl: float | None, cacheable: bool) -> None:
         before = len(self.paid)
-        call = self.call(name, tenant, n * self.times, ttl, keep)
+        call = self.call(name, tenant, n * self.times, ttl, cacheable)
         answer = self.cache.fetch(CHAT, request_of(name), call, namespace=tenant)
         self.requests += 1
         self.judge(answer, name, tenant, before)
@@ -126,8 +126,8 @@ class Machine(RuleBasedStateMachine):
         self.clock.now += seconds
 
     @rule()
-    def tend(self) -> None:
-        self.cache.tend()
+    def maintain(self) -> None:
+        self.cache.maintain()
 
     @rule(tenant=tenants)
     def purge_a_tenant(self, tenant: str) -> None:

@@ -41,8 +41,8 @@ def test_same_hits(policy: str) -> None:
             lookup = cache.lookup(CHAT, request_of(key))
             hits.append(lookup.hit is not None)
             if lookup.hit is None:
-                assert lookup.question
-                content = len(lookup.question.key.request) + len("m") + len("{}")
+                assert lookup.request
+                content = len(lookup.request.key.canonical) + len("m") + len("{}")
                 cache.settle(lookup, Reply(b"x" * (size - OVERHEAD - content), cost=cost))
         stats = cache.stats()
         assert hits == run.hits.tolist()

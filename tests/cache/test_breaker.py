@@ -329,7 +329,7 @@ async def test_readers_hand_over_without_waiting(quick_path: Path, monkeypatch: 
         while reader.stats().get("handed_over", 0) < 1:
             assert time.monotonic() < limit
             await asyncio.sleep(0.01)
-        await asyncio.to_thread(owner.tend)
+        await asyncio.to_thread(owner.maintain)
         assert (await ask(owner, "new"))[0] == "hit"
         free = threading.Event()
         monkeypatch.setattr(reader._keeper.store, "hand_over", lambda _: free.wait(30))

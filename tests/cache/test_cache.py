@@ -80,9 +80,9 @@ def test_tenants_share_nothing() -> None:
 
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     with small() as cache:
-        keyer = type(cache._questions.keyer)
+        keyer = type(cache._keyer.keyer)
         digested = keyer._digested
-        monkeypatch.setattr(keyer, "_digested", lambda self, request: Key(bytes(32), digested(self, request).request))
+        monkeypatch.setattr(keyer, "_digested", lambda self, request: Key(bytes(32), digested(self, request).canonical))
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.outcome, answer.payload) == ("miss", payload_of(2))
@@ -155,7 +155,7 @@ def test_wishes() -> None:
             1, 1000, 3
         )
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=3)
-        assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).outcome == "miss"
+        assert cache.fetch(CHAT, request_of(2), Upstream()(2, cacheable=False)).outcome == "miss"
         assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
         cache.check()
 
@@ -168,7 +168,7 @@ def test_time_to_live(tmp_path: Path) -> None:
             cache.fetch(CHAT, request_of(2), Upstream()(2, ttl=10.0))
             clock.now += 10
             assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-            cache.tend()
+            cache.maintain()
             assert cache.stats()["entries"] == 1
             assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
             clock.now += 90
@@ -432,7 +432,7 @@ for name, spec in SPECS.items():
                         answer = cache.fetch(CHAT, request_of(question), Upstream()(question, 4000 * (question % 9)))
                         assert right(answer.payload, question)
                     cache.purge(model="none")
-                    cache.tend()
+                    cache.maintain()
                     cache.check()
                     assert cache.stats()["hits"] > 20, name
 print("done", flush=True)
@@ -454,5 +454,5 @@ def test_an_answer_says_how_much_room_it_takes(quick_path: Path) -> None:
             assert (first.outcome, again.outcome) == ("miss", "hit")
             cache._keeper.store.flush()
             assert first.size == again.size == cache.stats()["bytes"] > len(first.payload)
-            assert cache.fetch(CHAT, request_of(2), Upstream()(2, keep=False)).size == 0
+            assert cache.fetch(CHAT, request_of(2), Upstream()(2, cacheable=False)).size == 0
             assert cache.fetch(CHAT, b"{", Upstream()(3)).size == 0

@@ -123,7 +123,7 @@ def test_bad_input(cache: Cache, bad: dict[str, Any]) -> None:
 def test_a_reader_and_the_next_owner_list_the_same(quick_path: Path) -> None:
     path = quick_path / "answers.db"
     with filled(path=path, policy="adaptive") as owner:
-        owner.tend()
+        owner.maintain()
         owner._keeper.store.flush()
         with small(path=path, clock=Clock()) as reader:
             assert reader.entries(limit=1000) == owner.entries(limit=1000)
@@ -145,7 +145,7 @@ def test_more_of_the_statistics(quick_path: Path) -> None:
         assert 0.0 < stats["oracle_seconds"] < 60.0
         assert (stats["disk_bytes"], stats["budget"]) == (0, 1 << 16)
     with filled(path=quick_path / "answers.db") as cache:
-        cache.tend()
+        cache.maintain()
         stats = cache.stats()
         assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["budget"] == 1 << 20
 

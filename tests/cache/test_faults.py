@@ -51,7 +51,7 @@ def test_a_full_disk(quick_path: Path, weather: Weather, caplog: pytest.LogCaptu
         cache._keeper.store.flush()
         weather.full = True
         ask(cache, range(100, 600))
-        cache.tend()
+        cache.maintain()
         cache._keeper.store.flush()
         stats = cache.stats()
         assert stats["store_faults"] > 0
@@ -69,7 +69,7 @@ def test_a_disk_that_fails_now_and_then(quick_path: Path, weather: Weather) -> N
         weather.share = 0.02
         for _ in range(3):
             ask(cache, range(300))
-            cache.tend()
+            cache.maintain()
         weather.share = 0.0
         ask(cache, range(300))
         cache._keeper.store.flush()
@@ -100,7 +100,7 @@ def test_a_closed_cache_still_answers(quick_path: Path) -> None:
         cache.close()
         cache.close()
         assert ask(cache, range(5)) == 0
-        cache.tend()
+        cache.maintain()
 
 
 def test_the_budget_holds_under_mixed_load(quick_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_budget_holds_under_mixed_load(quick_path: Path) -> None:
                 name, n = rng.randrange(500), int(min(200_000, rng.lognormvariate(8, 1.5)))
                 assert right(cache.fetch(CHAT, request_of(name), Upstream()(name, n)).payload, name)
                 if rng.random() < 0.02:
-                    cache.tend()
+                    cache.maintain()
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
         for thread in threads:

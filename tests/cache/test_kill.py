@@ -47,7 +47,7 @@ def work(k):
     while True:
         name, n = rng.randrange(400), int(min(30_000, rng.lognormvariate(8, 1)))
         if rng.random() < 0.01:
-            cache.tend()
+            cache.maintain()
         answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, next(versions)), refresh=rng.random() < 0.05)
         assert right(answer.payload, name)
 threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]

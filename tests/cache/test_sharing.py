@@ -27,7 +27,7 @@ for line in sys.stdin:
         assert right(answer.payload, int(rest))
         print(answer.outcome, flush=True)
     elif word == "tend":
-        cache.tend()
+        cache.maintain()
         print("tended", flush=True)
     elif word == "owner":
         print(cache.stats()["owner"], flush=True)
@@ -54,7 +54,7 @@ def test_a_reader_reads_and_hands_over(quick_path: Path) -> None:
         assert told(child, "owner") == "False"
         assert told(child, "fetch 1") == "hit"
         assert told(child, "fetch 2") == "miss"
-        cache.tend()
+        cache.maintain()
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.outcome, right(answer.payload, 2)) == ("hit", True)
         assert cache.stats()["collected"] == 1
@@ -114,7 +114,7 @@ def test_an_owner_that_closes_hands_over_its_place(quick_path: Path) -> None:
     owner, reader = owned(path), owned(path)
     owner.fetch(CHAT, request_of(1), Upstream()(1))
     owner.close()
-    reader.tend()
+    reader.maintain()
     assert reader.stats()["owner"]
     assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.check()
@@ -141,7 +141,7 @@ def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(quick_path: Pa
         reader.fetch(CHAT, request_of(2), Upstream()(2, ttl=5.0))
         now[0] += 10
         owner.fetch(CHAT, request_of(1), Upstream()(1, version=2), refresh=True)
-        owner.tend()
+        owner.maintain()
         assert owner.fetch(CHAT, request_of(1), Upstream()(1)).payload == payload_of(1, version=2)
         assert owner.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
         owner.check()
@@ -168,7 +168,7 @@ from tests.support.caches import CHAT, Upstream, request_of, right, small
 cache = small(capacity=2 << 20, path=sys.argv[1])
 cache.fetch(CHAT, request_of(1), Upstream()(1))
 cache._keeper.store.flush()
-with cache._keeper.books.deciding, cache._ledger._lock, cache._core.flights._lock:  # held by nobody in the child
+with cache._keeper.books.deciding, cache._ledger._lock, cache._engine.single_flight._lock:  # held by nobody in the child
     child = os.fork()
 if child == 0:
     assert not cache.stats()["owner"]
@@ -177,7 +177,7 @@ if child == 0:
     cache.check()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-cache.tend()
+cache.maintain()
 assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "hit"
 cache.check()
 cache.close()
@@ -209,27 +209,27 @@ def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
         for name in (0, 1, 1, 1):
             assert reader.fetch(CHAT, request_of(name), Upstream()(name)).outcome == "hit"
         paid = owner.stats()["shadows"]["none"]
-        reader.tend()
-        owner.tend()
+        reader.maintain()
+        owner.maintain()
         assert [requests_of_rows(owner)[key] for key in keys] == [2, 4, 1]
         stats = owner.stats()
         assert stats["touched"] == 4
         assert stats["requests"] == 3, "the ledger counts its own"
         assert stats["shadows"]["none"] == paid + 4.0
-        reader.tend()
-        owner.tend()
+        reader.maintain()
+        owner.maintain()
         assert owner.stats()["touched"] == 4, "told once"
         owner.check()
 
 
 def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
     path = quick_path / "answers.db"
-    with owned(path) as owner, small(capacity=2 << 20, path=path, tell_hits=False) as reader:
+    with owned(path) as owner, small(capacity=2 << 20, path=path, report_hits=False) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         owner._keeper.store.flush()
         assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-        reader.tend()
-        owner.tend()
+        reader.maintain()
+        owner.maintain()
         assert "touched" not in owner.stats()
         assert owner.touch({key: 1}) == 1
 
@@ -243,10 +243,10 @@ def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
     for cache in (reader, heir, heir):
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.close()
-    owner.tend()
+    owner.maintain()
     assert requests_of_rows(owner)[key] == 2
     owner.close()
-    heir.tend()
+    heir.maintain()
     assert heir.stats()["owner"]
     assert requests_of_rows(heir)[key] == 4
     heir.check()
@@ -260,14 +260,14 @@ def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
         many = {f"{k:064x}": k + 1 for k in range(2 * MOST_COUNTED)}
         assert reader.touch(many) == sum(range(1, MOST_COUNTED + 1))
         assert len(reader._keeper._hits) == MOST_COUNTED
-        reader.tend()
+        reader.maintain()
         assert 0 < spool.size() <= spool._room
         for _ in range(50):
             reader.touch(many)
-            reader.tend()
+            reader.maintain()
         assert spool.size() <= spool._room
         assert len(reader._keeper._hits) <= MOST_COUNTED
-        owner.tend()
+        owner.maintain()
         assert spool.size() == 0
         assert owner.stats()["touched"] == 0, "keys that it does not know"
         owner.check()
@@ -278,12 +278,12 @@ def test_counts_that_were_tampered_with_are_not_believed(quick_path: Path) -> No
     with owned(path) as owner, owned(path) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         reader.touch({key: 5})
-        reader.tend()
+        reader.maintain()
         (file,) = Path(f"{path}.spool").glob("*.counts")
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)
-        owner.tend()
+        owner.maintain()
         assert owner.stats().get("touched", 0) == 0
 
 

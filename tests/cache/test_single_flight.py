@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Reply
-from knapcache.cache.single_flight import Flights, Outcome
+from knapcache.cache.single_flight import CallResult, SingleFlight
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 
 
@@ -260,21 +260,21 @@ async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
 
 
 def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
-    flights: Flights[int] = Flights()
+    single_flight: SingleFlight[int] = SingleFlight()
 
     async def call() -> int:
         return 1
 
     async def main() -> None:
-        leader = asyncio.create_task(flights.fly_async("k", call, call, 1.0))
+        leader = asyncio.create_task(single_flight.run_async("k", call, call, 1.0))
         await asyncio.sleep(0)  # the leader has launched, and its task has not begun
-        for task in list(flights._tasks):
+        for task in list(single_flight._tasks):
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leader
 
     asyncio.run(main())
-    assert len(flights) == 0
+    assert len(single_flight) == 0
     gc.collect()
 
 
@@ -282,34 +282,34 @@ def test_nothing_is_left_behind() -> None:
     with small() as cache:
         for k in range(50):
             cache.fetch(CHAT, request_of(k), Upstream()(k))
-        assert len(cache._core.flights) == 0
-        assert not cache._core.flights._tasks
+        assert len(cache._engine.single_flight) == 0
+        assert not cache._engine.single_flight._tasks
 
 
 def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
-    flights: Flights[int] = Flights()
-    failed, first = flights._join("k")
+    single_flight: SingleFlight[int] = SingleFlight()
+    failed, first = single_flight._join("k")
     assert first
-    flights._end(failed, Outcome(None, ConnectionError()))
-    newcomer, first = flights._join("k")
+    single_flight._complete(failed, CallResult(None, ConnectionError()))
+    newcomer, first = single_flight._join("k")
     assert first
-    assert flights._join_again(failed) == (newcomer, False)
-    flights._end(newcomer, Outcome(1, None))
-    assert flights._join_again(failed) == (newcomer, False)
-    assert len(flights) == 0
+    assert single_flight._join_again(failed) == (newcomer, False)
+    single_flight._complete(newcomer, CallResult(1, None))
+    assert single_flight._join_again(failed) == (newcomer, False)
+    assert len(single_flight) == 0
 
 
 def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with small() as cache:
         upstream = Upstream()
-        fly = cache._core.flights.fly
+        run = cache._engine.single_flight.run
 
         def late(*arguments: Any) -> Any:
-            monkeypatch.setattr(cache._core.flights, "fly", fly)
+            monkeypatch.setattr(cache._engine.single_flight, "run", run)
             assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # somebody was quicker
-            return fly(*arguments)
+            return run(*arguments)
 
-        monkeypatch.setattr(cache._core.flights, "fly", late)
+        monkeypatch.setattr(cache._engine.single_flight, "run", late)
         answer = cache.fetch(CHAT, request_of(1), upstream(1))
         assert (answer.outcome, upstream.calls) == ("coalesced", 1)
         assert right(answer.payload, 1)

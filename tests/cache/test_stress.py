@@ -24,7 +24,7 @@ def ask(cache: Cache, seed: int, until: float) -> None:
         if chance < 0.01:
             cache.forget(answer.key)
         elif chance < 0.012:
-            cache.tend()
+            cache.maintain()
         elif chance < 0.013:
             cache.check()
 
@@ -75,7 +75,7 @@ def storm(path: Path, seconds: float) -> None:
         cache.check()
         stats = cache.stats()
         assert min(stats[what] for what in ("hits", "coalesced", "misses", "evictions", "recycled")) > 0
-        assert len(cache._core.flights) == 0
+        assert len(cache._engine.single_flight) == 0
 
 
 def test_everything_at_once(quick_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_inspect(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = tmp_path / "answers.db"
     with cache_at(path, policy) as cache:
         keys = fill(cache)
-        cache.tend()
+        cache.maintain()
         cache._keeper.store.flush()
         seen = inspect(capsys, path)  # while it is in use
         assert seen["entries"] == 10

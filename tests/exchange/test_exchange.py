@@ -46,7 +46,7 @@ def test_the_tier_of_a_stream(endpoint: Endpoint) -> None:
     for block in as_stream(endpoint, json.dumps(ANSWERS[endpoint]).encode(), "json", usage=True):
         collector.feed(block)
     reply = stream_reply(exchange(endpoint, stream=True), {}, collector, [], asked=True)
-    assert reply.keep
+    assert reply.cacheable
     assert reply.tier == "flex"
 
 

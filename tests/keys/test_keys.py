@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.keys import Keyer, Rules, numbers
-from knapcache.keys import parse as reading
-from knapcache.keys.rules import EXCLUDED, EXCLUDED_AT, STATEFUL, TOGETHER
+from knapcache.keys import Keyer, Rules, numbers, parse
+from knapcache.keys.rules import CROSS_ITEM_OPTIONS, EXCLUDED, EXCLUDED_AT, STATEFUL_FIELDS
 from knapcache.model import Endpoint
 
 SECRET = bytes(range(32))
@@ -43,7 +42,7 @@ def test_keys_stay_what_they_are_from_version_to_version() -> None:
     (found,) = KEYER.read(
         Endpoint.CHAT, asked(top_p=0.95, seed=2**70, x=[1e-7, 1e23, "é\n\x01/"], stream=True), "me"
     ).keys
-    assert found.request == (
+    assert found.canonical == (
         b'19:knapcache request 1,16:chat/completions,2:me,0:,{"messages":[{"content":"Be brief.","role":"system"},'
         b'{"content":"What is a knapsack?","role":"user"}],"model":"gpt-4o","seed":1180591620717411303424e0,'
         b'"temperature":0,"top_p":0.95,"x":[1e-7,1e23,"\xc3\xa9\\n\\u0001/"]}'
@@ -107,7 +106,7 @@ def test_order_of_arguments_and_spelling_of_numbers_do_not_matter() -> None:
 def test_what_clients_write_is_read_by_the_quick_reader(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     body = asked(temperature=0.7, messages=[{"role": "user", "content": 'Größe? 😀 "\n\x7f</é>'}], top_p=1.0)
     wanted = key(body)
-    monkeypatch.setattr(reading, "from_text_exactly", None)
+    monkeypatch.setattr(parse, "parse_text_exactly", None)
     assert key(json.dumps(body, **form).encode()) == wanted
 
 
@@ -153,10 +152,10 @@ def test_the_body_comes_back_whole() -> None:
 
 def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b'{"model": "m", "temperature": 1.0, "seed": 123456789012345678901234567890, "stream": true}'
-    body = reading.from_text(text)
-    assert type(body) is reading.Body
+    body = parse.parse_body(text)
+    assert type(body) is parse.ParsedBody
     wanted = KEYER.read("chat/completions", text)
-    for reader in ("read_text", "plain"):
+    for reader in ("parse_text", "plain"):
         monkeypatch.setattr(f"knapcache.keys.canonical.{reader}", None)
     found = KEYER.read("chat/completions", body)
     assert found.keys == wanted.keys
@@ -165,7 +164,7 @@ def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_dict_with_the_fields_of_a_body_is_read_like_any_other() -> None:
-    body = reading.from_text(b'{"model": "m", "input": "a"}')
+    body = parse.parse_body(b'{"model": "m", "input": "a"}')
     for like in ({**body, "x": float("nan")}, dict(body, x={1: 2})):
         with pytest.raises(Uncacheable):
             KEYER.read("chat/completions", like)
@@ -359,9 +358,9 @@ def test_what_does_not_count_is_documented() -> None:
     listed = [(name, "every endpoint", why) for name, why in EXCLUDED.items()]
     listed += [(name, f"`{at}`", why) for at, more in EXCLUDED_AT.items() for name, why in more.items()]
     assert rows == listed
-    for name in (*(name for names in STATEFUL.values() for name in names), *TOGETHER):
+    for name in (*(name for names in STATEFUL_FIELDS.values() for name in names), *CROSS_ITEM_OPTIONS):
         assert f"`{name}`" in page
-    for limit in (numbers.MOST_DIGITS, f"10^±{numbers.LARGEST_EXPONENT}", reading.DEEPEST):
+    for limit in (numbers.MOST_DIGITS, f"10^±{numbers.LARGEST_EXPONENT}", parse.DEEPEST):
         assert str(limit) in page
     for at in Endpoint:
         assert f"`{at}`" in page

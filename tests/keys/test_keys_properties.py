@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import Uncacheable
 from knapcache.keys import Keyer, Rules
-from knapcache.keys.parse import DEEPEST, from_text, from_text_exactly, plain
+from knapcache.keys.parse import DEEPEST, parse_body, parse_text_exactly, plain
 from knapcache.keys.rules import EXCLUDED
 from knapcache.model import Endpoint
 from tests.support import keys_reference as reference
@@ -45,11 +45,11 @@ def key(body: Any, **options: Any) -> bytes:
 @given(bodies)
 def test_what_is_digested_means_what_the_body_means(body: dict[str, Any]) -> None:
     (found,) = KEYER.read(Endpoint.CHAT, body, "me").keys
-    parts, text = split(found.request)
+    parts, text = split(found.canonical)
     assert parts == [b"knapcache request 1", b"chat/completions", b"me", b""]
     counted = {name: value for name, value in body.items() if name not in EXCLUDED}
     assert meaning(reference.read(text)) == meaning(counted)
-    assert found.digest == hashlib.blake2b(found.request, key=SECRET, digest_size=32).digest()
+    assert found.digest == hashlib.blake2b(found.canonical, key=SECRET, digest_size=32).digest()
 
 
 @given(bodies, st.data())
@@ -83,7 +83,7 @@ def test_every_two_values_that_look_alike() -> None:
 @example(1.5e16)
 def test_floats_are_written_alike_by_every_version_of_orjson(value: float) -> None:
     """In full between 10^-4 and 10^16, as Python does; beyond that by us."""
-    written = split(KEYER.read(Endpoint.CHAT, {"x": value}).keys[0].request)[1].decode()
+    written = split(KEYER.read(Endpoint.CHAT, {"x": value}).keys[0].canonical)[1].decode()
     number = written.removeprefix('{"x":').removesuffix("}")
     digits = repr(value).removesuffix(".0").replace("-0", "0") if value == 0 else repr(value).removesuffix(".0")
     assert number == digits if "e" not in repr(value) else "+" not in number
@@ -93,7 +93,7 @@ def test_floats_are_written_alike_by_every_version_of_orjson(value: float) -> No
 @given(bodies, st.data())
 def test_both_readers_of_text_agree(body: dict[str, Any], data: st.DataObject) -> None:
     text = respelled(data.draw, body).encode()
-    assert canonical(from_text(text)) == canonical(from_text_exactly(text))
+    assert canonical(parse_body(text)) == canonical(parse_text_exactly(text))
 
 
 def canonical(body: dict[str, Any]) -> bytes:
@@ -174,7 +174,7 @@ def judge_and_compare(text: bytes) -> None:
         wanted = None
     refused, found = "", b""
     try:
-        found = KEYER.read(Endpoint.CHAT, text).keys[0].request
+        found = KEYER.read(Endpoint.CHAT, text).keys[0].canonical
     except Uncacheable as error:
         refused = str(error)
     if refused:
@@ -199,7 +199,7 @@ def test_namespaces_and_contexts_never_meet(
 ) -> None:
     same = (one, here) == (other, there)
     assert (key(body, namespace=one, context=here) == key(body, namespace=other, context=there)) == same
-    opening = split(KEYER.read(Endpoint.CHAT, body, one, here).keys[0].request)[0]
+    opening = split(KEYER.read(Endpoint.CHAT, body, one, here).keys[0].canonical)[0]
     assert opening[2] == one.encode()
 
 
@@ -226,7 +226,7 @@ def test_depth(levels: int, form: str) -> None:
         text = form % text
     text = f'{{"a":{text}}}'
     objects = reference.read(text.encode())
-    for read in (from_text, from_text_exactly):
+    for read in (parse_body, parse_text_exactly):
         if levels + 1 <= DEEPEST:
             assert plain(objects) == read(text.encode())
         else:

@@ -30,7 +30,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from knapcache.cache.entry_index import Index, Kept
+from knapcache.cache.entry_index import EntryTable, Index
 from knapcache.cache.ids import Ids, table_size
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
@@ -351,7 +351,7 @@ class AdmissionController:
             self._queue.append(StoreChange(None, (), snapshot=snapshot))
         self.apply()
 
-    def kept(self, key: bytes | None = None) -> Kept:
+    def kept(self, key: bytes | None = None) -> EntryTable:
         """A copy of what is known of all answers, or of one."""
         with self.deciding:
             resident = self.policy.rows["resident"]

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.coordinator import Keeper
-from knapcache.cache.engine import USUAL, FetchOptions, RequestEngine, timed, timed_async
+from knapcache.cache.engine import DEFAULT_OPTIONS, FetchOptions, RequestEngine, timed, timed_async
 from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
@@ -27,7 +27,7 @@ from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, NotCached, Uncacheable
 from knapcache.keys import Key, Keyer, Rules
-from knapcache.keys.request import KeyedRequest, Questions
+from knapcache.keys.request import KeyedRequest, RequestKeyer
 from knapcache.model import Endpoint
 from knapcache.policy import registry
 from knapcache.price import Meter
@@ -79,7 +79,7 @@ class Cache:
         clock: Clock = wall_clock,
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
-        tell_hits: bool = True,
+        report_hits: bool = True,
         synchronous: str = "normal",
     ) -> None:
         if not registry.find(policy).online:
@@ -87,7 +87,7 @@ class Cache:
         shadows = checked_shadows(shadows)
         check_parts(path, rules, clock, ids)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
-        self._questions = Questions(Keyer(NO_SECRET if secret is None else secret, rules), namespace)
+        self._keyer = RequestKeyer(Keyer(NO_SECRET if secret is None else secret, rules), namespace)
         self._ledger = ledger = Ledger()
         self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
@@ -98,9 +98,9 @@ class Cache:
             books.open(clock())
             return books
 
-        self._keeper = Keeper(store, open_books, self._ledger, clock, tell_hits)
-        self._core = RequestEngine(self._keeper, meter, self._ledger, ttl, wait, clock)
-        self._functions = Functions(self._core, self._questions.keyer)
+        self._keeper = Keeper(store, open_books, self._ledger, clock, report_hits)
+        self._engine = RequestEngine(self._keeper, meter, self._ledger, ttl, wait, clock)
+        self._functions = Functions(self._engine, self._keyer.keyer)
 
     # One request.
 
@@ -123,15 +123,15 @@ class Cache:
         a call. max_age: nothing older, in seconds.
         """
         usual = store and not refresh and not only_cached and max_age is None
-        wish = USUAL if usual else FetchOptions(refresh, store, only_cached, max_age)
-        question = self._questions.of(endpoint, request, namespace, context)
-        if isinstance(question, KeyedRequest):
-            return self._core.fetch(question, call, wish)
-        question = self._bypass(question, endpoint, namespace, wish)
+        options = DEFAULT_OPTIONS if usual else FetchOptions(refresh, store, only_cached, max_age)
+        keyed = self._keyer.of(endpoint, request, namespace, context)
+        if isinstance(keyed, KeyedRequest):
+            return self._engine.fetch(keyed, call, options)
+        keyed = self._bypass(keyed, endpoint, namespace, options)
         try:
-            return self._bypassed(question, *timed(call))
+            return self._bypassed(keyed, *timed(call))
         except Exception:
-            self._ledger.passed("failed", "", self._questions.tenant(namespace))
+            self._ledger.passed("failed", "", self._keyer.tenant(namespace))
             raise
 
     async def fetch_async(
@@ -146,25 +146,25 @@ class Cache:
         store: bool = True,
         only_cached: bool = False,
         max_age: float | None = None,
-        steady: bool = False,
+        shielded: bool = False,
     ) -> Answer:
         """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept.
 
         steady: whoever makes it is a task that nobody cancels, and needs no other for the call.
         """
         usual = store and not refresh and not only_cached and max_age is None
-        wish = USUAL if usual else FetchOptions(refresh, store, only_cached, max_age)
-        question = self._questions.of(endpoint, request, namespace, context)
-        if isinstance(question, KeyedRequest):
-            return await self._core.fetch_async(question, call, wish, steady)
-        question = self._bypass(question, endpoint, namespace, wish)
+        options = DEFAULT_OPTIONS if usual else FetchOptions(refresh, store, only_cached, max_age)
+        keyed = self._keyer.of(endpoint, request, namespace, context)
+        if isinstance(keyed, KeyedRequest):
+            return await self._engine.fetch_async(keyed, call, options, shielded)
+        keyed = self._bypass(keyed, endpoint, namespace, options)
         try:
-            return self._bypassed(question, *await timed_async(call))
+            return self._bypassed(keyed, *await timed_async(call))
         except BaseException:
-            self._ledger.passed("failed", "", self._questions.tenant(namespace))
+            self._ledger.passed("failed", "", self._keyer.tenant(namespace))
             raise
 
-    def question(
+    def keyed_request(
         self,
         endpoint: Endpoint | str,
         request: bytes | str | dict[str, Any] | KeyedRequest,
@@ -176,12 +176,12 @@ class Cache:
 
         For those who are asked the same again and again: a key is made from nothing but what it is made from.
         """
-        found = self._questions.of(endpoint, request, namespace, context)
+        found = self._keyer.of(endpoint, request, namespace, context)
         return found if isinstance(found, KeyedRequest) else None
 
-    def get_nowait(self, question: KeyedRequest) -> Answer | None:
+    def get_nowait(self, request: KeyedRequest) -> Answer | None:
         """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
-        return self._core.get_nowait(question)
+        return self._engine.get_nowait(request)
 
     def lookup(
         self,
@@ -193,11 +193,11 @@ class Cache:
         max_age: float | None = None,
     ) -> Lookup:
         """The first half, for callers who stream: a hit, or what `settle` needs. Counts the request."""
-        question = self._questions.of(endpoint, request, namespace, context)
-        if not isinstance(question, KeyedRequest):
-            return self._no_key(question, namespace)
-        return self._core.counted(
-            self._core.find(question, USUAL if max_age is None else FetchOptions(max_age=max_age))
+        keyed = self._keyer.of(endpoint, request, namespace, context)
+        if not isinstance(keyed, KeyedRequest):
+            return self._no_key(keyed, namespace)
+        return self._engine.counted(
+            self._engine.find(keyed, DEFAULT_OPTIONS if max_age is None else FetchOptions(max_age=max_age))
         )
 
     async def lookup_async(
@@ -210,19 +210,19 @@ class Cache:
         max_age: float | None = None,
     ) -> Lookup:
         """The same for coroutines: no disk is waited for on the event loop's thread."""
-        question = self._questions.of(endpoint, request, namespace, context)
-        if not isinstance(question, KeyedRequest):
-            return self._no_key(question, namespace)
-        wish = USUAL if max_age is None else FetchOptions(max_age=max_age)
-        return self._core.counted(await self._core.find_async(question, wish))
+        keyed = self._keyer.of(endpoint, request, namespace, context)
+        if not isinstance(keyed, KeyedRequest):
+            return self._no_key(keyed, namespace)
+        options = DEFAULT_OPTIONS if max_age is None else FetchOptions(max_age=max_age)
+        return self._engine.counted(await self._engine.find_async(keyed, options))
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
         """The second half: the answer was paid for. Is it kept?"""
-        return lookup.question is not None and self._core.settle(lookup, reply)
+        return lookup.request is not None and self._engine.settle(lookup, reply)
 
-    def settled(self, lookup: Lookup, reply: Reply) -> Answer:
+    def settle_answer(self, lookup: Lookup, reply: Reply) -> Answer:
         """The same, for those who want to know what it cost and what room it takes."""
-        return self._core.settled(lookup, reply)
+        return self._engine.settle_answer(lookup, reply)
 
     # Plain functions.
 
@@ -252,7 +252,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name, self._questions.tenant(namespace), ttl)
+        return self._functions.wrapped(function, name, self._keyer.tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -264,8 +264,8 @@ class Cache:
         namespace: str | None = None,
     ) -> R:
         """What is kept under `key`, anything that JSON can say, or what `call` returns. `name` keeps uses apart."""
-        question = self._functions.question(name, {"key": typed(key)}, self._questions.tenant(namespace))
-        return self._functions.call(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        keyed = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
+        return self._functions.call(keyed, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
     async def get_or_call_async(
         self,
@@ -277,8 +277,8 @@ class Cache:
         namespace: str | None = None,
     ) -> R:
         """The same for coroutines."""
-        question = self._functions.question(name, {"key": typed(key)}, self._questions.tenant(namespace))
-        return await self._functions.call_async(question, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        keyed = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
+        return await self._functions.call_async(keyed, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
     # The house.
 
@@ -334,13 +334,13 @@ class Cache:
         """Whether this process decides; False while another owns the file."""
         return self._keeper.books is not None
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
-        self._keeper.tend()
+        self._keeper.maintain()
 
     def stats(self) -> dict[str, Any]:
         """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
-        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._core.reads.breaker.stats()}
+        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._engine.reads.breaker.stats()}
 
     def check(self) -> None:
         """Derive every total anew; CorruptState when books and reality differ. AsyncReads everything, and requests wait."""
@@ -349,7 +349,7 @@ class Cache:
 
     def close(self) -> None:
         """Keep what is to be kept, and let go."""
-        self._core.reads.close()
+        self._engine.reads.close()
         self._keeper.close()
 
     def __enter__(self) -> Self:
@@ -364,24 +364,24 @@ class Cache:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        await self._core.flights.settled()
+        await self._engine.single_flight.drain()
         self.close()
 
     # Requests without a key.
 
     def _no_key(self, reason: Uncacheable, namespace: str | None) -> Lookup:
-        self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
+        self._ledger.passed("bypasses", "", self._keyer.tenant(namespace))
         return Lookup("", bypass=str(reason))
 
-    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, wish: FetchOptions) -> KeyedRequest:
+    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, options: FetchOptions) -> KeyedRequest:
         """A request without a key: it can be sent, and is not kept."""
-        if wish.only_cached:
-            self._ledger.passed("bypasses", "", self._questions.tenant(namespace))
+        if options.only_cached:
+            self._ledger.passed("bypasses", "", self._keyer.tenant(namespace))
             raise NotCached(f"only a kept answer was asked for, and the request has no key: {reason}")
-        return KeyedRequest(Endpoint(endpoint), Key(b"", b""), self._questions.tenant(namespace), "")
+        return KeyedRequest(Endpoint(endpoint), Key(b"", b""), self._keyer.tenant(namespace), "")
 
-    def _bypassed(self, question: KeyedRequest, reply: Reply, seconds: float) -> Answer:
-        bill = self._core.bill(question, reply, seconds)
-        self._ledger.passed("bypasses", reply.model, question.tenant)
-        self._ledger.paid(reply.model, question.tenant, bill)
+    def _bypassed(self, keyed: KeyedRequest, reply: Reply, seconds: float) -> Answer:
+        bill = self._engine.bill(keyed, reply, seconds)
+        self._ledger.passed("bypasses", reply.model, keyed.tenant)
+        self._ledger.paid(reply.model, keyed.tenant, bill)
         return Answer(reply.payload, dict(reply.meta), "bypass", "", 0.0, None, reply.model, bill)

@@ -28,8 +28,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from knapcache.cache.admission import AT_ONCE, AdmissionController
-from knapcache.cache.entry_index import Kept, kept_of
-from knapcache.cache.inspect import kept_in
+from knapcache.cache.entry_index import EntryTable, entry_table
+from knapcache.cache.inspect import read_entries
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
@@ -59,14 +59,14 @@ class Keeper:
         open_books: Callable[[], AdmissionController],
         ledger: Ledger,
         clock: Clock,
-        tell_hits: bool = True,
+        report_hits: bool = True,
     ) -> None:
         self.store = store
         self.books: AdmissionController | None = None
         self._open_books, self._ledger, self._clock = open_books, ledger, clock
         self._tending = threading.Lock()
         self._handing, self._handed = threading.Lock(), 0
-        self.tell_hits = tell_hits
+        self.report_hits = report_hits
         self._hits: Counter[bytes] = Counter()  # of a reader, since it last told the owner
         self._aside = DeadlinePool("knapcache-spool", 1)
         weakref.finalize(self, self._aside.close)
@@ -111,11 +111,11 @@ class Keeper:
             else:
                 self.store = self.store.reader()
 
-    def settle(self, i: int, entry: Entry, aside: bool = False) -> bool:
+    def settle(self, i: int, entry: Entry, off_thread: bool = False) -> bool:
         """An answer was paid for. Is it kept, or handed to whoever decides? aside: without waiting for a disk."""
         books = self.books
         if books is None:
-            return self._hand_over_aside(entry) if aside else self._hand_over(entry)
+            return self._hand_over_aside(entry) if off_thread else self._hand_over(entry)
         kept = books.settle(i, entry)
         if self._thread is None and books.settled >= self._swept + max(SWEEP, self.store.totals().entries // 4):
             self._swept = books.settled
@@ -176,7 +176,7 @@ class Keeper:
             with self._handing:
                 self._hits = hits + self._hits if len(self._hits) < MOST_COUNTED else hits
 
-    def tend(self, *, all_chores: bool = True) -> None:
+    def maintain(self, *, all_chores: bool = True) -> None:
         """One round. With a failing disk it does what it can: the next round will do the rest."""
         with self._tending:
             try:
@@ -253,19 +253,19 @@ class Keeper:
                 }
         return found
 
-    def kept(self) -> Kept:
+    def kept(self) -> EntryTable:
         """All that is kept: by the books, or as the owner has left it in the file."""
         if self.books is not None:
             return self.books.kept()
         assert isinstance(self.store, SqliteStore)
-        return kept_in(self.store)
+        return read_entries(self.store)
 
-    def entry(self, key: bytes) -> tuple[Kept, Entry] | None:
+    def entry(self, key: bytes) -> tuple[EntryTable, Entry] | None:
         """One answer with its bytes, and what is known of it. Nobody's request: the policy does not count it."""
         entry = self.store.get(key)
         if entry is None:
             return None
-        kept = kept_of([entry.head], {}) if self.books is None else self.books.kept(key)
+        kept = entry_table([entry.head], {}) if self.books is None else self.books.kept(key)
         return (kept, entry) if kept.keys else None
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
@@ -307,5 +307,5 @@ def _keep_house(keeper: weakref.ref[Keeper], closed: threading.Event) -> None:
         found = keeper()
         if found is None:
             return
-        found.tend(all_chores=False)
+        found.maintain(all_chores=False)
         del found

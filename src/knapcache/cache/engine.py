@@ -24,7 +24,7 @@ import orjson
 from knapcache.cache.async_reads import AsyncReads
 from knapcache.cache.coordinator import Keeper
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.single_flight import Flights
+from knapcache.cache.single_flight import SingleFlight
 from knapcache.cache.values import NOTHING, Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, NotCached, StoreError
 from knapcache.keys.request import KeyedRequest
@@ -61,7 +61,7 @@ class FetchOptions(NamedTuple):
     """Seconds; nothing older."""
 
 
-USUAL = FetchOptions()
+DEFAULT_OPTIONS = FetchOptions()
 
 
 class RequestEngine:
@@ -72,193 +72,193 @@ class RequestEngine:
     ) -> None:
         self.keeper, self.meter, self.ledger = keeper, meter, ledger
         self.reads = AsyncReads(keeper)
-        self.flights: Flights[FetchResult] = Flights()
+        self.single_flight: SingleFlight[FetchResult] = SingleFlight()
         self._ttl, self._wait, self._clock = ttl, wait, clock
-        _CORES.add(self)
+        _ENGINES.add(self)
 
     def forked(self) -> None:
         """In a child: no call of the parent's will ever land here."""
-        self.flights = Flights()
+        self.single_flight = SingleFlight()
         self.reads.forked()
         self.ledger.forked()
         self.keeper.forked()
 
     # From the cache.
 
-    def find(self, question: KeyedRequest, wish: FetchOptions) -> Lookup:
+    def find(self, request: KeyedRequest, options: FetchOptions) -> Lookup:
         """Count the request, and look for its answer. The ledger is not told."""
-        started, ended = time.perf_counter(), self.flights.ended
-        hit, i = self._look(question, wish)
-        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+        started, ended = time.perf_counter(), self.single_flight.ended
+        hit, i = self._look(request, options)
+        return Lookup(request.key.digest.hex(), hit, None, request, i, started, ended)
 
-    async def find_async(self, question: KeyedRequest, wish: FetchOptions) -> Lookup:
+    async def find_async(self, request: KeyedRequest, options: FetchOptions) -> Lookup:
         """The same for coroutines."""
-        started, ended = time.perf_counter(), self.flights.ended
-        hit, i = await self._look_async(question, wish)
-        return Lookup(question.key.digest.hex(), hit, None, question, i, started, ended)
+        started, ended = time.perf_counter(), self.single_flight.ended
+        hit, i = await self._look_async(request, options)
+        return Lookup(request.key.digest.hex(), hit, None, request, i, started, ended)
 
     def counted(self, found: Lookup) -> Lookup:
         """Tell the ledger of what was found, or was not."""
-        question = found.question
-        assert question is not None
+        request = found.request
+        assert request is not None
         if found.hit is None:
-            self.ledger.passed("misses", question.model, question.tenant)
+            self.ledger.passed("misses", request.model, request.tenant)
         else:
-            self.count_hit(found.hit, question)
+            self.count_hit(found.hit, request)
         return found
 
-    def _look(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Answer | None, int]:
-        entry, i, serial = self._at_hand(question, wish)
+    def _look(self, request: KeyedRequest, options: FetchOptions) -> tuple[Answer | None, int]:
+        entry, i, serial = self._at_hand(request, options)
         if serial >= 0 and (entry is None or entry is NOT_IN_MEMORY):
             books = self.keeper.books
-            digest = question.key.digest
+            digest = request.key.digest
             entry = self.keeper.store.get(digest) if books is None else books.get(digest, i, serial)
-        return self._looked(entry, question, wish, i), i
+        return self._looked(entry, request, options, i), i
 
-    async def _look_async(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Answer | None, int]:
-        entry, i, serial = self._at_hand(question, wish)
+    async def _look_async(self, request: KeyedRequest, options: FetchOptions) -> tuple[Answer | None, int]:
+        entry, i, serial = self._at_hand(request, options)
         if serial >= 0 and (entry is None or entry is NOT_IN_MEMORY):
-            entry = await self.reads.get(question.key.digest, i, serial)
-        return self._looked(entry, question, wish, i), i
+            entry = await self.reads.get(request.key.digest, i, serial)
+        return self._looked(entry, request, options, i), i
 
-    def _at_hand(self, question: KeyedRequest, wish: FetchOptions) -> tuple[Entry | NotInMemory | None, int, int]:
+    def _at_hand(self, request: KeyedRequest, options: FetchOptions) -> tuple[Entry | NotInMemory | None, int, int]:
         """Count the request. What memory has; the id; the serial of what should be there, −1 where nothing should."""
         books = self.keeper.books
         # Without books another process decides; what it keeps is there to be read.
-        i, serial = (-1, 0) if books is None else books.arrive(question.key.digest)
-        if serial < 0 or wish.refresh:
+        i, serial = (-1, 0) if books is None else books.arrive(request.key.digest)
+        if serial < 0 or options.refresh:
             return None, i, -1
-        return self.keeper.store.get_nowait(question.key.digest), i, serial
+        return self.keeper.store.get_nowait(request.key.digest), i, serial
 
     def _looked(
-        self, entry: Entry | NotInMemory | None, question: KeyedRequest, wish: FetchOptions, i: int
+        self, entry: Entry | NotInMemory | None, request: KeyedRequest, options: FetchOptions, i: int
     ) -> Answer | None:
-        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, question, wish):
+        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, request, options):
             return None
         books = self.keeper.books
         if books is not None:
-            books.seen(question.key.digest, i, entry.size, entry.cost)
-        elif self.keeper.tell_hits:
+            books.seen(request.key.digest, i, entry.size, entry.cost)
+        elif self.keeper.report_hits:
             self.keeper.touch({entry.key: 1})
         return self._hit(entry, copied(entry.meta.get("meta", NOTHING)))
 
-    def get_nowait(self, question: KeyedRequest) -> Answer | None:
+    def get_nowait(self, request: KeyedRequest) -> Answer | None:
         """A hit that is in memory, counted. Where there is none nothing is counted: the request is still to be made.
 
         Its meta is the kept one, no copy: whoever asks so often does not change it.
         """
-        books, digest = self.keeper.books, question.key.digest
+        books, digest = self.keeper.books, request.key.digest
         if books is None:
             return None
         entry = self.keeper.store.get_nowait(digest)
-        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, question, USUAL):
+        if entry is None or isinstance(entry, NotInMemory) or not self._right(entry, request, DEFAULT_OPTIONS):
             return None
         if not books.served(digest, entry.size, entry.cost):
             return None
         hit = self._hit(entry, entry.meta.get("meta", NOTHING))
-        self.count_hit(hit, question)
+        self.count_hit(hit, request)
         return hit
 
-    def _right(self, entry: Entry, question: KeyedRequest, wish: FetchOptions) -> bool:
-        if entry.request != question.key.request or entry.tenant != question.tenant:
+    def _right(self, entry: Entry, request: KeyedRequest, options: FetchOptions) -> bool:
+        if entry.request != request.key.canonical or entry.tenant != request.tenant:
             self.ledger.count("collisions")
             return False
-        return wish.max_age is None or self._clock() - entry.created <= wish.max_age
+        return options.max_age is None or self._clock() - entry.created <= options.max_age
 
     # From upstream.
 
-    def fetch(self, question: KeyedRequest, call: Callable[[], Reply], wish: FetchOptions) -> Answer:
+    def fetch(self, request: KeyedRequest, call: Callable[[], Reply], options: FetchOptions) -> Answer:
         """The whole of it."""
-        started, ended = time.perf_counter(), self.flights.ended
-        found = self._begun(question, wish, *self._look(question, wish), started, ended)
-        return found if isinstance(found, Answer) else self._send(found, question, call, wish)
+        started, ended = time.perf_counter(), self.single_flight.ended
+        found = self._begun(request, options, *self._look(request, options), started, ended)
+        return found if isinstance(found, Answer) else self._send(found, request, call, options)
 
-    def _send(self, found: Lookup, question: KeyedRequest, call: Callable[[], Reply], wish: FetchOptions) -> Answer:
+    def _send(self, found: Lookup, request: KeyedRequest, call: Callable[[], Reply], options: FetchOptions) -> Answer:
         def lead() -> FetchResult:
-            landed = None
-            if self._may_be_there(found, wish):
-                landed = self._landed(self.keeper.store.get(question.key.digest), question, wish)
-            return landed or self.land(found, *timed(call))
+            result = None
+            if self._may_be_there(found, options):
+                result = self._stored_result(self.keeper.store.get(request.key.digest), request, options)
+            return result or self.complete(found, *timed(call))
 
         def alone() -> FetchResult:
-            return self.land(found, *timed(call), store=False)
+            return self.complete(found, *timed(call), store=False)
 
         try:
-            if wish.store:
-                landed, shared = self.flights.fly(_flight_key(question, wish), lead, alone, self._wait)
+            if options.store:
+                result, shared = self.single_flight.run(_flight_key(request, options), lead, alone, self._wait)
             else:
-                landed, shared = alone(), False
+                result, shared = alone(), False
         except Exception:
-            self.ledger.passed("failed", question.model, question.tenant)
+            self.ledger.passed("failed", request.model, request.tenant)
             raise
-        return self._finish(found, landed, shared)
+        return self._finish(found, result, shared)
 
     async def fetch_async(
-        self, question: KeyedRequest, call: Callable[[], Awaitable[Reply]], wish: FetchOptions, steady: bool = False
+        self, request: KeyedRequest, call: Callable[[], Awaitable[Reply]], options: FetchOptions, shielded: bool = False
     ) -> Answer:
         """The same for coroutines."""
-        started, ended = time.perf_counter(), self.flights.ended
-        found = self._begun(question, wish, *await self._look_async(question, wish), started, ended)
+        started, ended = time.perf_counter(), self.single_flight.ended
+        found = self._begun(request, options, *await self._look_async(request, options), started, ended)
         if isinstance(found, Answer):
             return found
 
         async def lead() -> FetchResult:
-            landed = None
-            if self._may_be_there(found, wish):
-                landed = self._landed(await self.reads.find(question.key.digest), question, wish)
-            return landed or self.land(found, *await timed_async(call), aside=True)
+            result = None
+            if self._may_be_there(found, options):
+                result = self._stored_result(await self.reads.find(request.key.digest), request, options)
+            return result or self.complete(found, *await timed_async(call), off_thread=True)
 
         async def alone() -> FetchResult:
-            return self.land(found, *await timed_async(call), store=False)
+            return self.complete(found, *await timed_async(call), store=False)
 
         try:
-            if wish.store:
-                key = _flight_key(question, wish)
-                landed, shared = await self.flights.fly_async(key, lead, alone, self._wait, steady=steady)
+            if options.store:
+                key = _flight_key(request, options)
+                result, shared = await self.single_flight.run_async(key, lead, alone, self._wait, shielded=shielded)
             else:
-                landed, shared = await alone(), False
+                result, shared = await alone(), False
         except BaseException:  # a cancelled request counts as well
-            self.ledger.passed("failed", question.model, question.tenant)
+            self.ledger.passed("failed", request.model, request.tenant)
             raise
-        return self._finish(found, landed, shared)
+        return self._finish(found, result, shared)
 
     def _begun(
-        self, question: KeyedRequest, wish: FetchOptions, hit: Answer | None, i: int, started: float, ended: int
+        self, request: KeyedRequest, options: FetchOptions, hit: Answer | None, i: int, started: float, ended: int
     ) -> Answer | Lookup:
         if hit is not None:
-            self.count_hit(hit, question)
+            self.count_hit(hit, request)
             return hit
-        if wish.only_cached:
-            self.ledger.passed("misses", question.model, question.tenant)
+        if options.only_cached:
+            self.ledger.passed("misses", request.model, request.tenant)
             raise NotCached("only a kept answer was asked for, and there is none")
-        return Lookup(question.key.digest.hex(), None, None, question, i, started, ended)
+        return Lookup(request.key.digest.hex(), None, None, request, i, started, ended)
 
-    def _may_be_there(self, found: Lookup, wish: FetchOptions) -> bool:
+    def _may_be_there(self, found: Lookup, options: FetchOptions) -> bool:
         """Somebody may have brought the answer between our look and our turn to lead."""
-        return self.flights.ended != found.ended and not wish.refresh
+        return self.single_flight.ended != found.ended and not options.refresh
 
-    def _landed(self, entry: Entry | None, question: KeyedRequest, wish: FetchOptions) -> FetchResult | None:
-        return _landed(entry) if entry is not None and self._right(entry, question, wish) else None
+    def _stored_result(self, entry: Entry | None, request: KeyedRequest, options: FetchOptions) -> FetchResult | None:
+        return _stored_result(entry) if entry is not None and self._right(entry, request, options) else None
 
-    def _finish(self, found: Lookup, landed: FetchResult, shared: bool) -> Answer:
-        question = found.question
-        assert question
-        if not shared and landed.fresh:
-            self.ledger.passed("misses", landed.model, question.tenant)
-            return self._answer(landed, question, "miss")
-        self.ledger.served("coalesced", landed.model, question.tenant, landed.bill, len(landed.payload))
+    def _finish(self, found: Lookup, result: FetchResult, shared: bool) -> Answer:
+        request = found.request
+        assert request
+        if not shared and result.fresh:
+            self.ledger.passed("misses", result.model, request.tenant)
+            return self._answer(result, request, "miss")
+        self.ledger.served("coalesced", result.model, request.tenant, result.bill, len(result.payload))
         books = self.keeper.books
-        if books is not None and landed.size:
-            books.seen(question.key.digest, found.id, landed.size, landed.bill.cost)
-        return self._answer(landed, question, "coalesced")
+        if books is not None and result.size:
+            books.seen(request.key.digest, found.id, result.size, result.bill.cost)
+        return self._answer(result, request, "coalesced")
 
-    def count_hit(self, hit: Answer, question: KeyedRequest) -> None:
+    def count_hit(self, hit: Answer, request: KeyedRequest) -> None:
         """Tell the ledger of a hit."""
-        self.ledger.served("hit", hit.model, question.tenant, hit.bill, len(hit.payload))
+        self.ledger.served("hit", hit.model, request.tenant, hit.bill, len(hit.payload))
 
     # Answers that were paid for.
 
-    def bill(self, question: KeyedRequest, reply: Reply, seconds: float) -> Bill:
+    def bill(self, request: KeyedRequest, reply: Reply, seconds: float) -> Bill:
         """What a reply cost."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"a call must bring a Reply, not a {type(reply).__name__}")
@@ -267,37 +267,37 @@ class RequestEngine:
             weights = self.meter.weights
             dollars = weights.usd == 1.0 and weights.seconds == 0.0
             return Bill(reply.cost if dollars else None, seconds, reply.cost, "reply")
-        if question.endpoint is None:
+        if request.endpoint is None:
             return self.meter.time(seconds)
-        model = reply.model or question.model
-        return self.meter.bill(question.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
+        model = reply.model or request.model
+        return self.meter.bill(request.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
 
-    def land(
-        self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, aside: bool = False
+    def complete(
+        self, found: Lookup, reply: Reply, seconds: float, *, store: bool = True, off_thread: bool = False
     ) -> FetchResult:
         """A call has brought a reply: count what it cost, and let the policy decide. aside: never wait for a disk."""
-        question = found.question
-        assert question
-        bill = self.bill(question, reply, seconds)
-        model = reply.model or question.model
-        self.ledger.paid(model, question.tenant, bill)
-        entry = self._entry(question, reply, bill, model) if store and reply.keep else None
-        kept = entry is not None and self.keeper.settle(found.id, entry, aside)
+        request = found.request
+        assert request
+        bill = self.bill(request, reply, seconds)
+        model = reply.model or request.model
+        self.ledger.paid(model, request.tenant, bill)
+        entry = self._entry(request, reply, bill, model) if store and reply.cacheable else None
+        kept = entry is not None and self.keeper.settle(found.id, entry, off_thread)
         if kept:
-            self.ledger.kept(model, question.tenant)
+            self.ledger.kept(model, request.tenant)
         size = entry.size if entry else 0
         return FetchResult(reply.payload, reply.meta, model, bill, self._clock(), size, fresh=True, kept=kept)
 
     def settle(self, found: Lookup, reply: Reply) -> bool:
         """The same for a caller who has made the call on its own. Is it kept?"""
-        return self.land(found, reply, time.perf_counter() - found.started).kept
+        return self.complete(found, reply, time.perf_counter() - found.started).kept
 
-    def settled(self, found: Lookup, reply: Reply) -> Answer:
+    def settle_answer(self, found: Lookup, reply: Reply) -> Answer:
         """The same, with all that is known of it."""
-        assert found.question is not None
-        return self._answer(self.land(found, reply, time.perf_counter() - found.started), found.question, "miss")
+        assert found.request is not None
+        return self._answer(self.complete(found, reply, time.perf_counter() - found.started), found.request, "miss")
 
-    def _entry(self, question: KeyedRequest, reply: Reply, bill: Bill, model: str) -> Entry | None:
+    def _entry(self, request: KeyedRequest, reply: Reply, bill: Bill, model: str) -> Entry | None:
         """As the store has it, its room counted; None for what no store can hold."""
         now = self._clock()
         ttl = self._ttl if reply.ttl is None else reply.ttl
@@ -305,8 +305,8 @@ class RequestEngine:
         if reply.meta:
             kept["meta"] = dict(reply.meta)
         entry = Entry(
-            question.key.digest, question.tenant, model, 0, bill.cost, bill.seconds, now,
-            None if ttl is None else now + ttl, kept, question.key.request, reply.payload,
+            request.key.digest, request.tenant, model, 0, bill.cost, bill.seconds, now,
+            None if ttl is None else now + ttl, kept, request.key.canonical, reply.payload,
         )  # fmt: skip
         try:
             return entry._replace(size=self.keeper.store.charge(entry))
@@ -314,12 +314,12 @@ class RequestEngine:
             self.ledger.count("unstorable")
             return None
 
-    def _answer(self, landed: FetchResult, question: KeyedRequest, outcome: Any) -> Answer:
-        age = max(0.0, self._clock() - landed.created) if outcome != "miss" else 0.0
-        saved = None if outcome == "miss" else landed.bill.usd
+    def _answer(self, result: FetchResult, request: KeyedRequest, outcome: Any) -> Answer:
+        age = max(0.0, self._clock() - result.created) if outcome != "miss" else 0.0
+        saved = None if outcome == "miss" else result.bill.usd
         return Answer(
-            landed.payload, copied(landed.meta), outcome, question.key.digest.hex(), age, saved, landed.model, landed.bill,
-            landed.size,
+            result.payload, copied(result.meta), outcome, request.key.digest.hex(), age, saved, result.model, result.bill,
+            result.size,
         )  # fmt: skip
 
     def _hit(self, entry: Entry, meta: Mapping[str, Any]) -> Answer:
@@ -330,12 +330,12 @@ class RequestEngine:
         return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
 
 
-_CORES: weakref.WeakSet[RequestEngine] = weakref.WeakSet()
+_ENGINES: weakref.WeakSet[RequestEngine] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for core in list(_CORES):
-        core.forked()
+    for engine in list(_ENGINES):
+        engine.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -346,15 +346,15 @@ def copied(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return orjson.loads(orjson.dumps(dict(meta))) if meta else NOTHING
 
 
-def _landed(entry: Entry) -> FetchResult:
+def _stored_result(entry: Entry) -> FetchResult:
     bill = Bill(entry.meta.get("usd"), entry.seconds, entry.cost, "kept")
     meta = entry.meta.get("meta", NOTHING)
     return FetchResult(entry.payload, meta, entry.model, bill, entry.created, entry.size, fresh=False, kept=True)
 
 
-def _flight_key(question: KeyedRequest, wish: FetchOptions) -> tuple[bytes, bool]:
+def _flight_key(request: KeyedRequest, options: FetchOptions) -> tuple[bytes, bool]:
     """Tenants are part of the digest. Who wants it fresh does not join a call that began before."""
-    return question.key.digest, wish.refresh
+    return request.key.digest, options.refresh
 
 
 def timed(call: Callable[[], Reply]) -> tuple[Reply, float]:

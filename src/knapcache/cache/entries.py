@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.entry_index import Kept
+from knapcache.cache.entry_index import EntryTable
 from knapcache.errors import InvalidInput
 
 MB = 10**6
@@ -30,7 +30,7 @@ SORTS = ("value", "density", "size", "cost", "usd", "seconds", "requests", "per_
 Column = npt.NDArray[Any]
 
 
-def columns(kept: Kept, now: float) -> dict[str, Column]:
+def columns(kept: EntryTable, now: float) -> dict[str, Column]:
     """Every number of every row. NaN: unknown; ∞: never."""
     age = np.maximum(0.0, now - kept.records["created"])
     value = kept.requests * kept.records["cost"]
@@ -48,7 +48,7 @@ def columns(kept: Kept, now: float) -> dict[str, Column]:
     }
 
 
-def rows_of(kept: Kept, found: dict[str, Column], places: list[int]) -> list[dict[str, Any]]:
+def rows_of(kept: EntryTable, found: dict[str, Column], places: list[int]) -> list[dict[str, Any]]:
     """These rows, as JSON has them."""
     models, tenants = kept.records["model"], kept.records["tenant"]
     return [
@@ -63,7 +63,7 @@ def rows_of(kept: Kept, found: dict[str, Column], places: list[int]) -> list[dic
 
 
 def page(
-    kept: Kept,
+    kept: EntryTable,
     now: float,
     *,
     search: str = "",
@@ -115,7 +115,7 @@ def price_of_room(values: Column, sizes: Column) -> float:
     return float(values[order[: last + 1]].sum() / max(1, filled[last]))
 
 
-def matching(kept: Kept, search: str) -> npt.NDArray[np.bool_]:
+def matching(kept: EntryTable, search: str) -> npt.NDArray[np.bool_]:
     """Where a text in lower case occurs."""
     found = np.array([search in key.hex() for key in kept.keys], np.bool_)
     for texts, numbers in ((kept.models, kept.records["model"]), (kept.tenants, kept.records["tenant"])):

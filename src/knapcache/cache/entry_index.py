@@ -73,7 +73,7 @@ class Names:
         self._most = max(FEW_NAMES, 2 * len(self.texts))
 
 
-class Kept(NamedTuple):
+class EntryTable(NamedTuple):
     """Some answers, copied out: whoever has it needs no lock."""
 
     keys: list[bytes]
@@ -129,9 +129,9 @@ class Index:
             ):  # fmt: skip
                 raise CorruptState(f"what is known of id {i} is not what lies in the store")
 
-    def kept(self, policy: Policy, keys: list[bytes], ids: Ids) -> Kept:
+    def kept(self, policy: Policy, keys: list[bytes], ids: Ids) -> EntryTable:
         """A copy of what is known of these ids."""
-        return Kept(
+        return EntryTable(
             [keys[i] for i in ids.tolist()],
             policy.rows["entry_size"][ids],
             requests_at(policy, ids),
@@ -141,12 +141,12 @@ class Index:
         )
 
 
-def kept_of(heads: list[Head], counted: dict[bytes, float]) -> Kept:
+def entry_table(heads: list[Head], counted: dict[bytes, float]) -> EntryTable:
     """The same from a store's heads, for those who have no policy: with the requests that somebody has counted."""
     index = Index(max(1, len(heads)))
     for i, head in enumerate(heads):
         index.note(i, head)
-    return Kept(
+    return EntryTable(
         [head.key for head in heads],
         np.array([head.size for head in heads], np.int64),
         np.array([max(1.0, counted.get(head.key, 1.0)) for head in heads]),

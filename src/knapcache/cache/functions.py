@@ -153,47 +153,45 @@ def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[s
 class Functions:
     """Calls of plain functions, on their way through the cache."""
 
-    def __init__(self, core: RequestEngine, keyer: Keyer) -> None:
-        self._core, self._keyer = core, keyer
+    def __init__(self, engine: RequestEngine, keyer: Keyer) -> None:
+        self._engine, self._keyer = engine, keyer
         self._said: set[str] = set()
 
-    def question(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:
+    def request(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:
         """The key of a call, or Uncacheable."""
         return KeyedRequest(None, self._keyer.call(name, arguments, tenant), tenant, f"{MODEL} {name}")
 
-    def call(self, question: KeyedRequest, function: Callable[[], Any], ttl: float | None) -> Any:
+    def call(self, request: KeyedRequest, function: Callable[[], Any], ttl: float | None) -> Any:
         """A kept result, or a new one."""
         made: list[Any] = []
 
         def reply() -> Reply:
             made.append(function())
-            return self._reply(made[-1], question, ttl)
+            return self._reply(made[-1], request, ttl)
 
-        answer = self._core.fetch(question, reply, FetchOptions())
+        answer = self._engine.fetch(request, reply, FetchOptions())
         if made:
             return made[-1]
         return orjson.loads(answer.payload) if answer.payload else function()
 
-    async def call_async(
-        self, question: KeyedRequest, function: Callable[[], Awaitable[Any]], ttl: float | None
-    ) -> Any:
+    async def call_async(self, request: KeyedRequest, function: Callable[[], Awaitable[Any]], ttl: float | None) -> Any:
         """The same for coroutines."""
         made: list[Any] = []
 
         async def reply() -> Reply:
             made.append(await function())
-            return self._reply(made[-1], question, ttl)
+            return self._reply(made[-1], request, ttl)
 
-        answer = await self._core.fetch_async(question, reply, FetchOptions())
+        answer = await self._engine.fetch_async(request, reply, FetchOptions())
         if made:
             return made[-1]
         return orjson.loads(answer.payload) if answer.payload else await function()
 
-    def _reply(self, result: Any, question: KeyedRequest, ttl: float | None) -> Reply:
-        payload = as_json(result, question.model, self._said)
+    def _reply(self, result: Any, request: KeyedRequest, ttl: float | None) -> Reply:
+        payload = as_json(result, request.model, self._said)
         if payload is None:
             # No result is empty text in JSON: who waited for this one sees that, and calls for itself.
-            return Reply(b"", keep=False)
+            return Reply(b"", cacheable=False)
         return Reply(payload, ttl=ttl)
 
     def wrapped(self, function: Callable[P, R], given: str | None, tenant: str, ttl: float | None) -> Callable[P, R]:
@@ -209,7 +207,7 @@ class Functions:
             arguments = bound(signature, args, kwargs)
             if around:
                 arguments["<around>"] = around  # no parameter has such a name
-            return self.question(name, arguments, tenant)
+            return self.request(name, arguments, tenant)
 
         if inspect.iscoroutinefunction(function):
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from knapcache.cache.entries import MB, price_of_room
-from knapcache.cache.entry_index import Kept, kept_of, requests_at
+from knapcache.cache.entry_index import EntryTable, entry_table, requests_at
 from knapcache.cache.options import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
@@ -93,9 +93,9 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
     }
 
 
-def kept_in(store: SqliteStore) -> Kept:
+def read_entries(store: SqliteStore) -> EntryTable:
     """All that lies in a store that another process owns, with the requests of its last snapshot."""
-    return kept_of(list(store.heads()), _counted(read(store.load_snapshot() or b"")))
+    return entry_table(list(store.heads()), _counted(read(store.load_snapshot() or b"")))
 
 
 def _counted(known: Known | None) -> dict[bytes, float]:

@@ -30,18 +30,18 @@ _leading: ContextVar[frozenset[Hashable]] = ContextVar("knapcache_leading", defa
 """Flights that the code now running is the call of."""
 
 
-class Lost(Exception):  # noqa: N818 - never leaves the package
+class LeaderLost(Exception):  # noqa: N818 - never leaves the package
     """The leader is gone, and took its call along."""
 
 
-class Outcome(NamedTuple):
+class CallResult(NamedTuple):
     """How a flight ended."""
 
     value: Any
     error: Exception | None
 
 
-class Flight:
+class InFlightCall:
     """One call that others may be waiting for."""
 
     __slots__ = ("future", "key", "successor", "thread")
@@ -49,17 +49,17 @@ class Flight:
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.thread = threading.get_ident()
-        self.successor: Flight | None = None
-        self.future: Future[Outcome] = Future()
+        self.successor: InFlightCall | None = None
+        self.future: Future[CallResult] = Future()
         self.future.set_running_or_notify_cancel()  # from here on nobody who waits can cancel it
 
 
-class Flights(Generic[T]):
+class SingleFlight(Generic[T]):
     """Every call under way, by key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[Hashable, Flight] = {}
+        self._flights: dict[Hashable, InFlightCall] = {}
         self._tasks: set[asyncio.Task[T]] = set()  # an event loop holds its tasks weakly
         self.ended = 0
         """Flights that are over. Who sees another number than before knows that an answer may have come meanwhile."""
@@ -67,7 +67,7 @@ class Flights(Generic[T]):
     def __len__(self) -> int:
         return len(self._flights)
 
-    def fly(self, key: Hashable, lead: Callable[[], T], alone: Callable[[], T], wait: float) -> tuple[T, bool]:
+    def run(self, key: Hashable, lead: Callable[[], T], alone: Callable[[], T], wait: float) -> tuple[T, bool]:
         """What the flight brings, and whether somebody else paid for it."""
         flight, first = self._join(key)
         for again in (False, True):
@@ -78,31 +78,31 @@ class Flights(Generic[T]):
             try:
                 outcome = flight.future.result(wait)
             except TimeoutError:
-                self._desert(flight)
+                self._abandon(flight)
                 break
             if outcome.error is None:
                 return outcome.value, True
             if again:
-                if isinstance(outcome.error, Lost):
+                if isinstance(outcome.error, LeaderLost):
                     break
                 raise outcome.error
             flight, first = self._join_again(flight)
         return alone(), False
 
-    async def fly_async(
+    async def run_async(
         self,
         key: Hashable,
         lead: Callable[[], Awaitable[T]],
         alone: Callable[[], Awaitable[T]],
         wait: float,
         *,
-        steady: bool = False,
+        shielded: bool = False,
     ) -> tuple[T, bool]:
         """The same for coroutines."""
         flight, first = self._join(key)
         for again in (False, True):
             if first:
-                return await (self._call if steady else self._launch)(flight, lead), False
+                return await (self._call if shielded else self._start_task)(flight, lead), False
             if key in _leading.get():
                 break
             future = asyncio.wrap_future(flight.future)
@@ -111,59 +111,59 @@ class Flights(Generic[T]):
             finally:
                 future.cancel()  # ours, not the flight's; so that a flight that outlives this loop does not look for it
             if not done:
-                self._desert(flight)
+                self._abandon(flight)
                 break
             outcome = future.result()
             if outcome.error is None:
                 return outcome.value, True
             if again:
-                if isinstance(outcome.error, Lost):
+                if isinstance(outcome.error, LeaderLost):
                     break
                 raise outcome.error
             flight, first = self._join_again(flight)
         return await alone(), False
 
-    def _join(self, key: Hashable) -> tuple[Flight, bool]:
+    def _join(self, key: Hashable) -> tuple[InFlightCall, bool]:
         """The flight to this key, and whether it is ours to lead."""
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None:
                 return flight, False
-            flight = self._flights[key] = Flight(key)
+            flight = self._flights[key] = InFlightCall(key)
             return flight, True
 
-    def _join_again(self, failed: Flight) -> tuple[Flight, bool]:
+    def _join_again(self, failed: InFlightCall) -> tuple[InFlightCall, bool]:
         """The one flight that follows a failed one, for all who waited for that, however late they wake up."""
         with self._lock:
             first = False
             if failed.successor is None:
                 failed.successor = self._flights.get(failed.key)
             if failed.successor is None:
-                failed.successor = self._flights[failed.key] = Flight(failed.key)
+                failed.successor = self._flights[failed.key] = InFlightCall(failed.key)
                 first = True
             return failed.successor, first
 
-    def _desert(self, flight: Flight) -> None:
+    def _abandon(self, flight: InFlightCall) -> None:
         """Waited for in vain: whoever asks from now on starts anew."""
         with self._lock:
             if self._flights.get(flight.key) is flight:
                 del self._flights[flight.key]
 
-    def _lead(self, flight: Flight, call: Callable[[], T]) -> T:
-        outcome = Outcome(None, Lost())
+    def _lead(self, flight: InFlightCall, call: Callable[[], T]) -> T:
+        outcome = CallResult(None, LeaderLost())
         token = _leading.set(_leading.get() | {flight.key})
         try:
             value = call()
-            outcome = Outcome(value, None)
+            outcome = CallResult(value, None)
             return value
         except Exception as error:
-            outcome = Outcome(None, error)
+            outcome = CallResult(None, error)
             raise
         finally:
             _leading.reset(token)
-            self._end(flight, outcome)
+            self._complete(flight, outcome)
 
-    async def _launch(self, flight: Flight, call: Callable[[], Awaitable[T]]) -> T:
+    async def _start_task(self, flight: InFlightCall, call: Callable[[], Awaitable[T]]) -> T:
         """Lead with a task of its own. Whoever cancels us does not cancel it."""
         task = asyncio.ensure_future(self._call(flight, call))
 
@@ -171,27 +171,27 @@ class Flights(Generic[T]):
             self._tasks.discard(task)
             if not task.cancelled():
                 task.exception()  # seen: the leader may have left
-            self._end(flight, Outcome(None, Lost()))  # if it was cancelled before it began
+            self._complete(flight, CallResult(None, LeaderLost()))  # if it was cancelled before it began
 
         self._tasks.add(task)
         task.add_done_callback(over)
         return await asyncio.shield(task)
 
-    async def _call(self, flight: Flight, call: Callable[[], Awaitable[T]]) -> T:
-        outcome = Outcome(None, Lost())
+    async def _call(self, flight: InFlightCall, call: Callable[[], Awaitable[T]]) -> T:
+        outcome = CallResult(None, LeaderLost())
         token = _leading.set(_leading.get() | {flight.key})
         try:
             value = await call()
-            outcome = Outcome(value, None)
+            outcome = CallResult(value, None)
             return value
         except Exception as error:
-            outcome = Outcome(None, error)
+            outcome = CallResult(None, error)
             raise
         finally:
             _leading.reset(token)
-            self._end(flight, outcome)
+            self._complete(flight, outcome)
 
-    def _end(self, flight: Flight, outcome: Outcome) -> None:
+    def _complete(self, flight: InFlightCall, outcome: CallResult) -> None:
         with self._lock:
             if flight.future.done():
                 return
@@ -201,7 +201,7 @@ class Flights(Generic[T]):
             # Not under the lock: those who wait may be called from within.
         flight.future.set_result(outcome)
 
-    async def settled(self) -> None:
+    async def drain(self) -> None:
         """Wait for the tasks of this loop, for those who are about to end it."""
         loop = asyncio.get_running_loop()
         while tasks := [task for task in self._tasks if task.get_loop() is loop]:

@@ -30,7 +30,7 @@ class Reply:
     """How long it took; None: the cache's own measure, around the call."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Small, JSON, and given back with the payload."""
-    keep: bool = True
+    cacheable: bool = True
     """False: give it to those who wait, and keep it nowhere (incomplete, an error, no-store)."""
     ttl: float | None = None
     """Seconds until it expires; None: the cache's own."""
@@ -83,7 +83,7 @@ class Lookup:
     hit: Answer | None = None
     bypass: str | None = None
     """Why the request has no key; it can be sent, and is not kept."""
-    question: KeyedRequest | None = field(default=None, repr=False)
+    request: KeyedRequest | None = field(default=None, repr=False)
     id: int = field(default=-1, repr=False)
     """Its number in the policy's table."""
     started: float = field(default=0.0, repr=False)

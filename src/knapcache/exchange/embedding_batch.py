@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
 from knapcache.exchange.exchange import CACHE_STATUS, CachedResponse, Exchange, kept_meta, passing
-from knapcache.keys import Body
+from knapcache.keys import ParsedBody
 from knapcache.model import Endpoint
 from knapcache.wire import embeddings
 from knapcache.wire.json_util import compact, read_object
@@ -66,7 +66,7 @@ class Batch:
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
             self._payloads[key] = part.payload
             reply = Reply(part.payload, part.model, part.usage, seconds, meta, control.store, control.ttl)
-            self._answers[key] = self._cache.settled(self._found[index], reply)
+            self._answers[key] = self._cache.settle_answer(self._found[index], reply)
 
     def given(self, headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:
         """The answer, once nothing is missing."""
@@ -86,14 +86,14 @@ class Batch:
             paid.add(found.key)
 
 
-def items_of(exchange: Exchange) -> list[Body]:
+def items_of(exchange: Exchange) -> list[ParsedBody]:
     """A request for each item, where there are several; none where there is one, or the exchange has no key."""
     several = exchange.endpoint is Endpoint.EMBEDDINGS and isinstance(exchange.body.get("input"), list)
     if exchange.bypass or not several:
         return []
     items = embeddings.items(exchange.body["input"])
     # Read with the rest.
-    return [] if len(items) == 1 else [Body({**exchange.body, "input": item}) for item in items]
+    return [] if len(items) == 1 else [ParsedBody({**exchange.body, "input": item}) for item in items]
 
 
 def batch_of(cache: Cache, exchange: Exchange) -> Batch | None:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
-from knapcache.keys.canonical import items as keyed_items
-from knapcache.keys.parse import Body, from_text
-from knapcache.keys.rules import STATEFUL
+from knapcache.keys.canonical import embedding_inputs
+from knapcache.keys.parse import ParsedBody, parse_body
+from knapcache.keys.rules import STATEFUL_FIELDS
 from knapcache.model import Endpoint
 from knapcache.wire import Collector, Control, as_plain, as_stream, control_of, embeddings, endpoint_of, plain_answer
 from knapcache.wire.base import CONTENT_TYPE, USAGE_APART, Form
@@ -55,7 +55,7 @@ class Exchange:
     """A request to an endpoint whose answers are kept."""
 
     endpoint: Endpoint
-    body: Body
+    body: ParsedBody
     """Read once; the cache takes it as it is."""
     raw: bytes
     control: Control
@@ -137,10 +137,10 @@ def exchange_of(
     return opened(endpoint, headers, raw, body_of(raw), namespace, context)
 
 
-def body_of(raw: bytes) -> Body | None:
+def body_of(raw: bytes) -> ParsedBody | None:
     """The request read; None where it is nothing that has a key."""
     try:
-        return from_text(raw)
+        return parse_body(raw)
     except Uncacheable:
         return None
 
@@ -149,13 +149,13 @@ def opened(
     endpoint: Endpoint,
     headers: Mapping[str, str],
     raw: bytes,
-    body: Body | None,
+    body: ParsedBody | None,
     namespace: str | None,
     context: Mapping[str, str],
 ) -> Exchange:
     """An exchange whose body was read, in a context to which headers may add."""
     if body is None:
-        return Exchange(endpoint, Body(), raw, Control(), namespace, context, bypass=True)
+        return Exchange(endpoint, ParsedBody(), raw, Control(), namespace, context, bypass=True)
     control = control_of(headers, body)
     more = {name: headers[name] for name in VARY_HEADERS if name in headers}
     more |= {name: hashed(headers[name].encode()) for name in ROUTING if name in headers}
@@ -165,17 +165,17 @@ def opened(
     return Exchange(endpoint, body, raw, control, namespace, told, bypass=keyless(endpoint, body))
 
 
-def keyless(endpoint: Endpoint, body: Body) -> bool:
+def keyless(endpoint: Endpoint, body: ParsedBody) -> bool:
     """Whether a request has no key as a whole, though parts of it may look as if they had one.
 
     In `["a", ["b"]]` the second item is neither a text nor tokens; asked for alone it would be a list of one text.
     """
     if endpoint is Endpoint.EMBEDDINGS:
         try:
-            keyed_items(body)
+            embedding_inputs(body)
         except Uncacheable:
             return True
-    return any(body.get(name) not in (None, False) for name in STATEFUL.get(endpoint, ()))
+    return any(body.get(name) not in (None, False) for name in STATEFUL_FIELDS.get(endpoint, ()))
 
 
 def credentials(headers: Mapping[str, str]) -> str | None:
@@ -206,7 +206,7 @@ def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], con
         whole = plain_answer(exchange.endpoint, content)
     except Incomplete:
         cost = None if status == 200 else 0.0  # nobody bills an error
-        return Reply(content, meta=failed_meta(status, headers, "json"), keep=False, cost=cost)
+        return Reply(content, meta=failed_meta(status, headers, "json"), cacheable=False, cost=cost)
     return Reply(content, whole.model, whole.usage, meta=meta, ttl=ttl, tier=whole.tier)
 
 
@@ -217,7 +217,7 @@ def stream_reply(
     try:
         whole = collector.whole()
     except Incomplete:
-        return Reply(b"".join(passed), meta=failed_meta(200, headers, "sse"), keep=False)
+        return Reply(b"".join(passed), meta=failed_meta(200, headers, "sse"), cacheable=False)
     meta = kept_meta(headers, "sse", exchange.fresh)
     if exchange.endpoint in USAGE_APART and whole.usage is None and not asked:
         meta["lacks"] = "usage"

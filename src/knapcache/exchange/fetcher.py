@@ -90,8 +90,8 @@ class Fetcher:
     steady      whoever calls `answer` is a task that nobody cancels
     """
 
-    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True, steady: bool = False) -> None:
-        self._cache, self._ask_usage, self._finish, self._steady = cache, ask_usage, finish, steady
+    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True, shielded: bool = False) -> None:
+        self._cache, self._ask_usage, self._finish, self._shielded = cache, ask_usage, finish, shielded
         self._plain_places: set[str] = set()  # they refused stream_options
         self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
 
@@ -132,7 +132,7 @@ class Fetcher:
 
     async def _plain(self, exchange: Exchange, send: Sender, early: Early | None) -> CachedResponse | None:
         headers: list[tuple[str, str]] | None = None
-        question = self._cache.question(exchange.endpoint, exchange.body, **exchange.whose)
+        question = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.whose)
 
         async def call() -> Reply:
             nonlocal headers
@@ -143,7 +143,7 @@ class Fetcher:
                 await response.close()
             headers = response.pairs
             reply = plain_reply(exchange, response.status, response.headers, content)
-            if early is not None and question is not None and reply.keep:
+            if early is not None and question is not None and reply.cacheable:
                 key = question.key.digest.hex()
                 await early(given(exchange, Answer(reply.payload, reply.meta, "miss", key, 0.0, None, ""), headers))
             return reply
@@ -151,7 +151,7 @@ class Fetcher:
         asked = question or exchange.body
         for refresh in (exchange.control.refresh, True):
             answer = await self._cache.fetch_async(
-                exchange.endpoint, asked, call, steady=self._steady, **exchange.wishes(refresh)
+                exchange.endpoint, asked, call, shielded=self._shielded, **exchange.wishes(refresh)
             )
             try:
                 return given(exchange, answer, headers)
@@ -218,7 +218,7 @@ class Fetcher:
             return await self._stream_call(exchange, place, send, relay)
 
         return await self._cache.fetch_async(
-            exchange.endpoint, exchange.body, call, steady=True, **exchange.wishes(refresh)
+            exchange.endpoint, exchange.body, call, shielded=True, **exchange.wishes(refresh)
         )
 
     async def _stream_call(self, exchange: Exchange, place: str, send: Sender, relay: StreamTee) -> Reply:

@@ -1,7 +1,7 @@
 """Which requests are the same: from a request to the key of its answer."""
 
 from knapcache.keys.canonical import Key, Keyed, Keyer
-from knapcache.keys.parse import Body
+from knapcache.keys.parse import ParsedBody
 from knapcache.keys.rules import Rules
 
-__all__ = ["Body", "Key", "Keyed", "Keyer", "Rules"]
+__all__ = ["Key", "Keyed", "Keyer", "ParsedBody", "Rules"]

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.keys.parse import Body, plain, read_text
-from knapcache.keys.rules import STATEFUL, TOGETHER, Rules
+from knapcache.keys.parse import ParsedBody, parse_text, plain
+from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 1"
@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
     digest: bytes
     """32 bytes."""
-    request: bytes
+    canonical: bytes
     """All that was digested. Hits compare it."""
 
 
@@ -78,23 +78,23 @@ class Keyer:
         """
         at = endpoint if type(endpoint) is Endpoint else checked(endpoint)
         value: dict[str, Any]
-        if type(body) is Body:
+        if type(body) is ParsedBody:
             value = body
         elif type(body) is bytes:
-            value = read_text(body)
+            value = parse_text(body)
         elif isinstance(body, (bytearray, memoryview)):
-            value = read_text(bytes(body))
+            value = parse_text(bytes(body))
         else:
             value = plain(body)
         start = opening(at, text(namespace), pairs(context) if context else ())
         counted = value.copy()  # a plain dict, of a Body as well
         for name in self.rules.excluded(at).intersection(value):
             del counted[name]
-        if at in STATEFUL:
-            refuse(counted, STATEFUL[at], "an answer that depends on the state of a server")
+        if at in STATEFUL_FIELDS:
+            refuse(counted, STATEFUL_FIELDS[at], "an answer that depends on the state of a server")
         if at is Endpoint.EMBEDDINGS:
-            refuse(counted, TOGETHER, "embeddings that depend on one another")
-            keys = tuple(self._key(start, {**counted, "input": item}) for item in items(counted))
+            refuse(counted, CROSS_ITEM_OPTIONS, "embeddings that depend on one another")
+            keys = tuple(self._key(start, {**counted, "input": item}) for item in embedding_inputs(counted))
         else:
             keys = (self._key(start, counted),)
         return Keyed(at, value, keys)
@@ -103,9 +103,9 @@ class Keyer:
         """The key of a call of a plain function, or Uncacheable. No request to an endpoint has such a key."""
         return self._key(opening("function", text(namespace), (("name", text(name)),)), plain(arguments))
 
-    def together(self, keys: Sequence[Key]) -> Key:
+    def combine(self, keys: Sequence[Key]) -> Key:
         """One key for what is asked in one request and answered in one piece."""
-        return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.request) for key in keys))
+        return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.canonical) for key in keys))
 
     def _key(self, start: bytes, counted: dict[str, Any]) -> Key:
         return self._digested(start + orjson.dumps(counted, option=orjson.OPT_SORT_KEYS))
@@ -160,7 +160,7 @@ def refuse(body: dict[str, Any], names: tuple[str, ...], reason: str) -> None:
             raise Uncacheable(reason, name)
 
 
-def items(body: dict[str, Any]) -> list[Any]:
+def embedding_inputs(body: dict[str, Any]) -> list[Any]:
     """The items of `input`: a text, an array of tokens, or a list of these."""
     given = body.get("input")
     if isinstance(given, str) or tokens(given):

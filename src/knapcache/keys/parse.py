@@ -31,7 +31,7 @@ DEEPEST = 200
 BLANKS = b" \t\r\n"
 
 
-class Body(dict[str, Any]):
+class ParsedBody(dict[str, Any]):
     """A body that was read: plain objects, numbers in normal form. Whoever gets it need not read again, nor change it.
 
     A promise of whoever makes one, as `from_text` does; a copy of it, or a dict with its fields, promises nothing.
@@ -40,20 +40,20 @@ class Body(dict[str, Any]):
     __slots__ = ()
 
 
-def from_text(text: bytes) -> Body:
+def parse_body(text: bytes) -> ParsedBody:
     """The body that JSON text spells; nothing is lost on the way."""
-    return Body(read_text(text))
+    return ParsedBody(parse_text(text))
 
 
-def read_text(text: bytes) -> dict[str, Any]:
+def parse_text(text: bytes) -> dict[str, Any]:
     """The same as a plain dict, for those who hand it to nobody."""
     try:
         body = orjson.loads(text)
         written = orjson.dumps(body)
     except (ValueError, TypeError):  # not JSON, too deep, or more than a double holds: the exact reader knows which
-        return from_text_exactly(text)
+        return parse_text_exactly(text)
     if written != text and not same(written, text, body):
-        return from_text_exactly(text)
+        return parse_text_exactly(text)
     settle(top(body))
     return body  # type: ignore[no-any-return]
 
@@ -94,7 +94,7 @@ def settle(node: Any, depth: int = 0) -> None:
                 node[index] = from_float(value)
 
 
-def from_text_exactly(text: bytes) -> dict[str, Any]:
+def parse_text_exactly(text: bytes) -> dict[str, Any]:
     """The same by the standard library: slower, and it says what is wrong."""
     try:
         spelled = text.decode("utf-8")

@@ -21,7 +21,7 @@ class KeyedRequest(NamedTuple):
     """The one asked for."""
 
 
-class Questions:
+class RequestKeyer:
     """Makes them. namespace: whose they are, where a request does not say."""
 
     def __init__(self, keyer: Keyer, namespace: str) -> None:
@@ -49,5 +49,5 @@ class Questions:
         except Uncacheable as reason:
             return reason
         model = body.get("model")
-        key = keys[0] if len(keys) == 1 else self.keyer.together(keys)
+        key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
         return KeyedRequest(at, key, tenant, model if type(model) is str else "")

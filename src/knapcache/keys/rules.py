@@ -32,10 +32,10 @@ EXCLUDED = {
 EXCLUDED_AT = {Endpoint.MESSAGES: {"cache_control": "speaks to the provider's prompt cache"}}
 """Left out at one endpoint, and why."""
 
-STATEFUL = {Endpoint.RESPONSES: ("conversation",), Endpoint.MESSAGES: ("container",)}
+STATEFUL_FIELDS = {Endpoint.RESPONSES: ("conversation",), Endpoint.MESSAGES: ("container",)}
 """Names of things on the server that change from call to call. `previous_response_id` is none: what it names stays."""
 
-TOGETHER = ("late_chunking",)
+CROSS_ITEM_OPTIONS = ("late_chunking",)
 """Options of embeddings that make a vector depend on the other items: such a request has no key per item."""
 
 ALWAYS = frozenset({"model", "messages", "prompt", "input", "system", "instructions", "tools"})

@@ -210,7 +210,7 @@ class Overview:
         """The policy's state, and history."""
         if not self._parts.cache.stats()["owner"]:
             raise NotOwner("another process owns the file, and has to do it")
-        self._parts.cache.tend()
+        self._parts.cache.maintain()
         self._parts.history.look()
         return self._parts.history.save()
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from knapcache.cache import Answer, Cache
 from knapcache.exchange.exchange import Exchange
-from knapcache.keys.parse import Body
+from knapcache.keys.parse import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.serve.http.asgi_request import RawPairs
@@ -67,13 +67,13 @@ class FastPath:
         raw = exchange.raw
         if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or len(raw) > LONGEST:
             return  # embeddings are kept by item
-        question = self._cache.question(exchange.endpoint, exchange.body, **exchange.whose)
+        question = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.whose)
         assert question is not None, "a hit without a key"
         while self._known and self._taken + charge(raw) > self._room:
             oldest = next(iter(self._known))
             del self._known[oldest]
             self._taken -= charge(oldest[0])
-        shape = Body({name: exchange.body[name] for name in SHAPE if name in exchange.body})
+        shape = ParsedBody({name: exchange.body[name] for name in SHAPE if name in exchange.body})
         plain = not exchange.stream and answer.meta.get("form") == "json"
         known = Known(question, replace(exchange, body=shape, raw=b""), upstream, model, plain)
         if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:

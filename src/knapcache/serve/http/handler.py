@@ -52,7 +52,7 @@ class Handler:
         settings = proxy.settings
         self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.journal.write
         # The server does not cancel a request when its caller leaves.
-        self._answering = Fetcher(proxy.cache, finish=settings.finish_abandoned, steady=True)
+        self._answering = Fetcher(proxy.cache, finish=settings.finish_abandoned, shielded=True)
         self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
         self._ttl = settings.ttl
         self._revalidate, self._on_error = settings.stale_while_revalidate, settings.stale_if_error
