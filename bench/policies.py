@@ -13,7 +13,7 @@ Open traces are looked for in KNAPCACHE_TRACES, by default ../shared/data, and l
 Drawn traffic (sim/traffic.py) guards against a policy made for four files. One policy, the --subject, is held to bars.
 
 Prints tables; writes policies.json and policies.png into DIR. It holds no times: equal decisions give an equal file.
---markdown prints the tables of docs/policies.md from such a file, and runs nothing.
+--markdown prints the tables of docs/background/policies.md from such a file, and runs nothing.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def table_of(by_capacity: dict[str, dict[str, float]]) -> list[Row]:
 
 
 def markdown(record: Row) -> str:
-    """The tables of docs/policies.md."""
+    """The tables of docs/background/policies.md."""
 
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:.3f}"

@@ -18,7 +18,7 @@ from knapcache_experiments.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def text(name: str) -> str:
@@ -41,13 +41,13 @@ def row(name: str, **wanted: Any) -> dict[str, Any]:
 
 
 def test_every_policy_is_documented() -> None:
-    documented = re.findall(r"^\| `([a-z0-9-]+)` \|", text("docs/policies.md"), re.MULTILINE)
+    documented = re.findall(r"^\| `([a-z0-9-]+)` \|", text("docs/background/policies.md"), re.MULTILINE)
     assert documented == [*registry.SPECS, *registry.BOUNDS]
 
 
 def test_every_experiment_is_documented_and_its_results_are_committed() -> None:
     documented = re.findall(
-        r"^\| `([a-z0-9-]+)` \|", text("docs/experiments.md").split("## Workloads")[0], re.MULTILINE
+        r"^\| `([a-z0-9-]+)` \|", text("docs/background/experiments.md").split("## Workloads")[0], re.MULTILINE
     )
     assert documented == list(EXPERIMENTS)
     for name, experiment in EXPERIMENTS.items():
@@ -60,14 +60,14 @@ def test_every_experiment_is_documented_and_its_results_are_committed() -> None:
         assert (RESULTS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
         script = tmp_path / f"example_{k}.py"
@@ -102,12 +102,12 @@ def test_every_format_and_option_of_replay_is_documented() -> None:
     from knapcache.sim.grid import run_cell
     from knapcache.sim.traces import FORMATS
 
-    page = text("docs/lab.md")
+    page = text("docs/guides/lab.md")
     documented = re.findall(r"^\| `([a-z-]+)` \|", page.split("## What can be read")[1], re.MULTILINE)
     assert documented == list(FORMATS)
     usage = build_parser(["replay"])._subparsers._group_actions[0].choices["replay"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}" in page or f" {option} " in page, f"docs/lab.md does not mention {option}"
+        assert f"`{option}" in page or f" {option} " in page, f"docs/guides/lab.md does not mention {option}"
     fields = re.findall(r'^        "([a-z_]+)":', inspect.getsource(run_cell), re.MULTILINE)
     assert fields
     for field in fields:
@@ -118,15 +118,15 @@ def test_every_option_and_field_of_plan_is_documented() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.sim import plan, summary
 
-    page = text("docs/lab.md")
+    page = text("docs/guides/lab.md")
     usage = build_parser(["plan"])._subparsers._group_actions[0].choices["plan"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}" in page or f" {option} " in page, f"docs/lab.md does not mention {option}"
+        assert f"`{option}" in page or f" {option} " in page, f"docs/guides/lab.md does not mention {option}"
     section = page.split("## How large a cache pays")[1].split("## What can be read")[0]
     fields = re.findall(r'^ +"([a-z_]+)": ', inspect.getsource(summary.record), re.MULTILINE)
     assert len(fields) > 15
     for field in {*fields, *plan.POLICIES} - {"knapcache", "log", "rows"}:
-        assert f"`{field}`" in section, f"docs/lab.md does not mention {field}"
+        assert f"`{field}`" in section, f"docs/guides/lab.md does not mention {field}"
     assert f"`{plan.RANGE}`" in section
 
 
@@ -135,17 +135,17 @@ def test_the_live_cache_is_documented() -> None:
     from knapcache.cache.ledger import Row
     from knapcache.cli.main import build_parser
 
-    page = text("docs/library.md")
+    page = text("docs/guides/library.md")
     arguments = [name for name in inspect.signature(Cache).parameters if name != "self"]
     documented = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page.split("## A request")[0], re.M)))
     assert documented == arguments
     for option in [name for name in inspect.signature(Cache.fetch).parameters if name not in ("self", "call")][2:]:
-        assert f"`{option}" in page, f"docs/library.md does not mention {option}"
+        assert f"`{option}" in page, f"docs/guides/library.md does not mention {option}"
     for field in (*Reply.__dataclass_fields__, *Answer._fields):
-        assert f"`{field}" in page, f"docs/library.md does not mention {field}"
+        assert f"`{field}" in page, f"docs/guides/library.md does not mention {field}"
     public = [name for name, _ in inspect.getmembers(Cache, inspect.isfunction) if not name.startswith("_")]
     for name in public:
-        assert re.search(rf"\b{name}\(|`{name}`|\.{name}\b", page), f"docs/library.md does not mention {name}"
+        assert re.search(rf"\b{name}\(|`{name}`|\.{name}\b", page), f"docs/guides/library.md does not mention {name}"
     known = page.split("## What is known")[1].split("Names that count")[0]
     with Cache("1MiB", cost="seconds", policy="lru", shadows=()) as cache:
         reported = set(cache.stats())
@@ -156,20 +156,20 @@ def test_the_live_cache_is_documented() -> None:
     }
     assert len(counted) >= 8
     for name in reported | counted | set(Row.__dataclass_fields__):
-        assert f"`{name}`" in known, f"docs/library.md does not mention {name}"
+        assert f"`{name}`" in known, f"docs/guides/library.md does not mention {name}"
     for command in ("inspect", "purge"):
         usage = build_parser([command])._subparsers._group_actions[0].choices[command].format_usage()  # type: ignore[union-attr, index]
         for option in set(re.findall(r"--[a-z-]+", usage)):
-            assert f"`{option}" in page or f" {option}" in page, f"docs/library.md does not mention {option}"
+            assert f"`{option}" in page or f" {option}" in page, f"docs/guides/library.md does not mention {option}"
 
 
 def test_numbers_of_figure_1() -> None:
-    page = text("docs/algorithm.md")
+    page = text("docs/background/algorithm.md")
     for policy in ("offline", "vsocb-lazy", "vsocb", "vsocb-apx", "berkeley-multi", "berkeley", "static"):
         r = row("figure-1", policy=policy)
         assert re.search(
             rf"\| `{policy}`.*\| \**{r['regret_mean']:.0f} ± {r['regret_se']:.0f}\** \| {r['cost_mean']:,.0f} \|", page
-        ), f"{policy}: the table in docs/algorithm.md is not the committed result {r}"
+        ), f"{policy}: the table in docs/background/algorithm.md is not the committed result {r}"
 
 
 def percent(x: float) -> str:
@@ -179,7 +179,7 @@ def percent(x: float) -> str:
 
 def test_numbers_of_figure_2() -> None:
     saved = {(r["policy"], r["gamma"]): f"{percent(r['saved_percent'])} %" for r in rows("figure-2")}
-    page = flat("docs/algorithm.md")
+    page = flat("docs/background/algorithm.md")
     assert f"| `vsocb` / `vsocb-apx` | {saved['vsocb', 0.0]} / {saved['vsocb-apx', 0.0]} |" in page
     assert f"| `vsocb-lazy` | {saved['vsocb-lazy', 0.3]} |" in page
     assert f"| {saved['berkeley-multi', 1.0]} / {saved['berkeley-multi', 0.0]} |" in page
@@ -193,7 +193,7 @@ def test_numbers_of_figure_2() -> None:
 
 
 def test_numbers_of_the_paper_claim_by_claim() -> None:
-    page = flat("docs/paper.md")
+    page = flat("docs/background/paper.md")
     ours, theirs = (row("figure-2", policy=p) for p in ("vsocb", "berkeley"))
     saving = f"{percent(ours['saved_percent'])} % less (± {ours['saved_se']:.1f})"
     assert f"| {theirs['cost_mean']:,.0f} → {ours['cost_mean']:,.0f} s, {saving} |" in page
@@ -220,7 +220,8 @@ def test_numbers_of_the_paper_claim_by_claim() -> None:
     calls = f"{round(due['oracle_calls']) + round(due['oracle_calls_skipped']):,}"
     assert f"{calls} fall due at α = 0.5, bound {due['oracle_calls_bound']:,.0f}" in page
     small, large = (
-        re.search(rf"\| `--capacity {m}`[^|]*\| \d+ \| (\d+) \|", text("docs/algorithm.md")) for m in (10, 300)
+        re.search(rf"\| `--capacity {m}`[^|]*\| \d+ \| (\d+) \|", text("docs/background/algorithm.md"))
+        for m in (10, 300)
     )
     assert small
     assert large
@@ -228,7 +229,7 @@ def test_numbers_of_the_paper_claim_by_claim() -> None:
 
 
 def test_numbers_of_the_measured_sweep() -> None:
-    page = flat("docs/paper.md")
+    page = flat("docs/background/paper.md")
     swept = rows("table-2")
     cost = {(r["policy"], r["gamma"], r["arrivals"], r["unit"]): r["cost_mean"] for r in swept}
 
@@ -272,7 +273,7 @@ def test_numbers_of_the_measured_sweep() -> None:
 
 
 def test_numbers_of_the_errata() -> None:
-    page = flat("docs/algorithm.md")
+    page = flat("docs/background/algorithm.md")
     printed = row("errata", repairs="none")
     assert f"regret of −{-printed['regret_mean']:,.0f}:" in page
     assert f"up to {printed['peak_occupancy']} units in a cache of 60" in page
@@ -282,7 +283,7 @@ def test_numbers_of_the_errata() -> None:
 
 
 def test_numbers_of_the_oracle() -> None:
-    page = text("docs/oracle.md")
+    page = text("docs/background/oracle.md")
     bench = json.loads((ROOT / "bench" / "results" / "oracle.json").read_text(encoding="utf-8"))
 
     def number(x: float | None) -> str:
@@ -291,7 +292,7 @@ def test_numbers_of_the_oracle() -> None:
     for bar in bench["bars"]:
         holds = "yes" if bar["holds"] else "no"
         line = f"| {bar['what']} | {number(bar['measured'])} | {number(bar['worst'])} | {bar['bar']} | {holds} |"
-        assert line in page, f"the table in docs/oracle.md is not the committed result: {line}"
+        assert line in page, f"the table in docs/background/oracle.md is not the committed result: {line}"
     for line in bench["summary"]:
         times = " | ".join(number(line[f"{what}_ms"]) for what in ("argsort", "solve", "worst", "beta", "warm"))
         assert line["n"] < 10**3 or f"| {line['n']:,} | {line['mode']} | {times} |" in page
@@ -301,7 +302,7 @@ def test_numbers_of_the_oracle() -> None:
 
 
 def test_numbers_of_the_replays() -> None:
-    page = text("docs/lab.md").split("## How fast")[1].split("## What can be read")[0]
+    page = text("docs/guides/lab.md").split("## How fast")[1].split("## What can be read")[0]
     bench = json.loads((ROOT / "bench" / "results" / "replay.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "replay.png").read_bytes().startswith(b"\x89PNG")
     beside = [r for r in bench["rows"] if "times_libcachesim" in r]
@@ -310,7 +311,7 @@ def test_numbers_of_the_replays() -> None:
         rates = f"{r['requests_per_second'] / 1e6:.1f} | {r['libcachesim_per_second'] / 1e6:.1f}"
         missed = f"{r['miss_ratio']:.4f} / {r['libcachesim_miss_ratio']:.4f}"
         line = f"| `{r['policy']}` | {r['capacity']} | {rates} | {r['times_libcachesim']:.1f} | {missed} |"
-        assert line in page, f"the table in docs/lab.md is not the committed result: {line}"
+        assert line in page, f"the table in docs/guides/lab.md is not the committed result: {line}"
     for b in bench["bars"]:
         assert f"| {b['what']} | {b['measured']:.3g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
     for policy in {d["policy"] for d in bench["decisions"]}:
@@ -325,7 +326,7 @@ def test_numbers_of_the_replays() -> None:
 
 def test_numbers_of_the_policies() -> None:
     """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
-    page = text("docs/policies.md").split("## How they compare")[1].split("## Writing one")[0]
+    page = text("docs/background/policies.md").split("## How they compare")[1].split("## Writing one")[0]
     bench = json.loads((ROOT / "bench" / "results" / "policies.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
     online = {name for name, spec in registry.SPECS.items() if spec.online}
@@ -340,7 +341,7 @@ def test_numbers_of_the_policies() -> None:
             f"{paid[p]:.3f}" for p in ("gdsf-cost", "lru", "pfoo")
         )
         line = f"| {c['trace']} | {c['capacity']} | {paid[bench['subject']]:.3f} | {others} |"
-        assert line in page, f"the table in docs/policies.md is not the committed result: {line}"
+        assert line in page, f"the table in docs/background/policies.md is not the committed result: {line}"
         assert paid[c["best_other_name"]] == best
         assert all(paid["pfoo"] <= ratio + 1e-9 for ratio in paid.values()), "a bound that is none"
     for b in bench["bars"]:
@@ -363,12 +364,12 @@ def test_numbers_of_the_policies() -> None:
 
 
 def test_numbers_of_the_library() -> None:
-    page = text("docs/library.md").split("## How fast")[1].split("\n## ")[0]
+    page = text("docs/guides/library.md").split("## How fast")[1].split("\n## ")[0]
     bench = json.loads((ROOT / "bench" / "results" / "library.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "library.png").read_bytes().startswith(b"\x89PNG")
     for r in bench["rows"]:
         line = f"| {r['cache']} | {r['version']} | {r['where']} | {r['hit_us']:.1f} | {r['miss_and_keep_us']:.0f} |"
-        assert line in page, f"the table in docs/library.md is not the committed result: {line}"
+        assert line in page, f"the table in docs/guides/library.md is not the committed result: {line}"
     for r in bench["sizes"]:
         assert f"| {r['request_bytes']:,} | {r['key_us']:.1f} | {r['hit_us']:.1f} |" in page
     for r in bench["disk"]:
@@ -387,9 +388,9 @@ def test_numbers_of_the_library() -> None:
 def test_numbers_of_the_live_run() -> None:
     from knapcache_experiments import live
 
-    page, settings = text("docs/live-run.md"), live.LiveSettings()
+    page, settings = text("docs/background/live-run.md"), live.LiveSettings()
     expected = live.markdown(rows("live"))
-    assert expected in page, f"the table in docs/live-run.md is not the committed result:\n{expected}"
+    assert expected in page, f"the table in docs/background/live-run.md is not the committed result:\n{expected}"
     ours = row("live", policy="adaptive", repeat=None)
     assert ours["saved_seconds_percent"] > 0
     assert ours["saved_usd_percent"] > 0
@@ -403,7 +404,7 @@ def test_numbers_of_the_live_run() -> None:
 
 
 def test_numbers_of_the_other_experiments() -> None:
-    page = flat("docs/algorithm.md")
+    page = flat("docs/background/algorithm.md")
     for policy in ("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"):
         assert f"T^{row('long-run', policy=policy)['slope']:.2f}" in page
     lazy, several = (row("long-run", policy=policy) for policy in ("vsocb-lazy", "berkeley-multi"))
@@ -446,7 +447,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.demo import traffic as demo
     from knapcache.serve.upstream import embedded_model as local
 
-    page, bench = text("docs/local-model.md"), json.loads(text("bench/results/local.json"))
+    page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local.json"))
     for line in (
         f"| from start to ready | {bench['load_seconds']:.2f} s |",
         f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['read']:.0f} |",
@@ -454,17 +455,21 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| tokens written a second, two answers at a time, together | {bench['written_together']:.0f} |",
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
-        assert line in page, f"the table in docs/local-model.md is not the committed result: {line}"
-    assert (local.SLOTS, local.UNTOLD, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), "docs/local-model.md says so"
+        assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
+    assert (local.SLOTS, local.UNTOLD, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), (
+        "docs/get-started/embedded-model.md says so"
+    )
     price = local.PRICES[local.NAME]
     assert f"[prices.{local.NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
     usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}`" in page or f" {option} " in page, f"docs/local-model.md does not mention {option}"
+        assert f"`{option}`" in page or f" {option} " in page, (
+            f"docs/get-started/embedded-model.md does not mention {option}"
+        )
 
 
 def test_numbers_of_the_proxy() -> None:
-    page = text("docs/proxy.md")
+    page = text("docs/guides/proxy.md")
     bench = json.loads((ROOT / "bench" / "results" / "proxy.json").read_text(encoding="utf-8"))
     for r in bench["rows"]:
         if r["server"] != "canned":
@@ -475,5 +480,5 @@ def test_numbers_of_the_proxy() -> None:
         assert f"| {r['what']} | {r['measured']:,.3g} | {r['bar']} | {'yes' if r['holds'] else 'no'} |" in page
     soak = json.loads((ROOT / "bench" / "results" / "soak.json").read_text(encoding="utf-8"))
     (memory,) = (r["measured"] for r in soak["bars"] if "memory" in r["what"])
-    assert f"memory grew by {memory:.1f} % in the last two thirds" in flat("docs/proxy.md")
+    assert f"memory grew by {memory:.1f} % in the last two thirds" in flat("docs/guides/proxy.md")
     assert soak["crossed"] == soak["failed"] == soak["hung"] == 0

@@ -1,7 +1,7 @@
 """Algorithm 1 as printed beside its repairs: added one by one, and all of them but one. What each error costs.
 
 peak occupancy above the capacity is an overflow; `rounds over` counts the rounds that end with one; `wipes`
-counts Oracle calls that emptied a cache which held something. The repairs are explained in docs/algorithm.md.
+counts Oracle calls that emptied a cache which held something. The repairs are explained in docs/background/algorithm.md.
 """
 
 from __future__ import annotations

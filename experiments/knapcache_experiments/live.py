@@ -188,7 +188,7 @@ def run(settings: LiveSettings, _jobs: Jobs) -> Outcome:
 
 
 def markdown(made: list[dict[str, Any]]) -> str:
-    """The table of docs/live-run.md."""
+    """The table of docs/background/live-run.md."""
     lines = ["| repeat | policy | hits | seconds of the model | dollars | wall clock | against LRU: seconds, dollars |"]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
     for r in made:

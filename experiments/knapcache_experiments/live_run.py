@@ -43,7 +43,7 @@ from knapcache.sim.synthetic import popularity
 
 MODEL = "smollm2-135m"
 PRICES = {MODEL: {"input": 2.0, "output": 4.0}}
-"""Dollars a million tokens, the stand-in that docs/local-model.md explains. Nobody bills them."""
+"""Dollars a million tokens, the stand-in that docs/get-started/embedded-model.md explains. Nobody bills them."""
 COST = "0*usd + seconds"
 """The policies save seconds of the model; dollars are counted beside them and do not weigh."""
 SHADOWS = ("adaptive", "lru", "gdsf-cost")

@@ -51,7 +51,7 @@ class Cache:
     namespace   whose cache it is, where a request does not say
     ttl         seconds until answers expire; None: never
     prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
-    rules       which fields of requests do not count (docs/keys.md)
+    rules       which fields of requests do not count (docs/reference/keys.md)
     secret      16 to 64 bytes that keys and seals depend on
     shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
     wait        seconds to wait for a call that somebody else makes

@@ -9,7 +9,7 @@ Symbols, as in the paper:
     C̃(q)   paid      sum of the costs paid for q         γ        confidence scale (ours)
 
 γ scales both radii: γ = 1 is the paper, γ = 0 is the plain empirical mean. The paper's own constants are so
-wide that at γ = 1 a query needs hundreds of arrivals before its estimate leaves zero (see docs/algorithm.md),
+wide that at γ = 1 a query needs hundreds of arrivals before its estimate leaves zero (see docs/background/algorithm.md),
 hence the scale.
 """
 

@@ -1,4 +1,4 @@
-"""Every policy and bound by name. Adding one is a file, a line here and a row in docs/policies.md.
+"""Every policy and bound by name. Adding one is a file, a line here and a row in docs/background/policies.md.
 
 Names are a contract: scripts and result files use them. Classes are looked up when first needed, so that
 listing policies compiles nothing.
@@ -85,7 +85,7 @@ SPECS = {
             "adaptive",
             "adaptive.policy:Adaptive",
             "The default: value per size over a horizon learned from shadow caches",
-            "ours; see docs/policies.md",
+            "ours; see docs/background/policies.md",
         ),
         Spec("vsocb", "vsocb.policy:VSOCB", "The paper's bandit with an exact knapsack Oracle, repaired", VSOCB_PAPER),
         Spec(

@@ -11,7 +11,7 @@ Laws, which `knapcache.testing.check_store` tests:
 
 1. `get` returns exactly the bytes that were put under that key, or None. Damage of any kind is None.
 2. `apply` returns at once and takes effect at once: every later `get` sees it. Its future is resolved when the
-   change is kept as promised by the store (docs/store.md says what survives what); changes are kept in their order.
+   change is kept as promised by the store (docs/reference/store.md says what survives what); changes are kept in their order.
 3. A future that fails holds StoreError. Then the key of `put` is absent, whatever lay there before, and every key of
    `evict` is gone all the same: a policy has already forgotten them, so an eviction is never refused, only late.
 4. charge(entry) is the room an entry takes, overhead included. Σ charge ≤ capacity is all a caller has to keep: then

@@ -84,13 +84,13 @@ def test_the_document_is_served_to_anybody_and_its_schemas_are_schemas(parts: Ad
 
 
 def test_every_route_and_field_is_in_the_docs() -> None:
-    page = (support.ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
+    page = (support.ROOT / "docs" / "reference" / "admin-api.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
     assert documented == [f"{route.method} {route.path}" for route in ROUTES]
     fields = [name for route in ROUTES for name in route.parameters]
     fields += [*SCHEMAS["Row"]["properties"], *SCHEMAS["Purge"]["properties"], *SPANS]
     for name in fields:
-        assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/admin.md does not mention {name}"
+        assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/reference/admin-api.md does not mention {name}"
 
 
 @schema.parametrize()

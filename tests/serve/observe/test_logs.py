@@ -253,7 +253,7 @@ def test_bad_settings() -> None:
 
 
 def test_the_fields_of_a_request_are_documented() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     section = page.split("## The log")[1].split("\n## ")[0]
     sentence = section.split("with the fields")[1].split("Every line")[0]
     assert tuple(re.findall(r"`(\w+)`", sentence)) == logs.COLUMNS

@@ -191,7 +191,7 @@ def timed(of: Metrics, batch: list[Event]) -> float:
 
 
 def test_every_metric_is_documented() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     table = page.split("## Metrics")[1].split("\n## ")[0]
     documented = dict(re.findall(r"^\| `(knapcache_\w+)`(?: `\{([\w,]+)\}`)? \|", table, re.MULTILINE))
     there = {
@@ -204,4 +204,4 @@ def test_every_metric_is_documented() -> None:
     assert {name: ",".join(sorted(filter(None, labels.split(",")))) for name, labels in documented.items()} == there
     assert str(MOST_LABELS) in table
     for name in re.findall(r"\bknapcache_\w+", page):
-        assert re.sub("_(bucket|sum|count)$", "", name) in there, f"docs/observability.md speaks of {name}"
+        assert re.sub("_(bucket|sum|count)$", "", name) in there, f"docs/reference/observability.md speaks of {name}"

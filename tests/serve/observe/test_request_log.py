@@ -264,6 +264,6 @@ def timed(log: RequestLog, batch: list[Event]) -> float:
 
 
 def test_the_columns_are_documented() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     table = page.split("| column |")[1].split("\n\n")[0]
     assert ",".join(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == HEADER.decode().strip()

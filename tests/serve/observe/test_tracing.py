@@ -210,7 +210,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_attribute_is_documented() -> None:
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([\w.]+)` \|", page.split("## Traces")[1], re.MULTILINE)
     said_at_most = attributes(event("miss", stream=True, status=502), "chat")
     assert sorted(documented) == sorted(said_at_most)

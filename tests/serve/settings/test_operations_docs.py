@@ -1,4 +1,4 @@
-"""docs/operations.md is true: it lists every setting, its files can be loaded, its backup can be restored."""
+"""docs/guides/operations.md is true: it lists every setting, its files can be loaded, its backup can be restored."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.loading import load, markdown
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings])
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
-    assert markdown(model) in PAGE, "docs/operations.md does not have this table"
+    assert markdown(model) in PAGE, "docs/guides/operations.md does not have this table"
     for name, field in model.model_fields.items():
         assert field.description, f"{name} has no description"
 
@@ -33,7 +33,7 @@ def test_every_option_is_documented() -> None:
     options = set(re.findall(r"--[a-z-]+", parser.format_usage()))
     assert len(options) > 10
     for option in options:
-        assert re.search(rf"(?<![\w-]){option}(?![\w-])", PAGE), f"docs/operations.md does not mention {option}"
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", PAGE), f"docs/guides/operations.md does not mention {option}"
 
 
 def test_the_files_shown_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

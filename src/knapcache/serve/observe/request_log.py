@@ -1,6 +1,6 @@
 """The request log: one line a request, as the lab reads it (`knapcache plan`, `knapcache replay`).
 
-    requests.csv              the newest lines: time,key,size,cost,usd,seconds,how
+    requests.csv              the newest lines: time,key,size,cost,usd,seconds,outcome
     requests-000007.csv.gz    a part: lines before these, packed; the lowest number is the oldest
 
 By name these files are in the order of their lines, so the lab reads the folder as one trace. There are no prompts in
@@ -16,7 +16,7 @@ then there is room for the packing, and s behind it for the next requests.csv.
 Nothing here may leave a folder that the lab cannot read, whenever the process dies. A file gets its name when its first
 line is whole (requests.csv) or its last (a part). A part that is there both packed and plain is read once. Lines are
 written whole, but a kill can still cut the last one off, where a write crosses a page: it then has too few fields, the
-lab leaves it out, and the next start takes it off. `how` stands last, as a cut inside the last field cannot be seen.
+lab leaves it out, and the next start takes it off. `outcome` stands last, as a cut inside the last field cannot be seen.
 Rejected: sync after each write, since only a power cut would make a difference, and that may cost a tail.
 
 One process writes to a folder.
@@ -37,7 +37,7 @@ from knapcache.errors import InvalidInput
 from knapcache.serve.observe.batch_worker import MOST, BatchWorker
 from knapcache.serve.observe.events import Event
 
-HEADER = b"time,key,size,cost,usd,seconds,how\n"
+HEADER = b"time,key,size,cost,usd,seconds,outcome\n"
 UNKNOWN = "unknown"
 """Dollars that nobody knows. An empty field would keep the lab from reading the file the fast way."""
 ANSWERED = frozenset({"hit", "miss", "coalesced", "stale"})

@@ -148,7 +148,7 @@ def _with_source(line: str, sources: Mapping[str, str], config: Path | None) -> 
 
 
 def markdown(model: type[BaseModel] = Settings) -> str:
-    """The table of docs/operations.md, which a test compares with this one."""
+    """The table of docs/guides/operations.md, which a test compares with this one."""
     lines = ["| setting | default | what it is for |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         lines.append(f"| `{name}` | {_default(field)} | {field.description} |")

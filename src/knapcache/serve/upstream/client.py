@@ -8,7 +8,7 @@
 
 Written here because of what a call costs. Of the millisecond that a miss may take longer through the proxy, aiohttp's
 client took more than half: a proxy that does nothing but pass a request on adds more than twice as much with it as with
-this (docs/proxy.md). What it does for everybody (redirects, cookies, proxies, forms, retries) nobody wants here;
+this (docs/guides/proxy.md). What it does for everybody (redirects, cookies, proxies, forms, retries) nobody wants here;
 parsing is llhttp's, through httptools, as on the side of the server, and TLS, names and timers are the event loop's.
 
     Invariant: a connection has one exchange at a time, and goes back only when its answer was whole, its request was
