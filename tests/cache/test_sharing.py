@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache, InvalidInput, NotOwner
-from knapcache.store.sqlite.spool import MOST_COUNTED
 from tests.support.caches import CHAT, Upstream, ended, payload_of, request_of, right, small, spawn, told
 
 # Does as it is told: "fetch NAME", "tend", "owner", "stats", "end".
@@ -256,17 +255,18 @@ def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
 def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
     path = quick_path / "answers.db"
     with owned(path) as owner, owned(path) as reader:
-        spool = reader._keeper.store.spool  # type: ignore[union-attr]
-        many = {f"{k:064x}": k + 1 for k in range(2 * MOST_COUNTED)}
-        assert reader.touch(many) == sum(range(1, MOST_COUNTED + 1))
-        assert len(reader._keeper._hits) == MOST_COUNTED
+        spool = reader._keeper.store._spool  # type: ignore[attr-defined]
+        bound = reader._keeper.store.max_counted_keys
+        many = {f"{k:064x}": k + 1 for k in range(2 * bound)}
+        assert reader.touch(many) == sum(range(1, bound + 1))
+        assert len(reader._keeper._hits) == bound
         reader.maintain()
         assert 0 < spool.size() <= spool._room
         for _ in range(50):
             reader.touch(many)
             reader.maintain()
         assert spool.size() <= spool._room
-        assert len(reader._keeper._hits) <= MOST_COUNTED
+        assert len(reader._keeper._hits) <= bound
         owner.maintain()
         assert spool.size() == 0
         assert owner.stats()["touched"] == 0, "keys that it does not know"

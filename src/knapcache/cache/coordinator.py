@@ -35,8 +35,6 @@ from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
 from knapcache.store.base import Clock, Entry, Store, expired, matcher
-from knapcache.store.sqlite.spool import MOST_COUNTED
-from knapcache.store.sqlite.store import SqliteStore
 from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.cache")
@@ -55,7 +53,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: Store | SqliteStore,
+        store: Store,
         open_books: Callable[[], AdmissionController],
         ledger: Ledger,
         clock: Clock,
@@ -74,7 +72,7 @@ class Keeper:
         self._disk_bytes = store.disk_bytes()  # as of the last round: who asks for statistics waits for no disk
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        if not isinstance(store, SqliteStore):
+        if not store.shared:
             self.books = open_books()
             return
         try:
@@ -103,7 +101,7 @@ class Keeper:
         self._hits = Counter()
         if self.books is not None:
             self.books.deciding, self.books.applying, self.books.expiring = (threading.Lock() for _ in range(3))
-        if isinstance(self.store, SqliteStore):
+        if self.store.shared:
             self.books, self._thread = None, None
             closed, self._closed = self._closed.is_set(), threading.Event()
             if closed:
@@ -123,7 +121,6 @@ class Keeper:
         return kept
 
     def _hand_over(self, entry: Entry) -> bool:
-        assert isinstance(self.store, SqliteStore)
         if self._thread is None:  # a child, and it lives long enough to pay for something
             self._start()
         try:
@@ -158,7 +155,7 @@ class Keeper:
         counted = 0
         with self._handing:
             for key, times in counts.items():
-                if key in self._hits or len(self._hits) < MOST_COUNTED:
+                if key in self._hits or len(self._hits) < self.store.max_counted_keys:
                     self._hits[key] += times
                     counted += times
         return counted
@@ -169,12 +166,11 @@ class Keeper:
             hits, self._hits = self._hits, Counter()
         if not hits:
             return
-        assert isinstance(self.store, SqliteStore)
         try:
-            self.store.spool.tell(dict(hits.most_common()))
+            self.store.put_counts(hits)
         except StoreError:
             with self._handing:
-                self._hits = hits + self._hits if len(self._hits) < MOST_COUNTED else hits
+                self._hits = hits + self._hits if len(self._hits) < self.store.max_counted_keys else hits
 
     def maintain(self, *, all_chores: bool = True) -> None:
         """One round. With a failing disk it does what it can: the next round will do the rest."""
@@ -200,7 +196,6 @@ class Keeper:
 
     def _succeed(self) -> None:
         """The owner may be gone: then it is our turn."""
-        assert isinstance(self.store, SqliteStore)
         if self.store.own():
             self.books = books = self._open_books()
             self._ledger.count("became_owner")
@@ -209,16 +204,15 @@ class Keeper:
             books.touch(hits)
 
     def _collect(self, books: AdmissionController) -> None:
-        if isinstance(self.store, SqliteStore):
-            if told := self.store.spool.told():
-                self._ledger.count("touched", books.touch(told))
-            for entry in self.store.collect():
-                self._ledger.count("collected")
-                i, _ = books.arrive(entry.key)
-                ours = self.store.get(entry.key)
-                # It may have lain there for long.
-                if not expired(entry.expires, self._clock()) and (ours is None or ours.created < entry.created):
-                    books.settle(i, entry)
+        if counts := self.store.take_counts():
+            self._ledger.count("touched", books.touch(counts))
+        for entry in self.store.collect():
+            self._ledger.count("collected")
+            i, _ = books.arrive(entry.key)
+            ours = self.store.get(entry.key)
+            # It may have lain there for long.
+            if not expired(entry.expires, self._clock()) and (ours is None or ours.created < entry.created):
+                books.settle(i, entry)
 
     def _snapshot(self, books: AdmissionController) -> None:
         if self._thread is None or books.arrived == self._snapped:
@@ -257,7 +251,6 @@ class Keeper:
         """All that is kept: by the books, or as the owner has left it in the file."""
         if self.books is not None:
             return self.books.kept()
-        assert isinstance(self.store, SqliteStore)
         return read_entries(self.store)
 
     def entry(self, key: bytes) -> tuple[EntryTable, Entry] | None:

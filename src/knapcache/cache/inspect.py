@@ -21,7 +21,7 @@ from knapcache.cache.entry_index import EntryTable, entry_table, requests_at
 from knapcache.cache.options import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.base import Clock, Head, wall_clock
+from knapcache.store.base import Clock, Head, Store, wall_clock
 from knapcache.store.sqlite.database import is_of_another_secret
 from knapcache.store.sqlite.layout import LEAST_BUDGET, PAGE, Layout
 from knapcache.store.sqlite.store import SqliteStore
@@ -93,7 +93,7 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
     }
 
 
-def read_entries(store: SqliteStore) -> EntryTable:
+def read_entries(store: Store) -> EntryTable:
     """All that lies in a store that another process owns, with the requests of its last snapshot."""
     return entry_table(list(store.heads()), _counted(read(store.load_snapshot() or b"")))
 

@@ -84,7 +84,7 @@ def check_parts(path: Any, rules: Any, clock: Any, ids: Any) -> None:
 
 def open_store(
     path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock, synchronous: str = "normal"
-) -> Store | SqliteStore:
+) -> Store:
     """Memory, or a file: as its owner, or as a reader while another process owns it."""
     if synchronous not in ("normal", "full"):
         raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")

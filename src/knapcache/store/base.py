@@ -6,6 +6,9 @@
     purge(…), expire() -> keys              remove by tenant, model, age; the keys go back, so that policies can forget
     heads() -> Iterator[Head]               everything about every entry but its bytes
     totals(), counters(), check()           the books, what went wrong so far, and whether books and reality agree
+    shared, owner, own(), reader()          process roles: one owner writes, readers read
+    hand_over(entry), collect()             a reader's answers, for the owner to decide about
+    put_counts(counts), take_counts()       a reader's hits, for the owner's policy to count
 
 Laws, which `knapcache.testing.check_store` tests:
 
@@ -19,6 +22,15 @@ Laws, which `knapcache.testing.check_store` tests:
 5. `get` never waits for a writer, and never raises for the sake of a broken disk.
 6. `get_nowait` waits for nothing: it is what `get` would return, or NOT_IN_MEMORY where only the disk can tell. Then `read` reads
    it, and says StoreError where `get` says None for the sake of a broken disk.
+7. A store has at most one owner. `own` makes this store the owner if there is none and returns whether it is the owner
+   now; a process that ends, however it ends, is no longer the owner. A store that is not shared is always the owner.
+8. A reader sees what the owner has committed. Its `apply`, `purge`, `expire`, `collect`, `take_counts` raise NotOwner.
+9. `collect` yields each entry handed over at most once, and `take_counts` each count at most once. Both may lose some
+   (a crash, a full disk, damage): a lost answer is requested again. They never return anything that was not handed over.
+10. `hand_over` and `put_counts` raise StoreError when there is no space. `put_counts` keeps the counts of at most
+    `max_counted_keys` keys, the highest ones. In a store that is not shared both raise StoreError: it has no readers.
+11. `reader` returns a reader on the same data, also after a fork, where this store is closed. A store that is not shared
+    returns itself: a fork copies it, and each process owns its copy.
 """
 
 from __future__ import annotations
@@ -119,6 +131,36 @@ class Store(Protocol):
     @property
     def snapshot_room(self) -> int:
         """Bytes a snapshot may have."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may open the same data. Then it needs maintenance, and its owner may change."""
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides and writes."""
+
+    @property
+    def max_counted_keys(self) -> int:
+        """Keys that one `put_counts` keeps."""
+
+    def own(self) -> bool:
+        """Become the owner if there is none. Return whether this store is the owner now."""
+
+    def hand_over(self, entry: Entry, /) -> None:
+        """Leave an entry for the owner; StoreError when there is no space for it."""
+
+    def collect(self) -> Iterator[Entry]:
+        """Take the entries that readers handed over."""
+
+    def put_counts(self, counts: Mapping[bytes, int], /) -> None:
+        """Leave hits by key for the owner; StoreError when there is no space for them."""
+
+    def take_counts(self) -> Mapping[bytes, int]:
+        """Take the hits that readers left, added up by key."""
+
+    def reader(self) -> Store:
+        """Return a reader on the same data, for a forked child."""
 
     def charge(self, entry: Entry) -> int:
         """Room the entry takes; its own `size` is not looked at."""

@@ -64,6 +64,34 @@ class MemoryStore:
         """Bytes a snapshot may have."""
         return self.budget // SNAPSHOT_SHARE
 
+    shared = False
+    owner = True
+    max_counted_keys = 0
+
+    def own(self) -> bool:
+        """Return True: a store in memory belongs to its process."""
+        return True
+
+    def hand_over(self, _entry: Entry) -> None:
+        """Raise StoreError: there are no readers."""
+        raise StoreError("a store in memory has no readers, so nothing can be handed over")
+
+    def collect(self) -> Iterator[Entry]:
+        """Return nothing: there are no readers."""
+        return iter(())
+
+    def put_counts(self, _counts: Mapping[bytes, int]) -> None:
+        """Raise StoreError: there are no readers."""
+        raise StoreError("a store in memory has no readers, so no counts can be handed over")
+
+    def take_counts(self) -> Mapping[bytes, int]:
+        """Return nothing: there are no readers."""
+        return {}
+
+    def reader(self) -> MemoryStore:
+        """Return this store: a fork copies it, and each process owns its copy."""
+        return self
+
     def charge(self, entry: Entry) -> int:
         """Room the entry takes."""
         return OVERHEAD + content(entry)

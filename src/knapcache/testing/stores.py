@@ -9,6 +9,7 @@ with what it was told to hold. A store that breaks the contract raises Assertion
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import threading
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.store.base import Entry, NotInMemory, Store, Totals
 
 Build = Callable[[Callable[[], float]], Store]
@@ -60,6 +61,8 @@ def check_store(build: Build, *, seed: int = 0) -> None:
         charges,
         at_hand_or_away,
         many_threads,
+        roles,
+        handing_over,
         closed,
     ):
         clock = Hand()
@@ -297,6 +300,90 @@ def many_threads(store: Store, _clock: Hand, rng: Rng) -> None:
     assert not wrong, wrong[0]
     store.flush()
     assert store.totals() == Totals(8, sum(entries[-1].size for entries in versions)), "wrong totals"
+
+
+def roles(store: Store, _clock: Hand, rng: Rng) -> None:
+    """One owner writes. Readers see what it has committed, cannot write, and one of them can succeed it."""
+    assert store.owner, "a fresh store is not its owner"
+    assert store.own(), "own() by the owner"
+    if not store.shared:
+        assert store.reader() is store, "a store that is not shared is its own reader"
+        return
+    kept, gone = make_entry(store, "kept", rng), make_entry(store, "gone", rng)
+    store.apply(gone).result(10)
+    store.apply(kept, evict=[gone.key], snapshot=b"state").result(10)
+    with contextlib.closing(store.reader()) as reader, contextlib.closing(reader.reader()) as other:
+        for child in (reader, other):
+            assert not child.owner, "reader() returned an owner"
+            assert not child.own(), "two owners"
+            assert child.get(kept.key) == kept, "a reader does not see what was committed"
+            assert child.get(gone.key) is None, "a reader sees what was evicted"
+            assert list(child.heads()) == [kept.head]
+            assert child.totals() == Totals(1, kept.size)
+            assert child.load_snapshot() == b"state"
+            apply = functools.partial(child.apply, kept)
+            calls: list[Callable[[], object]] = [apply, child.purge, child.expire, child.collect, child.take_counts]
+            for call in calls:
+                try:
+                    call()
+                except NotOwner:
+                    continue
+                raise AssertionError("a reader was allowed to do what only an owner may")
+        store.close()
+        assert not store.own(), "a closed store became the owner"
+        assert reader.own(), "the owner is gone and a reader cannot succeed it"
+        assert reader.owner, "own() returned True, and owner is False"
+        assert not other.own(), "two owners"
+        reader.apply(gone, evict=[kept.key]).result(10)
+        assert other.get(gone.key) == gone, "a reader does not see what the new owner committed"
+        assert other.get(kept.key) is None, "a reader sees what the new owner evicted"
+        reader.check()
+
+
+def handing_over(store: Store, clock: Hand, rng: Rng) -> None:
+    """The owner takes each entry and each count once; also those from before it became the owner."""
+    entries = [make_entry(store, k, rng, expires=clock.now + 10.0 if k else None) for k in range(3)]
+    assert list(store.collect()) == [], "collected what was not handed over"
+    assert not store.take_counts(), "took counts that were not put"
+    if not store.shared:
+        refused: list[Callable[[], object]] = [
+            lambda: store.hand_over(entries[0]),
+            lambda: store.put_counts({entries[0].key: 1}),
+        ]
+        for call in refused:
+            try:
+                call()
+            except StoreError:
+                continue
+            raise AssertionError("a store without readers accepted what nobody can collect")
+        return
+    first, second, third = (entry.key for entry in entries)
+    with contextlib.closing(store.reader()) as reader:
+        try:
+            reader.hand_over(entries[0]._replace(size=entries[0].size + 1))
+        except InvalidInput:
+            pass
+        else:
+            raise AssertionError("an entry of the wrong size was handed over")
+        for entry in entries[:2]:
+            reader.hand_over(entry)
+        assert reader.get(first) is None, "handed over is not decided"
+        assert sorted(store.collect()) == sorted(entries[:2]), "collected something else"
+        assert list(store.collect()) == [], "collected twice"
+        reader.put_counts({first: 2, second: 1})
+        reader.put_counts({first: 3})
+        assert store.take_counts() == {first: 5, second: 1}, "wrong counts"
+        assert not store.take_counts(), "took counts twice"
+        assert reader.max_counted_keys == store.max_counted_keys > 0
+        many = {rng.bytes(32): k + 1 for k in range(reader.max_counted_keys + 5)}
+        reader.put_counts(many)
+        assert store.take_counts() == dict(list(many.items())[5:]), "not the highest counts"
+        reader.hand_over(entries[2])
+        reader.put_counts({third: 7})
+        store.close()
+        assert reader.own(), "the owner is gone and a reader cannot succeed it"
+        assert list(reader.collect()) == [entries[2]], "what was handed over to the last owner is lost"
+        assert reader.take_counts() == {third: 7}, "counts for the last owner are lost"
 
 
 def closed(store: Store, _clock: Hand, rng: Rng) -> None:

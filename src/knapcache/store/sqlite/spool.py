@@ -25,14 +25,14 @@ from pathlib import Path
 import orjson
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Entry
+from knapcache.store.base import Entry, checked_key
 from knapcache.store.sqlite.rows import Sealer
 
 _BLOCK = 4096  # files take whole blocks
 _COUNT = struct.Struct("<32sI")
-_MOST_TIMES = 2**32 - 1
+_MAX_TIMES = 2**32 - 1
 SEAL = 16
-MOST_COUNTED = 4096
+MAX_COUNTED_KEYS = 4096
 
 
 class Spool:
@@ -52,18 +52,18 @@ class Spool:
         self._write(b"".join((orjson.dumps([numbers, [len(string) for string in strings]]), b"\n", *strings)), "entry")
 
     @property
-    def most_counted(self) -> int:
-        """Keys that one `tell` can be about: an eighth of the room."""
-        return min(MOST_COUNTED, self._room // 8 // _COUNT.size)
+    def max_counted_keys(self) -> int:
+        """Keys that one `put_counts` keeps: their file takes at most 1/8 of the spool."""
+        return min(MAX_COUNTED_KEYS, self._room // 8 // _COUNT.size)
 
-    def tell(self, counts: Mapping[bytes, int]) -> None:
-        """Say how often answers were asked for, or StoreError."""
-        pairs = list(counts.items())[: self.most_counted]
-        content = b"".join(_COUNT.pack(key, min(times, _MOST_TIMES)) for key, times in pairs)
+    def put_counts(self, counts: Mapping[bytes, int]) -> None:
+        """Write the highest counts; StoreError when the spool is full."""
+        pairs = Counter(counts).most_common(self.max_counted_keys)
+        content = b"".join(_COUNT.pack(checked_key(key), min(times, _MAX_TIMES)) for key, times in pairs)
         self._write(self._sealer.seal(b"counts", content) + content, "counts")
 
-    def told(self) -> Counter[bytes]:
-        """What others have said, added up and taken out."""
+    def take_counts(self) -> Counter[bytes]:
+        """Remove the files of counts, and return their sum. Damaged ones are dropped."""
         found: Counter[bytes] = Counter()
         try:
             for file in self._files("*.counts"):

@@ -89,13 +89,15 @@ class SqliteStore:
         )
         self._readers = Readers(self.path, vfs, self._counters, self._damaged)
         self._hot = MemoryTier(min(budget // 8, 64 << 20) if memory is None else memory)
-        self.spool = Spool(self.path, self.layout.spool, self._sealer)
+        self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
         self._ownership: Ownership | None = None
         self._closed = False
         if own:
             self._become_owner()
         _STORES.add(self)
+
+    shared = True
 
     # What callers ask before they put.
 
@@ -295,7 +297,7 @@ class SqliteStore:
 
     def disk_bytes(self) -> int:
         """What the store takes on disk now. Never above the budget."""
-        total = self.spool.size()
+        total = self._spool.size()
         for suffix in ("", "-wal", "-shm", ".lock"):
             with suppress(FileNotFoundError):
                 total += os.stat(f"{self.path}{suffix}").st_size
@@ -353,12 +355,26 @@ class SqliteStore:
 
     def hand_over(self, entry: Entry) -> None:
         """Leave an answer for the owner to decide about; StoreError when there is no room for it."""
-        self.spool.put(checked(entry, self.charge(entry)))
+        self._spool.put(checked(entry, self.charge(entry)))
 
     def collect(self) -> Iterator[Entry]:
         """What others handed over, taken out. The owner's cache settles it like an answer of its own."""
         self._writing()
-        return self.spool.drain()
+        return self._spool.drain()
+
+    @property
+    def max_counted_keys(self) -> int:
+        """Keys that one `put_counts` keeps."""
+        return self._spool.max_counted_keys
+
+    def put_counts(self, counts: Mapping[bytes, int]) -> None:
+        """Leave hits by key for the owner; StoreError when there is no space for them."""
+        self._spool.put_counts(counts)
+
+    def take_counts(self) -> Mapping[bytes, int]:
+        """Take the hits that readers left, added up by key."""
+        self._writing()
+        return self._spool.take_counts()
 
     def __enter__(self) -> Self:
         return self
