@@ -42,7 +42,7 @@ from _servers import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
 
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
-from knapcache.threads import THREADS
+from knapcache.threads import MAX_THREADS
 
 PROMPTS = 4000
 CAPACITY = "4MB"
@@ -52,7 +52,7 @@ SHORT = 2.0
 """Minutes."""
 LINGER = 90.0
 """Seconds until what is left is counted: connections to the upstream are kept for a minute."""
-SPARE = 2 * (THREADS + 2)
+SPARE = 2 * (MAX_THREADS + 2)
 """Descriptors that may be left: every thread that reads the store opens its two files when it first does, and keeps
 them: those that read for coroutines, that of the Oracle, and one of those that serve the admin API."""
 

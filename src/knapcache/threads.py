@@ -1,138 +1,229 @@
-"""Work that may wait for a disk, done by a few threads beside the event loop.
+"""Threads for work that may block: three helpers, each with a bound on what can wait.
 
-    do(work)             some thread will; nobody waits
-    await wait(work, s)  its result, or LATE s seconds after it was begun; work that is not begun while nothing else is
-                         done for s seconds, or within PATIENCE times s, is not begun any more
+    DeadlinePool        a few threads; the event loop waits for a result until a deadline, or not at all
+    BatchWorker         one thread and a bounded queue of batches; the caller never waits
+    run_with_deadline   one call in a thread of its own; the event loop waits until a deadline
 
-Threads start when there is something to do for which none is free, THREADS at most, and are daemons: a program ends
-even when its disk does not answer. Rejected: concurrent.futures, whose threads are joined at the end of the program,
-and which takes a lock and two futures for each call.
+All threads are daemons, so the program ends even while a disk or a collector hangs. Rejected: concurrent.futures and
+asyncio.to_thread. The interpreter joins their threads at exit, and each call takes a lock and two futures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
-THREADS = 4
-PATIENCE = 4
-"""A crowd is let through as long as it moves, but not for ever. To give up on all who have not had their turn after s
-seconds would turn a burst of hits into a burst of calls that are paid for, with a disk that is in good health."""
+T = TypeVar("T")
+
+MAX_THREADS = 4
+"""Threads of one DeadlinePool."""
+MAX_QUEUE_TIMEOUTS = 4
+"""Timeouts that queued work waits for a thread, as long as the pool makes progress. With only one timeout, a burst of
+hits on a healthy disk would become a burst of paid calls."""
+MAX_WAITING = 100_000
+"""Items that wait in a BatchWorker: some seconds of the fastest traffic."""
+
+log = logging.getLogger(__name__)
 
 
-class Late:
-    """The type of LATE."""
+class TimedOut:
+    """The type of TIMED_OUT."""
 
 
-LATE: Final = Late()
-"""Nothing was heard in time."""
+TIMED_OUT: Final = TimedOut()
 
 
-class Task:
-    """One piece of work."""
+class PoolTask:
+    """One call that a DeadlinePool makes."""
 
-    __slots__ = ("began", "left", "told", "work")
+    __slots__ = ("abandoned", "on_result", "started_at", "work")
 
-    def __init__(self, work: Callable[[], Any], told: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, work: Callable[[], Any], on_result: Callable[[Any], None] | None = None) -> None:
         self.work = work
-        self.told = told
-        self.began = 0.0
-        self.left = False
-        """Nobody wants it any more."""
+        self.on_result = on_result
+        self.started_at = 0.0
+        """Monotonic time; 0.0 until a thread starts the call."""
+        self.abandoned = False
+        """The caller has stopped waiting: the call is skipped if it has not started."""
 
 
 class DeadlinePool:
-    """Threads, and what they have to do."""
+    """Threads that make blocking calls for an event loop. A thread starts when none is free, up to `threads`."""
 
-    def __init__(self, name: str, threads: int = THREADS) -> None:
-        self._name, self._most = name, threads
-        self.forked()
+    def __init__(self, name: str, threads: int = MAX_THREADS) -> None:
+        self._name, self._max_threads = name, threads
+        self.after_fork()
 
-    def forked(self) -> None:
-        """In a child: threads are not inherited."""
+    def after_fork(self) -> None:
+        """Start empty in a child process, which inherits no threads."""
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[PoolTask | None] = queue.SimpleQueue()
         self._threads = 0
-        self._busy = 0  # queued or under way
-        self._done = 0
+        self._pending = 0  # queued or running
+        self._finished = 0
         self._closed = False
 
-    def do(self, work: Callable[[], Any]) -> bool:
-        """Have it done. `work` raises nothing. False: it is too late for that."""
-        return self._put(Task(work))
+    def submit(self, work: Callable[[], Any]) -> bool:
+        """Make a call without waiting for it; False when the pool is closed. `work` must not raise."""
+        return self._put(PoolTask(work))
 
-    async def wait(self, work: Callable[[], Any], seconds: float) -> tuple[Any, bool]:
-        """Its result, or LATE; and whether it was begun. `work` raises nothing."""
+    async def run(self, work: Callable[[], Any], timeout: float) -> tuple[Any, bool]:
+        """Return the result of `work`, or TIMED_OUT, and whether the call was started. `work` must not raise.
+
+        The timeout, in seconds, starts with the call. A call that no thread has started is given up when the pool
+        finishes nothing for one timeout, or after MAX_QUEUE_TIMEOUTS of them.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
-        def arrived(result: Any) -> None:
+        def resolve(result: Any) -> None:
             if not future.done():
                 future.set_result(result)
 
-        def told(result: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(arrived, result)
+        def resolve_from_thread(result: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(resolve, result)
 
-        task = Task(work, told)
+        task = PoolTask(work, resolve_from_thread)
         if not self._put(task):
-            return LATE, False
+            return TIMED_OUT, False
         timer: asyncio.TimerHandle
 
-        def due(turns: int, done: int) -> None:
+        def on_timer(extensions: int, finished: int) -> None:
             nonlocal timer
-            remaining = task.began + seconds - time.monotonic() if task.began else seconds
-            if remaining > 0 and (task.began or (turns and self._done != done)):
-                timer = loop.call_later(remaining, due, turns - 1, self._done)
+            started_at = task.started_at
+            remaining = started_at + timeout - time.monotonic() if started_at else timeout
+            if remaining > 0 and (started_at or (extensions and self._finished != finished)):
+                timer = loop.call_later(remaining, on_timer, extensions - 1, self._finished)
             else:
-                arrived(LATE)
+                resolve(TIMED_OUT)
 
-        timer = loop.call_later(seconds, due, PATIENCE - 1, self._done)
+        timer = loop.call_later(timeout, on_timer, MAX_QUEUE_TIMEOUTS - 1, self._finished)
         try:
-            return await future, task.began > 0
+            return await future, task.started_at > 0
         finally:
-            task.left = True
+            task.abandoned = True
             timer.cancel()
 
-    def _put(self, task: Task) -> bool:
+    def _put(self, task: PoolTask) -> bool:
         with self._lock:
             if self._closed:
                 return False
-            self._busy += 1
-            if self._busy > self._threads < self._most:
+            self._pending += 1
+            if self._pending > self._threads < self._max_threads:
                 self._threads += 1
-                threading.Thread(target=self.run, name=self._name, daemon=True).start()
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
             self._queue.put(task)
             return True
 
-    def run(self) -> None:
-        """What each thread does."""
+    def _work(self) -> None:
         try:
             while (task := self._queue.get()) is not None:
                 try:
-                    if not task.left:
-                        task.began = time.monotonic()
+                    if not task.abandoned:
+                        task.started_at = time.monotonic()
                         result = task.work()
-                        if task.told is not None:
-                            task.told(result)
+                        if task.on_result is not None:
+                            task.on_result(result)
                 finally:
                     with self._lock:
-                        self._busy -= 1
-                        self._done += 1
-                del task  # whatever it holds is not held while we wait for the next
+                        self._pending -= 1
+                        self._finished += 1
+                del task  # release what it references before waiting for the next
         finally:
             with self._lock:
                 self._threads -= 1
 
     def close(self) -> None:
-        """No more work; threads end with what they have."""
+        """Accept no more work. Threads end after what is queued."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 for _ in range(self._threads):
                     self._queue.put(None)
+
+
+class BatchWorker(Generic[T]):
+    """A thread that passes batches to `work`, in the order in which they were offered.
+
+    A batch that does not fit into the queue loses its last items.
+
+    Invariant: offered = done + lost + waiting, and waiting ≤ max_waiting.
+    """
+
+    def __init__(self, name: str, work: Callable[[Sequence[T]], None], max_waiting: int = MAX_WAITING) -> None:
+        self.lost = 0
+        self._name, self._work, self._max_waiting = name, work, max_waiting
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._closed = False
+        self._queue: queue.SimpleQueue[Sequence[T] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"knapcache-{name}", daemon=True)
+        self._thread.start()
+
+    def offer(self, batch: Sequence[T]) -> None:
+        """Queue a batch without waiting. The caller must not change it afterwards."""
+        with self._lock:
+            free = 0 if self._closed else self._max_waiting - self._waiting
+            if len(batch) > free:
+                self.lost += len(batch) - free
+                batch = batch[:free]
+            if batch:
+                self._waiting += len(batch)
+                self._queue.put(batch)
+
+    def count_lost(self, count: int) -> None:
+        """Count items that `work` received but could not deliver."""
+        with self._lock:
+            self.lost += count
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Finish the queue and stop. Return False after `seconds`: what is left then counts as lost."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            with self._lock:
+                self.lost, self._waiting = self.lost + self._waiting, 0
+            return False
+        return True
+
+    def _run(self) -> None:
+        logged = False
+        while (batch := self._queue.get()) is not None:
+            try:
+                self._work(batch)
+            except Exception:  # an edge of the proxy: without this the thread would end unnoticed
+                self.count_lost(len(batch))
+                if not logged:  # once: a fault in every batch would fill the log
+                    logged = True
+                    log.exception("%s: a batch is lost", self._name)
+            with self._lock:
+                self._waiting = max(0, self._waiting - len(batch))
+
+
+async def run_with_deadline(work: Callable[[], None], seconds: float) -> bool:
+    """Call `work` in a thread of its own; False if it takes longer than `seconds`. The call goes on then."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        await asyncio.wait_for(done.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -19,7 +19,6 @@ from knapcache.cache import options as opening
 from knapcache.cache.breaker import COOL, FAILURES, Breaker
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
-from knapcache.threads import LATE, DeadlinePool
 from tests.store.sqlite.test_faults import Disk, Weather
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 
@@ -65,52 +64,6 @@ def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
     assert breaker.admits()
     breaker.read(False)
     assert breaker.stats() == {"state": "closed", "opened": 1, "skipped": 2}
-
-
-# Threads.
-
-
-async def test_work_aside() -> None:
-    aside = DeadlinePool("aside", 2)
-    free = threading.Event()
-    assert await aside.wait(lambda: 7, 5.0) == (7, True)
-    late = await asyncio.gather(*(aside.wait(lambda: free.wait(30), 0.05) for _ in range(5)))
-    assert [begun for _, begun in late] == [True, True, False, False, False]
-    assert all(result is LATE for result, _ in late)
-    done: list[int] = []
-    assert aside.do(lambda: done.append(1))
-    free.set()
-    assert await aside.wait(lambda: 8, 5.0) == (8, True)
-    assert done == [1]
-    aside.close()
-    assert await aside.wait(lambda: 9, 5.0) == (LATE, False)
-    assert not aside.do(lambda: done.append(2))
-
-
-async def test_a_crowd_that_moves_is_waited_for() -> None:
-    """24 times 0.1 s, two at a time, with 0.5 s for each: the last has waited twice that long before its turn."""
-    aside = DeadlinePool("aside", 2)
-    came = await asyncio.gather(*(aside.wait(functools.partial(time.sleep, 0.1), 0.5) for _ in range(24)))
-    assert came == [(None, True)] * 24
-    aside.close()
-
-
-async def test_a_crowd_is_not_waited_for_beyond_patience() -> None:
-    aside = DeadlinePool("aside", 1)
-    start = time.monotonic()
-    came = await asyncio.gather(*(aside.wait(functools.partial(time.sleep, 0.04), 0.05) for _ in range(50)))
-    assert time.monotonic() - start < 50 * 0.04, "they would have been done one after the other"
-    assert came[0][1]
-    assert came[-1] == (LATE, False)
-    aside.close()
-
-
-def test_a_loop_that_has_ended_is_not_told() -> None:
-    aside, free = DeadlinePool("aside", 1), threading.Event()
-    assert asyncio.run(aside.wait(lambda: free.wait(30), 0.01))[0] is LATE
-    free.set()
-    assert asyncio.run(aside.wait(lambda: 1, 5.0)) == (1, True)
-    aside.close()
 
 
 # The whole.

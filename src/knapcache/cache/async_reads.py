@@ -16,7 +16,7 @@ from knapcache.cache.breaker import DEADLINE, Breaker
 from knapcache.cache.coordinator import Keeper
 from knapcache.errors import StoreError
 from knapcache.store.base import NOT_IN_MEMORY, Entry, NotInMemory, Store
-from knapcache.threads import LATE, DeadlinePool
+from knapcache.threads import TIMED_OUT, DeadlinePool
 
 
 class AsyncReads:
@@ -25,17 +25,17 @@ class AsyncReads:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self.breaker = Breaker()
-        self._aside = DeadlinePool("knapcache-read")
-        weakref.finalize(self, self._aside.close)
+        self._pool = DeadlinePool("knapcache-read")
+        weakref.finalize(self, self._pool.close)
 
     def close(self) -> None:
         """No more reads; threads end with what they have."""
-        self._aside.close()
+        self._pool.close()
 
     def forked(self) -> None:
         """In a child: no thread of the parent's, and none of its troubles."""
         self.breaker = Breaker()
-        self._aside.forked()
+        self._pool.after_fork()
 
     async def get(self, digest: bytes, i: int, serial: int) -> Entry | None:
         """The answer that should be there; forgotten where it is not, as by `AdmissionController.get`. None, too, if nobody knows."""
@@ -65,13 +65,13 @@ class AsyncReads:
         """By a thread, in time; NOT_IN_MEMORY otherwise."""
         breaker, read = self.breaker, functools.partial(_read, self._keeper.store, digest)
         if not breaker.admits():
-            if breaker.probe() and not self._aside.do(lambda: breaker.probed(_timely(read))):
+            if breaker.probe() and not self._pool.submit(lambda: breaker.probed(_timely(read))):
                 breaker.probed(False)
             return NOT_IN_MEMORY
-        found, begun = await self._aside.wait(read, DEADLINE)
+        found, begun = await self._pool.run(read, DEADLINE)
         if begun:  # what was not begun says nothing of the disk: there was more to read before it
-            breaker.read(found is not LATE and found is not NOT_IN_MEMORY)
-        return NOT_IN_MEMORY if found is LATE else found
+            breaker.read(found is not TIMED_OUT and found is not NOT_IN_MEMORY)
+        return NOT_IN_MEMORY if found is TIMED_OUT else found
 
 
 def _read(store: Store, digest: bytes) -> Entry | NotInMemory | None:

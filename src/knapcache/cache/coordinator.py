@@ -66,8 +66,8 @@ class Keeper:
         self._handing, self._handed = threading.Lock(), 0
         self.report_hits = report_hits
         self._hits: Counter[bytes] = Counter()  # of a reader, since it last told the owner
-        self._aside = DeadlinePool("knapcache-spool", 1)
-        weakref.finalize(self, self._aside.close)
+        self._pool = DeadlinePool("knapcache-spool", 1)
+        weakref.finalize(self, self._pool.close)
         self._chores = self._swept = self._snapped = 0.0
         self._disk_bytes = store.disk_bytes()  # as of the last round: who asks for statistics waits for no disk
         self._closed = threading.Event()
@@ -97,7 +97,7 @@ class Keeper:
         Threads of the parent may have held the locks, and are not here to let them go.
         """
         self._tending, self._handing, self._handed = threading.Lock(), threading.Lock(), 0
-        self._aside.forked()
+        self._pool.after_fork()
         self._hits = Counter()
         if self.books is not None:
             self.books.deciding, self.books.applying, self.books.expiring = (threading.Lock() for _ in range(3))
@@ -136,7 +136,7 @@ class Keeper:
         with self._handing:
             room = self._handed + entry.size <= MOST_HANDED
             self._handed += entry.size if room else 0
-        if room and self._aside.do(functools.partial(self._hand_over_counted, entry)):
+        if room and self._pool.submit(functools.partial(self._hand_over_counted, entry)):
             return True
         self._ledger.count("not_handed_over")
         return False

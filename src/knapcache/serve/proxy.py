@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from knapcache.cache import Cache
@@ -33,6 +32,7 @@ from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.sqlite.database import Ownership
+from knapcache.threads import run_with_deadline
 
 log = logging.getLogger("knapcache.serve")
 
@@ -155,7 +155,7 @@ class Proxy:
         self.upstreams.close()
         if self.local is not None:
             await self.local.stop()
-        if not await done_in_time(self.cache.close, max(5.0, self.settings.grace)):
+        if not await run_with_deadline(self.cache.close, max(5.0, self.settings.grace)):
             log.error("the store does not answer, and is left as it is: what was kept before is safe")
         if self._turn is not None:
             self._turn.release()
@@ -197,22 +197,3 @@ def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
             error,
         )
         return cache, True
-
-
-async def done_in_time(work: Callable[[], None], seconds: float) -> bool:
-    """Have it done in a thread that nobody waits for longer; one of asyncio's would keep the process from ending."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-    def do() -> None:
-        try:
-            work()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop has ended without us
-                loop.call_soon_threadsafe(done.set)
-
-    threading.Thread(target=do, daemon=True).start()
-    try:
-        await asyncio.wait_for(done.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

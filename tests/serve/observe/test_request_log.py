@@ -243,7 +243,7 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_lines_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
-    log = RequestLog(tmp_path, 1 << 20, most_waiting=50)
+    log = RequestLog(tmp_path, 1 << 20, max_waiting=50)
     log.listen(traffic(200))
     log.close()
     assert log.lost == 150

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.serve.observe.batch_worker import BatchWorker
 from knapcache.serve.observe.events import Event
+from knapcache.threads import BatchWorker
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -159,7 +159,7 @@ class Handler(logging.Handler):
                 self._stream.write(line + "\n")
             self._stream.flush()
         except (OSError, ValueError):  # nobody is there any more, and there is nobody to tell
-            self._behind.lose(len(lines))
+            self._behind.count_lost(len(lines))
 
     def close(self) -> None:
         """Write what waits."""

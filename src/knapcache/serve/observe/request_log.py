@@ -34,8 +34,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe.batch_worker import MOST, BatchWorker
 from knapcache.serve.observe.events import Event
+from knapcache.threads import MAX_WAITING, BatchWorker
 
 HEADER = b"time,key,size,cost,usd,seconds,outcome\n"
 UNKNOWN = "unknown"
@@ -52,7 +52,7 @@ LEVEL = 3
 class RequestLog:
     """Lines into a folder, within its room. `listen` is for the event loop, all else happens in a thread."""
 
-    def __init__(self, folder: str | os.PathLike[str], room: int, *, most_waiting: int = MOST) -> None:
+    def __init__(self, folder: str | os.PathLike[str], room: int, *, max_waiting: int = MAX_WAITING) -> None:
         if room < LEAST_ROOM:
             raise InvalidInput(f"the room of the request log must be at least {LEAST_ROOM} bytes, not {room}")
         self.path = Path(folder)
@@ -67,7 +67,7 @@ class RequestLog:
             self._open()
         except OSError as error:
             raise InvalidInput(f"cannot write the request log to {folder}: {error.strerror}") from None
-        self._behind: BatchWorker[Event] = BatchWorker("request-log", self._write, most_waiting)
+        self._behind: BatchWorker[Event] = BatchWorker("request-log", self._write, max_waiting)
 
     def listen(self, events: Sequence[Event]) -> None:
         """Take a batch; it is written soon."""
@@ -101,7 +101,7 @@ class RequestLog:
                 if lines:
                     self._rotate()
         except OSError:  # full, gone, read-only: it may pass, and until then each batch tries anew
-            self._behind.lose(len(lines))
+            self._behind.count_lost(len(lines))
             self._let_go()
 
     def _append(self, data: bytes) -> None:

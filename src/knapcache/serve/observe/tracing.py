@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
-from knapcache.serve.observe.batch_worker import BatchWorker
 from knapcache.serve.observe.events import Event
+from knapcache.threads import BatchWorker
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -107,7 +107,7 @@ class Tracing:
             if self._exporter.export(spans) is self._success:
                 self._told = False
                 continue
-            self._behind.lose(len(spans))
+            self._behind.count_lost(len(spans))
             if not self._told:  # once until it works again
                 self._told = True
                 log.warning("the collector of traces cannot be reached: spans are lost until it can")

@@ -1,0 +1,140 @@
+"""Thread helpers: deadlines, bounded queues, and callers that never wait for a blocked thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from knapcache.threads import TIMED_OUT, BatchWorker, DeadlinePool, run_with_deadline
+
+# DeadlinePool.
+
+
+async def test_a_pool_returns_results_until_the_timeout() -> None:
+    pool = DeadlinePool("test", 2)
+    free = threading.Event()
+    assert await pool.run(lambda: 7, 5.0) == (7, True)
+    late = await asyncio.gather(*(pool.run(lambda: free.wait(30), 0.05) for _ in range(5)))
+    assert [started for _, started in late] == [True, True, False, False, False]
+    assert all(result is TIMED_OUT for result, _ in late)
+    done: list[int] = []
+    assert pool.submit(lambda: done.append(1))
+    free.set()
+    assert await pool.run(lambda: 8, 5.0) == (8, True)
+    assert done == [1]
+    pool.close()
+    assert await pool.run(lambda: 9, 5.0) == (TIMED_OUT, False)
+    assert not pool.submit(lambda: done.append(2))
+
+
+async def test_queued_work_waits_while_the_pool_makes_progress() -> None:
+    """24 times 0.1 s, two at a time, timeout 0.5 s: the last call is queued for longer than two timeouts."""
+    pool = DeadlinePool("test", 2)
+    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.1), 0.5) for _ in range(24)))
+    assert results == [(None, True)] * 24
+    pool.close()
+
+
+async def test_queued_work_times_out_at_last() -> None:
+    pool = DeadlinePool("test", 1)
+    start = time.monotonic()
+    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.04), 0.05) for _ in range(50)))
+    assert time.monotonic() - start < 50 * 0.04, "all 50 ran, one after the other"
+    assert results[0][1]
+    assert results[-1] == (TIMED_OUT, False)
+    pool.close()
+
+
+def test_a_result_for_a_closed_loop_is_dropped() -> None:
+    pool, free = DeadlinePool("test", 1), threading.Event()
+    assert asyncio.run(pool.run(lambda: free.wait(30), 0.01))[0] is TIMED_OUT
+    free.set()
+    assert asyncio.run(pool.run(lambda: 1, 5.0)) == (1, True)
+    pool.close()
+
+
+# BatchWorker.
+
+
+def test_batches_arrive_in_order() -> None:
+    got: list[int] = []
+    worker = BatchWorker("test", got.extend)
+    for k in range(0, 1000, 10):
+        worker.offer(range(k, k + 10))
+    assert worker.close()
+    assert got == [*range(1000)]
+    assert worker.lost == 0
+
+
+def test_a_blocked_worker_loses_the_newest_and_counts_them() -> None:
+    got: list[int] = []
+    started, go = threading.Event(), threading.Event()
+
+    def work(batch: Sequence[int]) -> None:
+        started.set()
+        assert go.wait(10)
+        got.extend(batch)
+
+    worker = BatchWorker("test", work, max_waiting=25)
+    worker.offer(range(10))
+    assert started.wait(10)
+    worker.offer(range(10, 20))
+    worker.offer(range(20, 30))
+    worker.offer(range(30, 40))
+    assert worker.lost == 15
+    assert not worker.close(0.01)
+    assert worker.lost == 40, "what still waits counts as lost"
+    go.set()
+    assert worker.close()
+    assert got == [*range(25)]
+
+
+def test_a_failing_worker_goes_on_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
+    got: list[int] = []
+
+    def work(batch: Sequence[int]) -> None:
+        if batch[0] < 3:
+            raise ZeroDivisionError
+        got.extend(batch)
+
+    worker = BatchWorker("test", work)
+    for k in range(5):
+        worker.offer([k])
+    assert worker.close()
+    worker.offer([9])  # closed
+    assert (got, worker.lost) == ([3, 4], 4)
+    assert [record.getMessage() for record in caplog.records] == ["test: a batch is lost"]
+
+
+# run_with_deadline.
+
+
+async def test_a_deadline_ends_the_wait_and_not_the_call() -> None:
+    free, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        free.wait(30)
+        done.set()
+
+    assert not await run_with_deadline(work, 0.01)
+    assert not done.is_set()
+    free.set()
+    assert await asyncio.to_thread(done.wait, 10)
+    assert await run_with_deadline(lambda: None, 10.0)
+
+
+def test_a_call_that_outlives_its_loop_is_harmless() -> None:
+    free, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        free.wait(30)
+        done.set()
+
+    assert not asyncio.run(run_with_deadline(work, 0.01))
+    free.set()
+    assert done.wait(10)
