@@ -171,8 +171,8 @@ class ByOurs:
 
     async def __call__(self, body: bytes) -> AsyncIterator[tuple[str, bytes]]:
         """Ask."""
-        answer = await self._client.ask("POST", self._url, CHAT, b"content-type: application/json\r\n", body)
-        async for piece in answer.pieces():
+        answer = await self._client.request("POST", self._url, CHAT, b"content-type: application/json\r\n", body)
+        async for piece in answer.iter_bytes():
             yield answer.headers["content-type"], piece
 
 

@@ -56,15 +56,15 @@ class ClusterFailed(KnapcacheError):  # noqa: N818
 class UpstreamFailed(KnapcacheError):  # noqa: N818
     """A provider did not answer."""
 
-    def __init__(self, status: int, message: str, before: bool = False) -> None:
+    def __init__(self, status: int, message: str, safe_to_retry: bool = False) -> None:
         super().__init__(message)
         self.status = status
         """What a caller is told."""
-        self.before = before
+        self.safe_to_retry = safe_to_retry
         """Nothing of an answer had come: the call may be made again."""
 
     def __reduce__(self) -> tuple[type[UpstreamFailed], tuple[int, str, bool]]:
-        return UpstreamFailed, (self.status, str(self), self.before)
+        return UpstreamFailed, (self.status, str(self), self.safe_to_retry)
 
 
 class CorruptState(KnapcacheError):  # noqa: N818

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from knapcache.serve.http.asgi_request import AsgiRequest, Left
 from knapcache.serve.http.uvicorn_protocol import Protocol
-from tests.support.scripted_server import until
+from tests.support.scripted_server import wait_until
 
 Tell = Callable[[AsgiRequest], Awaitable[None]]
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
@@ -108,7 +108,7 @@ async def serving(tell: Tell, protocol: type = Protocol) -> AsyncIterator[tuple[
         for each in wires:
             each.writer.close()
         server.close()
-        await until(lambda: not state.tasks and not state.connections)
+        await wait_until(lambda: not state.tasks and not state.connections)
 
 
 def request(body: bytes = b"{}", *headers: str, version: str = "1.1") -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import h11
 import pytest
 
-from knapcache.serve.upstream import Client, Response, lines
+from knapcache.serve.upstream import Client, Response, encode_headers
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -34,7 +34,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return run
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as h11 has read it."""
 
     method: str
@@ -43,14 +43,14 @@ class Asked(NamedTuple):
     body: bytes
 
 
-class Talk:
+class ServerConnection:
     """One connection, on the side of the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._judge = h11.Connection(h11.SERVER)
 
-    async def asked(self) -> Asked:
+    async def read_request(self) -> ReceivedRequest:
         """The next request, all of it."""
         head: Any = await self._next()
         body = b""
@@ -58,7 +58,7 @@ class Talk:
             body += event.data
         headers = {name.decode(): value.decode() for name, value in head.headers}
         self._judge = h11.Connection(h11.SERVER)  # what was sent ahead of its time is in nobody's interest here
-        return Asked(head.method.decode(), head.target.decode(), headers, body)
+        return ReceivedRequest(head.method.decode(), head.target.decode(), headers, body)
 
     async def _next(self) -> Any:
         while (event := self._judge.next_event()) is h11.NEED_DATA:
@@ -68,7 +68,7 @@ class Talk:
             self._judge.receive_data(data)
         return event
 
-    async def say(self, *pieces: bytes) -> None:
+    async def send(self, *pieces: bytes) -> None:
         """Each on its own: the other side has read one before the next is sent."""
         for k, piece in enumerate(pieces):
             if k:
@@ -83,31 +83,31 @@ class Talk:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Until the other side has left; whatever it still says is thrown away."""
         with contextlib.suppress(OSError):
             while await self.reader.read(65536):
                 pass
 
 
-Play = Callable[[Talk], Awaitable[None]]
+Script = Callable[[ServerConnection], Awaitable[None]]
 
 
-class Scripted:
+class ScriptedServer:
     """The server. taken: connections so far; open: those that stand."""
 
-    def __init__(self, play: Play, host: str = "127.0.0.1", **options: Any) -> None:
-        self._play, self._host, self._options = play, host, options
-        self.taken = 0
+    def __init__(self, script: Script, host: str = "127.0.0.1", **options: Any) -> None:
+        self._play, self._host, self._options = script, host, options
+        self.accepted = 0
         self.open: set[asyncio.Task[Any]] = set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self.taken += 1
+        self.accepted += 1
         self.open.add(task)
         try:
-            await self._play(Talk(reader, writer))
+            await self._play(ServerConnection(reader, writer))
         except (OSError, h11.RemoteProtocolError, asyncio.CancelledError):
             pass
         except RuntimeError:  # in these words uvloop says that a connection is closed
@@ -132,30 +132,30 @@ class Scripted:
         self._server.close()
         for task in list(self.open):
             task.cancel()
-        await until(lambda: not self.open)
+        await wait_until(lambda: not self.open)
 
 
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+async def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> None:
     """Wait for it; it must come."""
     async with asyncio.timeout(seconds):
         while not true():
             await asyncio.sleep(0.002)
 
 
-class Pair(NamedTuple):
+class ClientHarness(NamedTuple):
     """A client and the server that it asks."""
 
     client: Client
-    server: Scripted
+    server: ScriptedServer
 
-    async def ask(self, path: str = "/", method: str = "GET", content: Any = None, **more: Any) -> Response:
+    async def request(self, path: str = "/", method: str = "GET", content: Any = None, **more: Any) -> Response:
         """The head of an answer."""
-        said = lines([("x-test", "1"), *more.pop("headers", [])])
-        return await self.client.ask(method, self.server.url, path, said, content, **more)
+        said = encode_headers([("x-test", "1"), *more.pop("headers", [])])
+        return await self.client.request(method, self.server.url, path, said, content, **more)
 
     async def get(self, path: str = "/", method: str = "GET", content: Any = None, **more: Any) -> tuple[int, bytes]:
         """All of an answer; let go of as everybody does."""
-        response = await self.ask(path, method, content, **more)
+        response = await self.request(path, method, content, **more)
         try:
             return response.status, await response.read()
         finally:
@@ -163,40 +163,42 @@ class Pair(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def pair(play: Play, timeout: float = 10.0, connect_timeout: float = 10.0, **options: Any) -> AsyncIterator[Pair]:
+async def client_harness(
+    script: Script, timeout: float = 10.0, connect_timeout: float = 10.0, **options: Any
+) -> AsyncIterator[ClientHarness]:
     """Both; at the end no connection is left on either side."""
-    async with Scripted(play, **options) as server:
+    async with ScriptedServer(script, **options) as server:
         client = Client("fake", connect_timeout, timeout)
         try:
-            yield Pair(client, server)
+            yield ClientHarness(client, server)
         finally:
             client.close()
-        await until(lambda: not len(client))
+        await wait_until(lambda: not len(client))
         assert [several for several in client._idle.values() if several] == []
 
 
-def forever(*pieces: bytes) -> Play:
+def respond_always(*pieces: bytes) -> Script:
     """Says the same to every request, and stays."""
 
-    async def play(talk: Talk) -> None:
+    async def script(connection: ServerConnection) -> None:
         while True:
-            await talk.asked()
-            await talk.say(*pieces)
+            await connection.read_request()
+            await connection.send(*pieces)
 
-    return play
+    return script
 
 
-def once(*pieces: bytes) -> Play:
+def respond_once(*pieces: bytes) -> Script:
     """Says it to the first request, and leaves."""
 
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(*pieces)
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(*pieces)
 
-    return play
+    return script
 
 
-def judged(method: str, sent: bytes, *, ended: bool) -> tuple[int, bytes] | None:
+def parse_with_h11(method: str, sent: bytes, *, ended: bool) -> tuple[int, bytes] | None:
     """Status and body as h11 reads them; None where they are not whole. ended: the connection is, after that."""
     judge = h11.Connection(h11.CLIENT)
     judge.send(h11.Request(method=method, target="/", headers=[("host", "x")]))

@@ -220,7 +220,7 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
 
 async def ask(client: Client, load: Load, asked: Asked, tally: Tally) -> None:
     """One request, into the tally. InvalidInput where further ones are no use."""
-    from knapcache.serve.upstream import lines
+    from knapcache.serve.upstream import encode_headers
 
     body = {
         "model": asked.model,
@@ -234,11 +234,11 @@ async def ask(client: Client, load: Load, asked: Asked, tally: Tally) -> None:
     began = time.perf_counter()
     try:
         sent = json.dumps(body).encode()
-        response = await client.ask("POST", load.url, "/chat/completions", lines(headers.items()), sent)
+        response = await client.request("POST", load.url, "/chat/completions", encode_headers(headers.items()), sent)
         content = await response.read()
     except UpstreamFailed as error:
         why = error.__cause__
-        away = isinstance(why, ConnectionError | socket.gaierror) and error.before
+        away = isinstance(why, ConnectionError | socket.gaierror) and error.safe_to_retry
         tally.failed(f"no answer within {TIMEOUT:g} s" if error.status == 504 else f"{why or error}", away=away)
         if away and (tally.done == 1 or tally.away >= HOPELESS):
             raise InvalidInput(f"nobody answers at {load.url}: {why}; is the proxy up?") from None

@@ -41,7 +41,7 @@ class Received(Protocol):
     async def read(self) -> bytes:
         """All of the body."""
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def iter_bytes(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
 
     async def close(self) -> None:
@@ -235,7 +235,7 @@ class Fetcher:
                 relay.answered = response.pairs
                 return plain_reply(exchange, response.status, response.headers, await response.read())
             relay.opened(response.headers, response.pairs, asking or exchange.usage)
-            async for piece in response.pieces():
+            async for piece in response.iter_bytes():
                 if relay.fed(piece):
                     break
             return relay.reply()

@@ -65,7 +65,7 @@ class Response:
         content: bytes = await self._response.aread()
         return content
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def iter_bytes(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
         found: AsyncIterator[bytes] = self._response.aiter_bytes()
         return found

@@ -13,7 +13,7 @@ from knapcache.serve.http.asgi_request import MOST_UNREAD, AsgiRequest, AsgiWrit
 from knapcache.serve.http.fast_path import LONGEST
 from knapcache.serve.http.uvicorn_protocol import Cycle
 from tests.support.asgi_server import request, serving, telling
-from tests.support.scripted_server import Run, run, until
+from tests.support.scripted_server import Run, run, wait_until
 
 __all__ = ["run"]
 
@@ -60,7 +60,7 @@ def test_a_caller_who_never_reads_is_taken_to_be_gone(run: Run, way: str) -> Non
         async with serving(tell) as (app, connect):
             wire = await connect()
             wire.writer.write(WAYS[way])
-            await until(lambda: bool(app.cycles) and said > MOST_UNREAD)
+            await wait_until(lambda: bool(app.cycles) and said > MOST_UNREAD)
             await asyncio.sleep(0.3)
             assert said < 2 * MOST_UNREAD
             assert app.errors == []
@@ -169,6 +169,6 @@ def test_a_pump_that_cannot_send_says_so(run: Run) -> None:
             pump.say(b"", more=False)
             with pytest.raises(RuntimeError) if told else contextlib.nullcontext():
                 await pump.done()
-        await until(lambda: len(asyncio.all_tasks()) == 1)
+        await wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
     run(scenario())

@@ -11,7 +11,7 @@ from knapcache.serve.http.asgi_request import AsgiRequest
 from knapcache.serve.http.fast_path import LONGEST
 from knapcache.serve.http.uvicorn_protocol import Cycle
 from tests.support.asgi_server import request, serving, telling
-from tests.support.scripted_server import Run, run, until
+from tests.support.scripted_server import Run, run, wait_until
 
 __all__ = ["run"]
 
@@ -86,7 +86,7 @@ def test_one_after_the_other(run: Run) -> None:
             for k in range(50):
                 wire.writer.write(request(b"%d" % k))
                 assert (await wire.answer() or (0, [], b""))[2] == b"%d!" % k
-            await until(lambda: set(app.kinds) == {Cycle})
+            await wait_until(lambda: set(app.kinds) == {Cycle})
 
     run(scenario())
 
@@ -156,7 +156,7 @@ def test_an_answer_of_another_length_than_was_said(run: Run, said: int, way: str
             wire.writer.write(request(version="1.1" if way == "cycle" else "1.0"))
             await wire.answer()
             assert await wire.ends()
-            await until(lambda: len(app.errors) == 1)
+            await wait_until(lambda: len(app.errors) == 1)
             assert isinstance(app.errors[0], RuntimeError)
 
     run(scenario())
@@ -171,7 +171,7 @@ def test_header_lines_cannot_be_broken(run: Run, pair: tuple[str, str]) -> None:
             wire = await connect()
             wire.writer.write(request())
             assert await wire.reader.read() == b""
-            await until(lambda: len(app.errors) == 1)
+            await wait_until(lambda: len(app.errors) == 1)
 
     run(scenario())
 
@@ -215,7 +215,7 @@ def test_words_out_of_order(run: Run) -> None:
             for _ in range(2):
                 wire.writer.write(request())
                 assert (await wire.answer() or (0, [], b""))[2] == b"hi"
-            await until(lambda: len(seen) == 2)
+            await wait_until(lambda: len(seen) == 2)
             assert app.errors == []
 
     run(scenario())

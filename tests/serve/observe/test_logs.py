@@ -20,7 +20,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe import logs
 from knapcache.serve.observe.logs import Handler, Redactor, set_up
-from knapcache.serve.upstream import BrokenOff
+from knapcache.serve.upstream import ConnectionLost
 from tests.support import ROOT
 from tests.support.events import event
 
@@ -156,11 +156,11 @@ def test_prompts_do_not_come_through_what_libraries_say(kind: str, form: str) ->
 def test_what_says_why_is_said() -> None:
     stream = io.StringIO()
     handler = begin(stream=stream)
-    for error in (ConnectionRefusedError(111, "Connection refused"), BrokenOff("gone away")):
+    for error in (ConnectionRefusedError(111, "Connection refused"), ConnectionLost("gone away")):
         ours.error("upstream", exc_info=error)
     found = written(handler, stream)
     assert "ConnectionRefusedError: [Errno 111] Connection refused" in found
-    assert "BrokenOff: gone away" in found
+    assert "ConnectionLost: gone away" in found
 
 
 def test_json_lines() -> None:

@@ -14,17 +14,28 @@ from hypothesis import strategies as st
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import client as pool
-from knapcache.serve.upstream import connection
-from knapcache.serve.upstream.client import Client, lines, split
-from tests.support.scripted_server import OK, Pair, Run, Talk, forever, judged, once, pair, run, until
+from knapcache.serve.upstream import connection as connection_module
+from knapcache.serve.upstream.client import Client, encode_headers, split
+from tests.support.scripted_server import (
+    OK,
+    ClientHarness,
+    Run,
+    ServerConnection,
+    client_harness,
+    parse_with_h11,
+    respond_always,
+    respond_once,
+    run,
+    wait_until,
+)
 
 __all__ = ["run"]
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(connection, "LINGER", 60.0)
+    monkeypatch.setattr(connection_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -58,17 +69,17 @@ TO_THE_END = {
 }
 
 
-class Script:
+class ResponsePlan:
     """What is said next, and whether that was the end."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.leave = False
 
-    async def play(self, talk: Talk) -> None:
+    async def script(self, connection: ServerConnection) -> None:
         while True:
-            await talk.asked()
-            await talk.say(*self.pieces)
+            await connection.read_request()
+            await connection.send(*self.pieces)
             if self.leave:
                 return
 
@@ -81,17 +92,17 @@ def cuts(sent: bytes) -> list[list[bytes]]:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bodies_wherever_they_are_cut(run: Run, kind: str) -> None:
     sent, again, method = WHOLE[kind]
-    wanted = judged(method, sent, ended=False)
+    wanted = parse_with_h11(method, sent, ended=False)
     assert wanted is not None
 
     async def scenario() -> None:
-        script = Script()
-        async with pair(script.play) as both:
+        plan = ResponsePlan()
+        async with client_harness(plan.script) as harness:
             for count, pieces in enumerate(cuts(sent), 1):
-                script.pieces = pieces
-                assert await both.get(method=method) == wanted, pieces
-                await until(lambda: len(both.client) == again)
-                assert both.server.taken == (1 if again else count)
+                plan.pieces = pieces
+                assert await harness.get(method=method) == wanted, pieces
+                await wait_until(lambda: len(harness.client) == again)
+                assert harness.server.accepted == (1 if again else count)
 
     run(scenario())
 
@@ -99,17 +110,17 @@ def test_bodies_wherever_they_are_cut(run: Run, kind: str) -> None:
 @pytest.mark.parametrize("kind", TO_THE_END)
 def test_bodies_to_the_end_of_the_connection(run: Run, kind: str) -> None:
     sent = TO_THE_END[kind]
-    wanted = judged("GET", sent, ended=True)
+    wanted = parse_with_h11("GET", sent, ended=True)
     assert wanted == (200, b"all of it")
 
     async def scenario() -> None:
-        script = Script()
-        script.leave = True
-        async with pair(script.play) as both:
+        plan = ResponsePlan()
+        plan.leave = True
+        async with client_harness(plan.script) as harness:
             for pieces in cuts(sent):
-                script.pieces = pieces
-                assert await both.get() == wanted
-                await until(lambda: not len(both.client))
+                plan.pieces = pieces
+                assert await harness.get() == wanted
+                await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -119,19 +130,19 @@ def test_answers_that_are_cut_off_are_no_answers(run: Run, kind: str) -> None:
     sent, _, method = WHOLE[kind] if kind in WHOLE else (TO_THE_END[kind], False, "GET")
 
     async def scenario() -> None:
-        script = Script()
-        script.leave = True
-        async with pair(script.play) as both:
+        plan = ResponsePlan()
+        plan.leave = True
+        async with client_harness(plan.script) as harness:
             for k in range(len(sent)):
-                script.pieces = [sent[:k]]
-                wanted = judged(method, sent[:k], ended=True)
+                plan.pieces = [sent[:k]]
+                wanted = parse_with_h11(method, sent[:k], ended=True)
                 if wanted is not None:
-                    assert await both.get(method=method) == wanted, sent[:k]
+                    assert await harness.get(method=method) == wanted, sent[:k]
                 else:
                     with pytest.raises(UpstreamFailed) as told:
-                        await both.get(method=method)
-                    assert (told.value.status, told.value.before) == (502, k == 0)
-                await until(lambda: not len(both.client))
+                        await harness.get(method=method)
+                    assert (told.value.status, told.value.safe_to_retry) == (502, k == 0)
+                await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -145,10 +156,10 @@ def test_any_chunks_in_any_pieces(data: st.DataObject) -> None:
     pieces = [sent[a:b] for a, b in zip([0, *places], [*places, len(sent)], strict=True)]
 
     async def scenario() -> None:
-        async with pair(forever(*pieces)) as both:
+        async with client_harness(respond_always(*pieces)) as harness:
             for _ in range(2):
-                assert await both.get() == judged("GET", sent, ended=False) == (200, b"".join(chunks))
-            assert both.server.taken == 1
+                assert await harness.get() == parse_with_h11("GET", sent, ended=False) == (200, b"".join(chunks))
+            assert harness.server.accepted == 1
 
     asyncio.run(scenario())
 
@@ -158,8 +169,8 @@ def test_headers_are_those_of_the_answer(run: Run) -> None:
     sent += b"0\r\nx-b: no\r\n\r\n"
 
     async def scenario() -> None:
-        async with pair(forever(sent)) as both:
-            response = await both.ask()
+        async with client_harness(respond_always(sent)) as harness:
+            response = await harness.request()
             assert response.pairs == [("X-A", "1"), ("x-a", "2"), ("transfer-encoding", "chunked")]
             assert response.headers == {"x-a": "2", "transfer-encoding": "chunked"}
             assert await response.read() == b""
@@ -170,24 +181,24 @@ def test_headers_are_those_of_the_answer(run: Run) -> None:
 def test_what_is_sent(run: Run) -> None:
     seen: list[Any] = []
 
-    async def play(talk: Talk) -> None:
+    async def script(connection: ServerConnection) -> None:
         while True:
-            seen.append(await talk.asked())
-            await talk.say(OK)
+            seen.append(await connection.read_request())
+            await connection.send(OK)
 
     async def upload() -> Any:
         for piece in (b"a" * 10, b"", b"b" * 70000):
             yield piece
 
     async def scenario() -> None:
-        async with pair(play) as both:
-            await both.get("/a?b=c%20d")
-            await both.get(method="POST", content=b"x" * 100)
-            await both.get(method="POST", content=b"x" * 200_000)
-            await both.get(method="PUT", content=upload())
-            await both.get(method="PUT", content=upload(), headers=[("content-length", "70010")], raw=True)
-            assert both.server.taken == 1
-            host = both.server.url.removeprefix("http://")
+        async with client_harness(script) as harness:
+            await harness.get("/a?b=c%20d")
+            await harness.get(method="POST", content=b"x" * 100)
+            await harness.get(method="POST", content=b"x" * 200_000)
+            await harness.get(method="PUT", content=upload())
+            await harness.get(method="PUT", content=upload(), headers=[("content-length", "70010")], raw=True)
+            assert harness.server.accepted == 1
+            host = harness.server.url.removeprefix("http://")
         base = {"host": host, "x-test": "1"}
         packed = {"accept-encoding": "gzip"}
         assert seen[0] == ("GET", "/a?b=c%20d", base | packed, b"")
@@ -215,49 +226,49 @@ AFTER = {
 @pytest.mark.parametrize("kind", AFTER)
 def test_bytes_after_the_answer_end_its_connection(run: Run, kind: str) -> None:
     async def scenario() -> None:
-        async with pair(forever(AFTER[kind])) as both:
+        async with client_harness(respond_always(AFTER[kind])) as harness:
             for count in (1, 2, 3):
-                response = await both.ask()
+                response = await harness.request()
                 assert await response.read() == (b"" if "none" in kind else b"hi")
-                await until(lambda: not len(both.client))  # whether it is let go of or not
-                assert both.server.taken == count
+                await wait_until(lambda: not len(harness.client))  # whether it is let go of or not
+                assert harness.server.accepted == count
 
     run(scenario())
 
 
 def test_what_comes_on_a_connection_that_waits_ends_it(run: Run) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(OK)
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(OK)
         await asyncio.sleep(0.02)
-        await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad")
-        await talk.gone()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad")
+        await connection.wait_closed()
 
     async def scenario() -> None:
-        async with pair(play) as both:
-            assert await both.get() == (200, b"hi")
-            assert len(both.client) == 1
-            await until(lambda: not len(both.client))
-            assert await both.get() == (200, b"hi")
-            assert both.server.taken == 2
+        async with client_harness(script) as harness:
+            assert await harness.get() == (200, b"hi")
+            assert len(harness.client) == 1
+            await wait_until(lambda: not len(harness.client))
+            assert await harness.get() == (200, b"hi")
+            assert harness.server.accepted == 2
 
     run(scenario())
 
 
 @pytest.mark.parametrize("outcome", ["closed", "reset"])
 def test_a_connection_that_the_server_ends_while_it_waits_is_not_used(run: Run, outcome: str) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(OK)
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(OK)
         if outcome == "reset":
-            talk.reset()
+            connection.reset()
 
     async def scenario() -> None:
-        async with pair(play) as both:
+        async with client_harness(script) as harness:
             for count in (1, 2, 3):
-                assert await both.get() == (200, b"hi")
-                await until(lambda: not len(both.client))
-                assert both.server.taken == count
+                assert await harness.get() == (200, b"hi")
+                await wait_until(lambda: not len(harness.client))
+                assert harness.server.accepted == count
 
     run(scenario())
 
@@ -266,41 +277,41 @@ def test_connections_that_wait_for_too_long_are_closed(run: Run, monkeypatch: py
     monkeypatch.setattr(pool, "KEEP", 0.15)
 
     async def scenario() -> None:
-        async with pair(forever(OK)) as both:
-            await asyncio.gather(*(both.get() for _ in range(5)))
-            assert len(both.client) == 5
+        async with client_harness(respond_always(OK)) as harness:
+            await asyncio.gather(*(harness.get() for _ in range(5)))
+            assert len(harness.client) == 5
             for _ in range(10):  # one of them is in use, the others grow old
                 await asyncio.sleep(0.03)
-                assert await both.get() == (200, b"hi")
-            assert len(both.client) == 1
-            await until(lambda: not len(both.client))
-            await until(lambda: not both.server.open)
-            assert both.server.taken == 5
-            assert await both.get() == (200, b"hi")  # and the sweeper comes again
-            await until(lambda: not len(both.client))
+                assert await harness.get() == (200, b"hi")
+            assert len(harness.client) == 1
+            await wait_until(lambda: not len(harness.client))
+            await wait_until(lambda: not harness.server.open)
+            assert harness.server.accepted == 5
+            assert await harness.get() == (200, b"hi")  # and the sweeper comes again
+            await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
 
 def test_the_end_of_a_client(run: Run) -> None:
-    async def play(talk: Talk) -> None:
-        while (await talk.asked()).target == "/":
-            await talk.say(OK)
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        while (await connection.read_request()).target == "/":
+            await connection.send(OK)
+        await connection.wait_closed()
 
     async def scenario() -> None:
-        async with pair(play) as both:
-            await asyncio.gather(both.get(), both.get())
-            waiting = asyncio.create_task(both.get("/never"))
+        async with client_harness(script) as harness:
+            await asyncio.gather(harness.get(), harness.get())
+            waiting = asyncio.create_task(harness.get("/never"))
             await asyncio.sleep(0.02)
-            assert len(both.client) == 2
-            both.client.close()
+            assert len(harness.client) == 2
+            harness.client.close()
             with pytest.raises(UpstreamFailed, match="broke off"):
                 await waiting
-            await until(lambda: not len(both.client))
+            await wait_until(lambda: not len(harness.client))
             async with asyncio.timeout(2):  # whoever comes later is told, and does not wait
                 with pytest.raises(UpstreamFailed):
-                    await both.get()
+                    await harness.get()
 
     run(scenario())
 
@@ -317,8 +328,8 @@ def test_nothing_keeps_a_response_when_it_is_over(run: Run, kind: str) -> None:
     }.get(kind) or WHOLE[kind][0]
 
     async def scenario() -> None:
-        async with pair(once(sent)) as both:
-            response = await both.ask()
+        async with client_harness(respond_once(sent)) as harness:
+            response = await harness.request()
             known = weakref.ref(response)
             if kind == "broken":
                 with pytest.raises(UpstreamFailed):
@@ -348,16 +359,16 @@ def test_addresses() -> None:
 
 
 def test_the_other_internet(run: Run) -> None:
-    async def play(talk: Talk) -> None:
-        asked = await talk.asked()
-        await talk.say(
+    async def script(connection: ServerConnection) -> None:
+        asked = await connection.read_request()
+        await connection.send(
             HEAD + b"content-length: %d\r\n\r\n" % len(asked.headers["host"]), asked.headers["host"].encode()
         )
 
     async def scenario() -> None:
         try:
-            async with pair(play, host="::1") as both:
-                assert await both.get() == (200, f"[::1]:{both.server.port}".encode())
+            async with client_harness(script, host="::1") as harness:
+                assert await harness.get() == (200, f"[::1]:{harness.server.port}".encode())
         except OSError:
             pytest.skip("no IPv6 here")
 
@@ -366,19 +377,19 @@ def test_the_other_internet(run: Run) -> None:
 
 @pytest.mark.parametrize("broken", ["a\r\nx: y", "a\nx: y", "a\r", "\n", "a\r\n\r\nGET / HTTP/1.1", "a\r\n b"])
 def test_header_lines_cannot_be_broken(broken: str) -> None:
-    assert lines([("a", "b"), ("c", "")]) == b"a: b\r\nc: \r\n"
+    assert encode_headers([("a", "b"), ("c", "")]) == b"a: b\r\nc: \r\n"
     for pairs in ([("x", broken)], [(broken, "x")], [("a", "b"), ("x", broken), ("c", "d")]):
         with pytest.raises(ValueError, match="line break"):
-            lines(pairs)
+            encode_headers(pairs)
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/\n", "/a HTTP/1.1\r\n\r\nGET /b", "/\x00", "/\x7f"])
 def test_nor_can_the_first_line(run: Run, path: str) -> None:
     async def scenario() -> None:
-        async with pair(forever(OK)) as both:
+        async with client_harness(respond_always(OK)) as harness:
             with pytest.raises(ValueError, match="path"):
-                await both.ask(path)
-            assert both.server.taken == 0
+                await harness.request(path)
+            assert harness.server.accepted == 0
 
     run(scenario())
 
@@ -387,4 +398,4 @@ def test_a_client_that_was_never_used() -> None:
     client = Client("fake", 1, 1)
     assert len(client) == 0
     client.close()
-    assert isinstance(Pair(client, None), tuple)  # type: ignore[arg-type]
+    assert isinstance(ClientHarness(client, None), tuple)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 
 from knapcache.serve.upstream.client import STAGGER, Client, first_of
 from knapcache.serve.upstream.connection import Connection, Origin
-from tests.support.scripted_server import OK, Run, Scripted, once, run, until
+from tests.support.scripted_server import OK, Run, ScriptedServer, respond_once, run, wait_until
 
 __all__ = ["run"]
 
@@ -49,7 +49,7 @@ def attempt(client: Client, port: int) -> Callable[[], asyncio.Future[Connection
 
 def test_one_that_says_nothing_is_overtaken(run: Run) -> None:
     async def scenario() -> None:
-        async with Scripted(once(OK)) as server:
+        async with ScriptedServer(respond_once(OK)) as server:
             port = int(server.url.rpartition(":")[2])
             client = Client("fake", 5, 5)
             with silent() as nowhere:
@@ -64,7 +64,7 @@ def test_one_that_says_nothing_is_overtaken(run: Run) -> None:
 
 def test_one_that_refuses_is_passed_over_at_once(run: Run) -> None:
     async def scenario() -> None:
-        async with Scripted(once(OK)) as server:
+        async with ScriptedServer(respond_once(OK)) as server:
             port = int(server.url.rpartition(":")[2])
             client = Client("fake", 5, 5)
             with closed() as nobody:
@@ -93,7 +93,7 @@ def test_whoever_comes_second_is_closed(run: Run) -> None:
     came: list[Connection] = []
 
     async def scenario() -> None:
-        async with Scripted(once(OK)) as server:
+        async with ScriptedServer(respond_once(OK)) as server:
             port = int(server.url.rpartition(":")[2])
             client = Client("fake", 5, 5)
 
@@ -106,7 +106,7 @@ def test_whoever_comes_second_is_closed(run: Run) -> None:
 
             first = await first_of([slow, attempt(client, port)])
             assert not first.transport.is_closing()
-            await until(lambda: bool(came) and came[0].transport.is_closing())
+            await wait_until(lambda: bool(came) and came[0].transport.is_closing())
             first.transport.abort()
 
     run(scenario())
@@ -132,10 +132,10 @@ def test_localhost_by_its_name(run: Run) -> None:
     """It has two addresses on most machines, and a server listens on one of them."""
 
     async def scenario() -> None:
-        async with Scripted(once(OK)) as server:
+        async with ScriptedServer(respond_once(OK)) as server:
             port = server.url.rpartition(":")[2]
             client = Client("fake", 5, 5)
-            answer = await client.ask("GET", f"http://localhost:{port}", "/", b"", None)
+            answer = await client.request("GET", f"http://localhost:{port}", "/", b"", None)
             assert answer.status == 200
             client.close()
 

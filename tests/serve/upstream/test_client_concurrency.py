@@ -15,18 +15,27 @@ from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest
 from knapcache.serve.upstream import Client
 from tests.support.asgi_server import serving
-from tests.support.scripted_server import OK, Pair, Run, Talk, forever, pair, run, until
+from tests.support.scripted_server import (
+    OK,
+    ClientHarness,
+    Run,
+    ServerConnection,
+    client_harness,
+    respond_always,
+    run,
+    wait_until,
+)
 
 __all__ = ["run"]
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-async def mixed(talk: Talk) -> None:
+async def mixed(connection: ServerConnection) -> None:
     """Answers in all ways, some too late, some not at all; each says who was asked for."""
-    chance = random.Random(id(talk))
+    chance = random.Random(id(connection))
     while True:
-        asked = await talk.asked()
+        asked = await connection.read_request()
         name = asked.target[1:].encode()
         body = (b"<%b>" % name) * chance.choice([1, 3, 5000])
         await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01]))
@@ -42,15 +51,15 @@ async def mixed(talk: Talk) -> None:
         place = chance.randrange(len(whole))
         if chance.random() < 0.15:
             if fate < 0.9:  # else it would be whole
-                await talk.say(whole[:place])
+                await connection.send(whole[:place])
             if chance.random() < 0.5:
-                talk.reset()
+                connection.reset()
             return
         if fate < 0.9 and chance.random() < 0.05:
             whole += b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong"
-        await talk.say(whole[:place])
+        await connection.send(whole[:place])
         await asyncio.sleep(chance.choice([0, 0, 0.001, 0.03]))
-        await talk.say(whole[place:])
+        await connection.send(whole[place:])
         if fate >= 0.9:
             return
 
@@ -58,16 +67,16 @@ async def mixed(talk: Talk) -> None:
 async def crowd(run_of: int, width: int, seed: int) -> None:
     chance, met = random.Random(seed), {"well": 0, "failed": 0, "away": 0, "early": 0}
 
-    async def one(both: Pair, k: int) -> None:
+    async def one(harness: ClientHarness, k: int) -> None:
         name = f"{seed}-{k}"
         content = chance.choice([None, b"x" * chance.choice([1, 100_000])])
         response = None
         try:
             async with asyncio.timeout(chance.choice([5, 5, 5, 0.002, 0.01])):
-                response = await both.ask(f"/{name}", "GET" if content is None else "POST", content)
+                response = await harness.request(f"/{name}", "GET" if content is None else "POST", content)
                 assert response.headers["x-name"] == name
                 if chance.random() < 0.2:
-                    async for piece in response.pieces():
+                    async for piece in response.iter_bytes():
                         assert (f"<{name}>".encode() * 5000).startswith(piece)
                         met["early"] += 1
                         break
@@ -83,18 +92,20 @@ async def crowd(run_of: int, width: int, seed: int) -> None:
             if response is not None:
                 await response.close()
 
-    async with pair(mixed, timeout=0.2) as both:
+    async with client_harness(mixed, timeout=0.2) as harness:
         left = iter(range(run_of))
 
         async def worker() -> None:
             for k in left:
-                await one(both, k)
+                await one(harness, k)
 
         await asyncio.gather(*(worker() for _ in range(width)))
         assert all(met.values()), met
         assert met["well"] > run_of / 4
-        await until(lambda: len(both.client) == sum(map(len, both.client._idle.values())))  # none is left in use
-        assert all(c.response is None for several in both.client._idle.values() for c in several)
+        await wait_until(
+            lambda: len(harness.client) == sum(map(len, harness.client._idle.values()))
+        )  # none is left in use
+        assert all(c.response is None for several in harness.client._idle.values() for c in several)
 
 
 def test_answers_never_cross(run: Run) -> None:
@@ -109,32 +120,32 @@ def test_answers_never_cross_for_long(run: Run, seed: int) -> None:
 
 def test_what_many_exchanges_leave_behind(run: Run) -> None:
     async def scenario() -> None:
-        async with pair(forever(OK)) as both:
+        async with client_harness(respond_always(OK)) as harness:
             for _ in range(300):
-                await both.get()
+                await harness.get()
             tracemalloc.start()
             try:
                 before = tracemalloc.get_traced_memory()[0]
                 for _ in range(600):
-                    await both.get()
+                    await harness.get()
                 assert tracemalloc.get_traced_memory()[0] - before < 30_000
             finally:
                 tracemalloc.stop()
-            assert len(both.client) == both.server.taken == 1
+            assert len(harness.client) == harness.server.accepted == 1
 
     run(scenario())
 
 
 def test_a_server_that_speaks_first(run: Run) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.say(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong")
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong")
+        await connection.wait_closed()
 
     async def scenario() -> None:
         for _ in range(20):
-            async with pair(play) as both:
+            async with client_harness(script) as harness:
                 with contextlib.suppress(UpstreamFailed):  # what came before it cannot always be told from an answer
-                    assert await both.get() == (200, b"wrong")
+                    assert await harness.get() == (200, b"wrong")
 
     run(scenario())
 
@@ -161,7 +172,7 @@ def test_with_a_server_that_others_wrote(run: Run) -> None:
             async def one(k: int) -> None:
                 body = b"%d" % k * chance.choice([0, 1, 1000, 100_000])
                 content = body if chance.random() < 0.5 else upload(body)
-                response = await client.ask("POST", f"http://{host}:{port}", f"/{k}", b"", content)
+                response = await client.request("POST", f"http://{host}:{port}", f"/{k}", b"", content)
                 assert await response.read() == body + b"/%d" % k
 
             await asyncio.gather(*(one(k) for k in range(100)))
@@ -170,6 +181,6 @@ def test_with_a_server_that_others_wrote(run: Run) -> None:
             assert 0 < len(client) <= 100
             assert len(client) == sum(map(len, client._idle.values()))
             client.close()
-            await until(lambda: not len(client))
+            await wait_until(lambda: not len(client))
 
     run(scenario())

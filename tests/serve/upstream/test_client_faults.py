@@ -14,30 +14,40 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream import connection
+from knapcache.serve.upstream import connection as connection_module
 from knapcache.serve.upstream.client import Client, trust
 from knapcache.serve.upstream.connection import MOST_HEAD
-from tests.support.scripted_server import OK, Pair, Run, Talk, forever, once, pair, run, until
+from tests.support.scripted_server import (
+    OK,
+    ClientHarness,
+    Run,
+    ServerConnection,
+    client_harness,
+    respond_always,
+    respond_once,
+    run,
+    wait_until,
+)
 
 __all__ = ["run"]
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(connection, "LINGER", 60.0)
+    monkeypatch.setattr(connection_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-async def failing(both: Pair, status: int, *, before: bool, **more: object) -> str:
+async def failing(harness: ClientHarness, status: int, *, safe_to_retry: bool, **more: object) -> str:
     """How a call fails that must; nothing of it is left, and at once."""
     with pytest.raises(UpstreamFailed) as told:
-        await both.get(**more)  # type: ignore[arg-type]
-    assert (told.value.status, told.value.before) == (status, before)
-    assert both.server._host not in str(told.value)
-    await until(lambda: not len(both.client))
+        await harness.get(**more)  # type: ignore[arg-type]
+    assert (told.value.status, told.value.safe_to_retry) == (status, safe_to_retry)
+    assert harness.server._host not in str(told.value)
+    await wait_until(lambda: not len(harness.client))
     return str(told.value)
 
 
@@ -50,11 +60,11 @@ def test_refused(run: Run) -> None:
             closed.bind(("127.0.0.1", 0))
             client = Client("fake", 1, 1)
             with pytest.raises(UpstreamFailed) as told:
-                await client.ask("GET", f"http://127.0.0.1:{closed.getsockname()[1]}", "/", b"", None)
-            assert (told.value.status, told.value.before) == (502, True)
+                await client.request("GET", f"http://127.0.0.1:{closed.getsockname()[1]}", "/", b"", None)
+            assert (told.value.status, told.value.safe_to_retry) == (502, True)
             assert len(client) == 0
             with pytest.raises(UpstreamFailed):
-                await client.ask("GET", "http://nowhere.invalid", "/", b"", None)
+                await client.request("GET", "http://nowhere.invalid", "/", b"", None)
 
     run(scenario())
 
@@ -71,69 +81,69 @@ def test_nobody_takes_the_call(run: Run) -> None:
                 waiting.connect_ex(full.getsockname())
             client = Client("fake", 0.1, 5)
             with pytest.raises(UpstreamFailed, match="in time") as told:
-                await client.ask("GET", f"http://127.0.0.1:{full.getsockname()[1]}", "/", b"", None)
-            assert (told.value.status, told.value.before) == (504, True)
+                await client.request("GET", f"http://127.0.0.1:{full.getsockname()[1]}", "/", b"", None)
+            assert (told.value.status, told.value.safe_to_retry) == (504, True)
             assert len(client) == 0
 
     run(scenario())
 
 
 @pytest.mark.parametrize(
-    ("said", "before"),
+    ("said", "safe_to_retry"),
     [(b"", True), (b"HTTP/1.1 20", False), (HEAD + b"x: y\r\n", False),
      (HEAD + b"content-length: 9\r\n\r\n1234", False),
      (HEAD + b"transfer-encoding: chunked\r\n\r\n4\r\n1234\r\n", False), (HEAD + b"\r\nsome", False),
      (b"HTTP/1.1 100 Continue\r\n\r\n", False)],
 )  # fmt: skip
-def test_nothing_more_comes(run: Run, said: bytes, before: bool) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(said)
-        await talk.gone()
+def test_nothing_more_comes(run: Run, said: bytes, safe_to_retry: bool) -> None:
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(said)
+        await connection.wait_closed()
 
     async def scenario() -> None:
-        async with pair(play, timeout=0.05) as both:
-            assert "in time" in await failing(both, 504, before=before)
-            await until(lambda: not both.server.open)
+        async with client_harness(script, timeout=0.05) as harness:
+            assert "in time" in await failing(harness, 504, safe_to_retry=safe_to_retry)
+            await wait_until(lambda: not harness.server.open)
 
     run(scenario())
 
 
 def test_time_is_counted_between_bytes(run: Run) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
         for byte in OK:
-            await talk.say(bytes([byte]))
+            await connection.send(bytes([byte]))
             await asyncio.sleep(0.005)
 
     async def scenario() -> None:
-        async with pair(play, timeout=0.1) as both:
-            assert await both.get() == (200, b"hi")
+        async with client_harness(script, timeout=0.1) as harness:
+            assert await harness.get() == (200, b"hi")
 
     run(scenario())
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", HEAD + b"content-length: 9\r\n\r\n1234", HEAD + b"\r\nto the en"])
 def test_reset_in_the_middle(run: Run, said: bytes) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(said)
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(said)
         await asyncio.sleep(0.01)
-        talk.reset()
+        connection.reset()
 
     async def scenario() -> None:
-        async with pair(play) as both:
-            await failing(both, 502, before=not said)
+        async with client_harness(script) as harness:
+            await failing(harness, 502, safe_to_retry=not said)
 
     run(scenario())
 
 
 def test_what_came_before_the_end_is_given_first(run: Run) -> None:
     async def scenario() -> None:
-        async with pair(once(HEAD + b"content-length: 9\r\n\r\n", b"1234", b"56")) as both:
-            response = await both.ask()
-            await until(lambda: not len(both.client))
-            pieces = response.pieces()
+        async with client_harness(respond_once(HEAD + b"content-length: 9\r\n\r\n", b"1234", b"56")) as harness:
+            response = await harness.request()
+            await wait_until(lambda: not len(harness.client))
+            pieces = response.iter_bytes()
             assert await anext(pieces) == b"123456"
             with pytest.raises(UpstreamFailed):
                 await anext(pieces)
@@ -173,18 +183,18 @@ NONSENSE = {
 
 @pytest.mark.parametrize("kind", NONSENSE)
 def test_nonsense(run: Run, kind: str) -> None:
-    async def play(talk: Talk) -> None:
-        await talk.asked()
-        await talk.say(NONSENSE[kind])
-        await talk.gone()
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(NONSENSE[kind])
+        await connection.wait_closed()
 
     async def scenario() -> None:
-        async with pair(play) as both:
+        async with client_harness(script) as harness:
             if kind == "packed, and is not":  # HTTP is well, so the connection may be
                 with pytest.raises(UpstreamFailed):
-                    await both.get()
+                    await harness.get()
             else:
-                await failing(both, 502, before=False)
+                await failing(harness, 502, safe_to_retry=False)
 
     run(scenario())
 
@@ -203,18 +213,18 @@ def test_heads_have_an_end(run: Run, where: str) -> None:
     }[where]
     sent = 0
 
-    async def play(talk: Talk) -> None:
+    async def script(connection: ServerConnection) -> None:
         nonlocal sent
-        await talk.asked()
-        await talk.say(begin)
+        await connection.read_request()
+        await connection.send(begin)
         while True:
-            await talk.say(more)
+            await connection.send(more)
             sent += len(more)
             await asyncio.sleep(0)
 
     async def scenario() -> None:
-        async with pair(play) as both:
-            await failing(both, 502, before=False)
+        async with client_harness(script) as harness:
+            await failing(harness, 502, safe_to_retry=False)
             assert MOST_HEAD < sent < 64 * MOST_HEAD  # what the sockets hold comes on top
 
     run(scenario())
@@ -224,10 +234,10 @@ def test_a_long_head_is_no_trouble(run: Run) -> None:
     sent = HEAD + b"x: " + b"y" * 100_000 + b"\r\ncontent-length: 300000\r\n\r\n" + b"z" * 300_000
 
     async def scenario() -> None:
-        async with pair(forever(sent)) as both:
+        async with client_harness(respond_always(sent)) as harness:
             for _ in range(2):
-                assert await both.get() == (200, b"z" * 300_000)
-            assert both.server.taken == 1
+                assert await harness.get() == (200, b"z" * 300_000)
+            assert harness.server.accepted == 1
 
     run(scenario())
 
@@ -266,20 +276,22 @@ def test_who_can_prove_its_name_is_believed(run: Run, certificate: Path, monkeyp
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     long = b"x" * 3_000_000
 
-    async def play(talk: Talk) -> None:
+    async def script(connection: ServerConnection) -> None:
         while True:
-            body = (await talk.asked()).body
-            await talk.say(HEAD + b"content-length: %d\r\n\r\n" % len(body), body)
+            body = (await connection.read_request()).body
+            await connection.send(HEAD + b"content-length: %d\r\n\r\n" % len(body), body)
 
     async def scenario() -> None:
-        async with pair(play, ssl=served(certificate)) as both:
+        async with client_harness(script, ssl=served(certificate)) as harness:
             for body in (b"hi", long, b"hi"):
-                assert await both.get(method="POST", content=body) == (200, body)
-            assert both.server.taken == len(both.client) == 1
+                assert await harness.get(method="POST", content=body) == (200, body)
+            assert harness.server.accepted == len(harness.client) == 1
             with pytest.raises(UpstreamFailed, match="SSLCertVerificationError"):  # for this name it has no proof
-                await both.client.ask("GET", both.server.url.replace("127.0.0.1", "localhost"), "/", b"", None)
-        async with pair(once(HEAD + b"\r\nto the end"), ssl=served(certificate)) as both:
-            assert await both.get() == (200, b"to the end")
+                await harness.client.request(
+                    "GET", harness.server.url.replace("127.0.0.1", "localhost"), "/", b"", None
+                )
+        async with client_harness(respond_once(HEAD + b"\r\nto the end"), ssl=served(certificate)) as harness:
+            assert await harness.get() == (200, b"to the end")
 
     run(scenario())
 
@@ -287,13 +299,13 @@ def test_who_can_prove_its_name_is_believed(run: Run, certificate: Path, monkeyp
 @pytest.mark.usefixtures("own_trust")
 def test_who_cannot_is_not(run: Run, certificate: Path) -> None:
     async def scenario() -> None:
-        async with pair(forever(OK), ssl=served(certificate)) as both:
-            told = await failing(both, 502, before=True)
+        async with client_harness(respond_always(OK), ssl=served(certificate)) as harness:
+            told = await failing(harness, 502, safe_to_retry=True)
             assert told == "fake cannot be reached, or broke off: SSLCertVerificationError"
-            assert both.server.taken == 0
-        async with pair(forever(OK)) as both:  # no TLS at all
-            with pytest.raises(UpstreamFailed, match=r"SSLError|BrokenOff|Connection"):
-                await both.client.ask("GET", both.server.url.replace("http:", "https:"), "/", b"", None)
-            assert len(both.client) == 0
+            assert harness.server.accepted == 0
+        async with client_harness(respond_always(OK)) as harness:  # no TLS at all
+            with pytest.raises(UpstreamFailed, match=r"SSLError|ConnectionLost|Connection"):
+                await harness.client.request("GET", harness.server.url.replace("http:", "https:"), "/", b"", None)
+            assert len(harness.client) == 0
 
     run(scenario())

@@ -9,9 +9,10 @@ import zlib
 import pytest
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream import Response, connection
+from knapcache.serve.upstream import Response
+from knapcache.serve.upstream import connection as connection_module
 from knapcache.serve.upstream.decompress import UNPACKED, Decompressor
-from tests.support.scripted_server import Run, forever, once, pair, run, until
+from tests.support.scripted_server import Run, client_harness, respond_always, respond_once, run, wait_until
 
 __all__ = ["run"]
 
@@ -33,10 +34,10 @@ def test_packed_bodies(run: Run, encoding: bytes) -> None:
     sent = answer(packed, encoding)
 
     async def scenario() -> None:
-        async with pair(forever(sent)) as both:
-            assert await both.get() == (200, TEXT)
-            assert await both.get(raw=True) == (200, packed)
-            assert both.server.taken == 1
+        async with client_harness(respond_always(sent)) as harness:
+            assert await harness.get() == (200, TEXT)
+            assert await harness.get(raw=True) == (200, packed)
+            assert harness.server.accepted == 1
 
     run(scenario())
 
@@ -68,33 +69,33 @@ def test_packed_bodies_that_are_cut_off(run: Run) -> None:
 
     async def scenario() -> None:
         for k in range(1, len(packed), 7):
-            async with pair(forever(answer(packed[:k]))) as both:
+            async with client_harness(respond_always(answer(packed[:k]))) as harness:
                 with pytest.raises(UpstreamFailed):
-                    await both.get()
+                    await harness.get()
 
     run(scenario())
 
 
 def test_nothing_packed_is_nothing(run: Run) -> None:
     async def scenario() -> None:
-        async with pair(forever(answer(b""))) as both:
-            assert await both.get() == (200, b"")
+        async with client_harness(respond_always(answer(b""))) as harness:
+            assert await harness.get() == (200, b"")
 
     run(scenario())
 
 
 def test_more_than_there_may_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST", 4 << 20)
+    monkeypatch.setattr(connection_module, "MOST", 4 << 20)
     bomb = gzip.compress(bytes(64 << 20), 9)
     assert len(bomb) < 100_000
 
     async def scenario() -> None:
         for sent in (answer(bomb), HEAD + b"content-length: 8000000\r\n\r\n" + bytes(8_000_000)):
-            async with pair(once(sent)) as both:
+            async with client_harness(respond_once(sent)) as harness:
                 with pytest.raises(UpstreamFailed, match="more than 4194304"):
-                    await both.get()
+                    await harness.get()
                 await asyncio.sleep(0)
-                await until(lambda: not len(both.client), 1.0)
+                await wait_until(lambda: not len(harness.client), 1.0)
 
     run(scenario())
 
@@ -103,10 +104,10 @@ def test_a_bomb_is_unpacked_no_faster_than_it_is_read(run: Run) -> None:
     bomb = gzip.compress(bytes(64 << 20), 9)
 
     async def scenario() -> None:
-        async with pair(forever(answer(bomb))) as both:
-            response: Response = await both.ask()
+        async with client_harness(respond_always(answer(bomb))) as harness:
+            response: Response = await harness.request()
             size = 0
-            async for piece in response.pieces():
+            async for piece in response.iter_bytes():
                 assert len(piece) <= UNPACKED
                 size += len(piece)
                 if size > 1 << 20:

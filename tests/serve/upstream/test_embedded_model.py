@@ -50,7 +50,7 @@ async def running(model: EmbeddedModel) -> AsyncIterator[EmbeddedModel]:
         await model.stop()
 
 
-async def until(state: Callable[[], bool], within: float = 20.0) -> None:
+async def wait_until(state: Callable[[], bool], within: float = 20.0) -> None:
     async with asyncio.timeout(within):
         while not state():
             await asyncio.sleep(0.02)
@@ -113,7 +113,7 @@ async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture
         dead = model.pid
         assert dead is not None
         os.kill(dead, signal.SIGKILL)
-        await until(lambda: model.state == "starting")
+        await wait_until(lambda: model.state == "starting")
         assert await model.ready() == model.url
         assert (model.starts, model.pid != dead) == (2, True)
         status, _ = await post(session, f"{model.url}/chat/completions", {**ASKED, "max_tokens": 1})
@@ -163,7 +163,7 @@ async def test_a_file_that_only_looks_like_a_model(
         with pytest.raises(ConnectionError, match=r"does not start: llama\.cpp cannot use .*Broken\.gguf"):
             await model.ready()
         assert model.state == "failed"
-        await until(lambda: model.starts >= 3)
+        await wait_until(lambda: model.starts >= 3)
         assert model.state == "failed"
         with pytest.raises(ConnectionError, match="does not start"):
             await model.ready(0.01)

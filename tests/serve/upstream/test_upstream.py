@@ -27,9 +27,9 @@ async def test_the_reason_of_a_failure_is_kept(local: Absent | None) -> None:
         upstream = Upstream(UpstreamSettings.model_validate({"name": "away", "url": url}), local)
         for times in (1, 2, 3):
             with pytest.raises(UpstreamFailed, match="away cannot be reached") as told:
-                await upstream.once("GET", "/models", b"", None)
+                await upstream.send("GET", "/models", b"", None)
             assert isinstance(told.value.__cause__, ConnectionError)
-            assert told.value.before
+            assert told.value.safe_to_retry
             assert (upstream.calls, upstream.errors, upstream.failing) == (times, times, times)
         assert upstream.state == "failing"
         assert url not in str(told.value)

@@ -33,7 +33,7 @@ from knapcache.serve.http.access import AccessControl, Head
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, Refused, ResponseWriter
 from knapcache.serve.http.fast_path import FastPath, Known, raw_headers
 from knapcache.serve.observe.events import Event
-from knapcache.serve.upstream import Pairs, Response, lines
+from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Handler:
         body = body_of(raw)
         model = body.get("model", "") if body is not None else ""
         model = model if type(model) is str else ""
-        upstream = self._upstreams.of(model) if body is not None else self._upstreams.all[0]
+        upstream = self._upstreams.for_model(model) if body is not None else self._upstreams.all[0]
         if upstream is None:
             raise Refused(404, f"no upstream serves the model {model[:100]!r}", "model_not_found")
         context = upstream.context
@@ -238,8 +238,10 @@ class Call:
         upstream, head = self.upstream, self.head
         sent = head.sent.get(upstream.name)
         if sent is None:
-            sent = head.sent[upstream.name] = lines(upstream.outgoing(head.headers, head.caller.key is not None))
-        return await upstream.call(upstream.path(self.request.target), sent, content)
+            sent = head.sent[upstream.name] = encode_headers(
+                upstream.request_headers(head.headers, head.caller.key is not None)
+            )
+        return await upstream.send_with_retries(upstream.path(self.request.target), sent, content)
 
     async def early(self, found: CachedResponse) -> None:
         """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
@@ -317,7 +319,7 @@ class Call:
         response = await self.send(self.exchange.sent(False))
         try:
             await self.request.start(response.status, ours([*passing(response.pairs), *BYPASS]))
-            async for piece in response.pieces():
+            async for piece in response.iter_bytes():
                 self._first()
                 await self.request.piece(piece)
             await self.request.piece(b"", more=False)

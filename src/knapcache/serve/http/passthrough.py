@@ -13,7 +13,7 @@ from knapcache.exchange.exchange import OWN, body_of
 from knapcache.serve.http.access import AccessControl
 from knapcache.serve.http.asgi_request import AsgiRequest, Refused
 from knapcache.serve.observe.events import Event
-from knapcache.serve.upstream import lines
+from knapcache.serve.upstream import encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP, Upstream
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class Passthrough:
         caller = self._door.enter(request).caller
         upstream, content, model = await self._whose(request)
         path = upstream.path(request.target)
-        headers = upstream.outgoing(request.headers, caller.key is not None, raw=True)
+        headers = upstream.request_headers(request.headers, caller.key is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
-        response = await upstream.once(request.method, path, lines(headers), content, raw=True)
+        response = await upstream.send(request.method, path, encode_headers(headers), content, raw=True)
         first = time.perf_counter() - request.started
         try:
             passed = [(name, value) for name, value in response.pairs if name.lower() not in STAYS]
             await request.start(response.status, [*passed, ("x-knapcache", "pass")])
-            async for piece in response.pieces():
+            async for piece in response.iter_bytes():
                 await request.piece(piece)
             await request.piece(b"", more=False)
         finally:
@@ -66,7 +66,7 @@ class Passthrough:
         model = body.get("model") if body is not None else None
         if not isinstance(model, str):
             return self._upstreams.all[0], content, ""
-        upstream = self._upstreams.of(model)
+        upstream = self._upstreams.for_model(model)
         if upstream is None:
             raise Refused(404, f"no upstream serves the model {model[:100]!r}", "model_not_found")
         return upstream, content, model

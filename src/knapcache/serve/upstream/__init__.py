@@ -1,7 +1,7 @@
 """HTTP to providers: what the proxy asks with."""
 
-from knapcache.serve.upstream.client import Client, lines
+from knapcache.serve.upstream.client import Client, encode_headers
 from knapcache.serve.upstream.connection import Pairs, Response
-from knapcache.serve.upstream.failures import BadAnswer, BrokenOff, failed
+from knapcache.serve.upstream.failures import ConnectionLost, ProtocolError, upstream_failed
 
-__all__ = ["BadAnswer", "BrokenOff", "Client", "Pairs", "Response", "failed", "lines"]
+__all__ = ["Client", "ConnectionLost", "Pairs", "ProtocolError", "Response", "encode_headers", "upstream_failed"]

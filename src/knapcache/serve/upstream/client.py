@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from knapcache.serve.upstream.connection import Connection, Origin, Response
-from knapcache.serve.upstream.failures import BrokenOff, bare, failed
+from knapcache.serve.upstream.failures import ConnectionLost, upstream_failed, without_traceback
 
 STAGGER = 0.25
 """Seconds until another address of a host is tried beside one that does not answer."""
@@ -49,7 +49,7 @@ def split(url: str) -> tuple[Origin, str, str]:
     return Origin(host, port, tls), named if port == usual else f"{named}:{port}", found.path.rstrip("/")
 
 
-def lines(headers: Iterable[tuple[str, str]]) -> bytes:
+def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     """Headers as they are sent. They come from a server that has read them, or from settings that were checked."""
     said = [f"{name}: {value}\r\n" for name, value in headers]
     made = "".join(said).encode("latin-1")
@@ -121,7 +121,7 @@ class Client:
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
@@ -133,7 +133,7 @@ class Client:
     ) -> Response:
         """Send a request, and wait for the head of its answer.
 
-        headers   `lines`, with a host where it is not that of the URL, and without what says how long the body is,
+        headers   `encode_headers`, with a host where it is not that of the URL, and without what says how long the body is,
                   where that is known here
         raw       the body of the answer is wanted as it is packed, and what may be packed is said by the headers
         """
@@ -160,7 +160,9 @@ class Client:
             response = Response(self, await self._connection(origin), method, raw)
             await response.begin(b"".join(said), content, length)
         except OSError as error:  # a TimeoutError is one, too
-            raise failed(self.name, error, before=response is None or not response.heard) from bare(error)
+            raise upstream_failed(
+                self.name, error, safe_to_retry=response is None or not response.heard
+            ) from without_traceback(error)
         finally:
             if response is not None and not response.status:
                 response.abort()
@@ -176,7 +178,7 @@ class Client:
             connection = await self._connected(origin)
         if self._closed or connection.transport.is_closing():  # of its end nobody will be told again
             connection.transport.abort()
-            raise BrokenOff("the connection was closed")
+            raise ConnectionLost("the connection was closed")
         self._open.add(connection)  # not when it is made: uvloop ends one that nobody waits for, and tells nobody
         return connection
 

@@ -18,7 +18,7 @@ import httptools
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream.decompress import Decompressor
-from knapcache.serve.upstream.failures import BadAnswer, BrokenOff, bare, failed
+from knapcache.serve.upstream.failures import ConnectionLost, ProtocolError, upstream_failed, without_traceback
 
 Pairs = list[tuple[str, str]]
 
@@ -181,10 +181,10 @@ class Response:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(BadAnswer(type(error).__name__))
+            self._fail(ProtocolError(type(error).__name__))
             return
         if self._plain > MOST_HEAD:
-            self._fail(BadAnswer("the head is too long"))
+            self._fail(ProtocolError("the head is too long"))
             return
         self._settle()
         self._wake()
@@ -208,7 +208,7 @@ class Response:
         if self._ended:
             return
         if status > 599:
-            raise BadAnswer("no status that there is")
+            raise ProtocolError("no status that there is")
         self.headers = headers = {name.lower(): value for name, value in self.pairs}
         if "content-encoding" in headers and not self._raw and not self._headless:
             packed = (
@@ -217,7 +217,7 @@ class Response:
             if packed in PACKED:
                 self._unpacker = Decompressor()
             elif packed not in ("", "identity"):
-                raise BadAnswer("packed in a way that was not asked for")
+                raise ProtocolError("packed in a way that was not asked for")
         chunked = "chunked" in headers.get("transfer-encoding", "").lower()
         self._to_the_end = not chunked and "content-length" not in headers
         self.status = status
@@ -247,7 +247,7 @@ class Response:
             self.abort()
             self._wake()
         else:
-            self._fail(error if isinstance(error, OSError) else BrokenOff("the connection was closed"))
+            self._fail(error if isinstance(error, OSError) else ConnectionLost("the connection was closed"))
 
     def _fail(self, error: Exception) -> None:
         """An answer that was whole before stays so, but its connection does not."""
@@ -307,14 +307,14 @@ class Response:
             return self._taken() if self._pieces else b""
         pieces: list[bytes] = []
         size = 0
-        async for piece in self.pieces():
+        async for piece in self.iter_bytes():
             pieces.append(piece)
             size += len(piece)
             if size > MOST:
                 raise UpstreamFailed(502, f"{self._pool.name} sent more than {MOST} bytes")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
         try:
             while True:
@@ -332,7 +332,7 @@ class Response:
             if self._unpacker is not None:
                 self._unpacker.end()
         except OSError as error:
-            raise failed(self._pool.name, error) from bare(error)
+            raise upstream_failed(self._pool.name, error) from without_traceback(error)
 
     def _taken(self) -> bytes:
         """What is held."""

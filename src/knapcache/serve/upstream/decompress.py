@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from knapcache.serve.upstream.failures import BadAnswer
+from knapcache.serve.upstream.failures import ProtocolError
 
 UNPACKED = 1 << 18
 """Bytes that are unpacked at once."""
@@ -36,9 +36,9 @@ class Decompressor:
                     yield unpacked
                 packed = self._unpack.unconsumed_tail or self._unpack.unused_data
         except zlib.error as error:
-            raise BadAnswer("the body cannot be unpacked") from error
+            raise ProtocolError("the body cannot be unpacked") from error
 
     def end(self) -> None:
         """That was all."""
         if self._begun and not self._unpack.eof:
-            raise BadAnswer("the body ends before it is unpacked")
+            raise ProtocolError("the body ends before it is unpacked")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
-from knapcache.serve.upstream import Client, Pairs, Response, failed
+from knapcache.serve.upstream import Client, Pairs, Response, upstream_failed
 from knapcache.serve.upstream.embedded_model import HEADERS
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Upstream:
         """ok, or failing: the last calls all failed."""
         return "failing" if self.failing >= 3 else "ok"
 
-    async def call(self, path: str, headers: bytes, content: bytes) -> Response:
-        """Send a request that may be sent again. headers: the lines of what `outgoing` says."""
+    async def send_with_retries(self, path: str, headers: bytes, content: bytes) -> Response:
+        """Send a request that may be sent again. headers: the lines of what `request_headers` says."""
         self._allowance = min(BURST, self._allowance + SHARE)
         attempt = 0
         while True:
             try:
-                response = await self.once("POST", path, headers, content)
+                response = await self.send("POST", path, headers, content)
             except UpstreamFailed as error:
-                pause = self._pause(attempt, {}) if error.before else None
+                pause = self._pause(attempt, {}) if error.safe_to_retry else None
                 if pause is None:
                     raise
             else:
@@ -103,7 +103,7 @@ class Upstream:
             return asked if asked <= LONGEST_PAUSE else None
         return min(LONGEST_PAUSE, 0.25 * 2.0**attempt) * random.uniform(0.5, 1.0)
 
-    async def once(
+    async def send(
         self,
         method: str,
         path: str,
@@ -116,13 +116,13 @@ class Upstream:
         self.calls += 1
         try:
             base = self.settings.url if self._local is None else await self._local.ready()
-            response = await self.client.ask(method, base, path, headers, content, raw=raw)
+            response = await self.client.request(method, base, path, headers, content, raw=raw)
         except UpstreamFailed:
             self._count(ok=False)
             raise
         except OSError as error:  # the local model is not there
             self._count(ok=False)
-            raise failed(self.name, error, before=True) from error
+            raise upstream_failed(self.name, error, safe_to_retry=True) from error
         self._count(ok=response.status < 500)
         return response
 
@@ -136,7 +136,7 @@ class Upstream:
             return asked
         return asked.removeprefix("/v1") if asked.startswith("/v1/") else asked
 
-    def outgoing(self, headers: Mapping[str, str], own_key: bool, *, raw: bool = False) -> Pairs:
+    def request_headers(self, headers: Mapping[str, str], own_key: bool, *, raw: bool = False) -> Pairs:
         """A caller's headers as they go on. own_key: the caller's credential is meant for the provider."""
         settings, key = self.settings, self._key
         passed = [
@@ -163,7 +163,7 @@ class Upstreams:
         self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 
-    def of(self, model: str) -> Upstream | None:
+    def for_model(self, model: str) -> Upstream | None:
         """Who answers for a model; None: nobody."""
         try:
             return self._known[model]

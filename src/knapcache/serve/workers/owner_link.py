@@ -24,7 +24,7 @@ import uvicorn
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest, Receive, Refused, Scope, Send
 from knapcache.serve.observe.events import ROOM, Event
-from knapcache.serve.upstream import Client, lines
+from knapcache.serve.upstream import Client, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP
 
 log = logging.getLogger("knapcache.serve")
@@ -120,7 +120,7 @@ class OwnerClient:
         """Tell the owner what waits; it goes on waiting where there is none."""
         while self._waiting:
             told = self._waiting[:AT_ONCE]
-            answer = await self._client.ask("POST", OWNER, EVENTS, b"", orjson.dumps(list(map(tuple, told))))
+            answer = await self._client.request("POST", OWNER, EVENTS, b"", orjson.dumps(list(map(tuple, told))))
             await answer.read()
             if answer.status != 200:  # just changing
                 break
@@ -133,7 +133,9 @@ class OwnerClient:
             body = await request.body(MOST, MOST)
             headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or stays(n)]
             headers.append(("host", request.headers.get("host", "")))
-            answer = await self._client.ask(request.method, OWNER, request.target, lines(headers), body, raw=True)
+            answer = await self._client.request(
+                request.method, OWNER, request.target, encode_headers(headers), body, raw=True
+            )
             content = await answer.read()
             said = [(n, v) for n, v in answer.pairs if stays(n) and n.lower() not in ("date", "server")]
             await request.answer(answer.status, said, content)
