@@ -3,7 +3,7 @@
     python bench/library.py [--out DIR] [--quick]
 
 Hits, and misses whose answer is then kept: a chat request of 2 KB with an answer of 2 KB, the caches by turns, CPU time
-of the thread, the least of some rounds. Each cache is given the request in the form that it is made for (_caches.py).
+of the thread, the least of some rounds. Each cache is given the request in the form that it is made for (_peer_caches.py).
 Ours reads the JSON, makes the key, asks the policy and two shadows, compares the kept request with this one, and counts
 in the ledger; LRUCache and diskcache are given the request's bytes as key and do none of that. Hence the bar: a hit of
 ours takes at most twice as long as an LRUCache hit and the hashing of the request together.
@@ -14,7 +14,7 @@ once what is asked for often has been read; hits that find the answer in memory 
 beside it. The first table has whole hits, from the request to the answer.
 
 Settle: an answer of 4 KB was paid for; cost, policy, shadows, and the store takes it: wall time until the caller goes
-on, each one timed. Memory: a process of its own (_growth.py).
+on, each one timed. Memory: a process of its own (_memory_growth.py).
 
 Prints tables; writes library.json and library.png into DIR.
 """
@@ -42,8 +42,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from _bars import Row, bar
-from _caches import CHAT, Asked, ours, peers, request
+from _peer_caches import CHAT, Asked, ours, peers, request
+from _targets import Row, bar
 
 from knapcache import Cache, Reply
 from knapcache.cli.output import print_table
@@ -98,8 +98,8 @@ def beside(folder: Path, rounds: int) -> tuple[list[Row], list[str], float]:
     misses = by_turns({cache.name: cache.keep for cache in caches}, fresh, max(10, rounds // 5))
     rows = [
         {
-            "cache": cache.name, "version": cache.version, "where": cache.where, "hit_us": hits[cache.name],
-            "miss_and_keep_us": misses[cache.name],
+            "cache": cache.name, "version": cache.version, "storage": cache.where, "hit_us": hits[cache.name],
+            "miss_and_store_us": misses[cache.name],
         }
         for cache in caches
     ]  # fmt: skip
@@ -177,7 +177,7 @@ def on_disk(folder: Path, keys: int, asked: int) -> list[Row]:
 def settling(folder: Path, many: int) -> list[Row]:
     """Wall time of `Cache.settle`, while there is room, and when each answer that comes makes others go."""
     rows = []
-    for what, room in (("with room to spare", "512MB"), ("in a full cache", "4MB")):
+    for what, room in (("below capacity", "512MB"), ("at capacity", "4MB")):
         with Cache(room, path=folder / f"settle-{room}.db", cost="seconds") as cache:
             spent = []
             for k in range(many):
@@ -197,7 +197,7 @@ def settling(folder: Path, many: int) -> list[Row]:
 
 def growth(requests: int, keys: int) -> dict[str, Any]:
     """Memory over many requests, in a process of its own."""
-    script = Path(__file__).with_name("_growth.py")
+    script = Path(__file__).with_name("_memory_growth.py")
     command = [sys.executable, str(script), str(requests), str(keys), str(requests // 20)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -217,15 +217,15 @@ def bars(rows: list[Row], key: float, disk: list[Row], settled: list[Row], curve
     lines = []
     if "cachetools.LRUCache" in hit:
         plain = hit["cachetools.LRUCache"] + key
-        lines.append(bar("hit in memory, to LRUCache hit + hashing", hit[OURS] / plain, 2, "×", most=True))
+        lines.append(bar("memory hit / (LRUCache hit + hashing)", hit[OURS] / plain, 2, "×", most=True))
     if THEIRS_ON_DISK in us:
         times = us[THEIRS_ON_DISK] / us["SqliteStore, mean over the traffic"]
-        lines.append(bar("diskcache hit, to SqliteStore hit over Zipf traffic", times, 3, "×", most=False))
+        lines.append(bar("diskcache hit / SqliteStore hit, Zipf traffic", times, 3, "×", most=False))
     whole = max(row["median_us"] for row in settled)
     return [
         *lines,
         bar("settle on SQLite, median", whole, 150, "µs", most=True),
-        bar("memory, growth from 30 % of the requests to the end", grown(curve), 5, "%", most=True),
+        bar("memory growth from 30 % of the requests to the end", grown(curve), 5, "%", most=True),
     ]
 
 
@@ -235,7 +235,7 @@ def draw(rows: list[Row], curve: list[list[int]], path: Path) -> None:
     shown = sorted(rows, key=lambda row: -row["hit_us"])
     y = np.arange(len(shown))
     left.barh(y + 0.2, [row["hit_us"] for row in shown], 0.4, color="#0072B2", label="hit")
-    left.barh(y - 0.2, [row["miss_and_keep_us"] for row in shown], 0.4, color="#E69F00", label="miss, and keep")
+    left.barh(y - 0.2, [row["miss_and_store_us"] for row in shown], 0.4, color="#E69F00", label="miss, and keep")
     left.set_yticks(y, [row["cache"] for row in shown])
     left.set_xscale("log")
     left.set_xlabel("µs, CPU time of the caller's thread")
@@ -271,12 +271,12 @@ def main() -> None:
     print_table(settled, title="settle on SQLite, answers of 4 KB")
     curve = [{"requests": n, "MiB": size / 2**20} for n, size in memory["curve"]]
     print_table(curve, title=f"memory: {memory['stats']}")
-    print_table(lines, title="bars")
+    print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
-            "name": "library", "python": platform.python_version(), "machine": platform.machine(), "bars": lines,
-            "rows": rows, "missing": missing, "key_us": key, "sizes": sizes, "disk": disk, "settle": settled,
+            "name": "library", "python": platform.python_version(), "machine": platform.machine(), "targets": lines,
+            "rows": rows, "not_installed": missing, "key_us": key, "sizes": sizes, "disk": disk, "settle": settled,
             "memory": memory,
         }  # fmt: skip
         (args.out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

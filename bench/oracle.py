@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _bars import Row, bar
-from _peers import PEERS
+from _peer_solvers import PEERS
+from _targets import Row, bar
 
 from knapcache.cli.output import print_table
 from knapcache.oracle import Warm, solve
@@ -77,11 +77,11 @@ def measure(mode: str, n: int, seed: int) -> Row:
     beta = best(lambda: solve(values, sizes, capacity, beta=1e-3), runs)
     row: Row = {
         "n": n, "mode": mode, "seed": seed, "argsort": argsort, "solve": cold, "beta": beta, "proven": found.proven,
-        "to_argsort": cold / argsort, "beta_to_argsort": beta / argsort,
+        "ratio_to_argsort": cold / argsort, "beta_ratio_to_argsort": beta / argsort,
     }  # fmt: skip
     if n >= 10**5:
         row["warm"], row["stayed_warm"] = measure_warm(values, sizes, capacity, runs, seed)
-        row["cold_to_warm"] = cold / row["warm"]
+        row["cold_over_warm"] = cold / row["warm"]
     for name, peer in PEERS.items():
         # Slow peers see the first seeds only, or the whole would take an hour.
         if n <= LARGEST[name] and (seed < 2 or name == "greedy") and not (name == "highs" and n > 10**3 and seed):
@@ -148,10 +148,10 @@ def bars(rows: list[Row]) -> list[Row]:
 
     for n, pair in ARGSORT_BARS.items():
         for kind, modes, wanted in zip(("continuous", "ties"), (CONTINUOUS, TIES), pair, strict=True):
-            if ratios := of(n, modes, "to_argsort"):
+            if ratios := of(n, modes, "ratio_to_argsort"):
                 lines.append(
                     bar(
-                        f"N = {n:,}, {kind}, to argsort",
+                        f"N = {n:,}, {kind}, time / argsort",
                         float(np.median(ratios)),
                         wanted,
                         "×",
@@ -159,10 +159,10 @@ def bars(rows: list[Row]) -> list[Row]:
                         worst=max(ratios),
                     )
                 )
-    if ratios := of(10**6, CONTINUOUS + TIES, "beta_to_argsort"):
+    if ratios := of(10**6, CONTINUOUS + TIES, "beta_ratio_to_argsort"):
         lines.append(
             bar(
-                "N = 1,000,000, β = 1e-3, to argsort",
+                "N = 1,000,000, β = 1e-3, time / argsort",
                 float(np.median(ratios)),
                 BETA_BAR,
                 "×",
@@ -171,10 +171,10 @@ def bars(rows: list[Row]) -> list[Row]:
             )
         )
     for kind, modes in (("continuous", CONTINUOUS), ("ties", TIES)):
-        if ratios := of(10**6, modes, "cold_to_warm"):
+        if ratios := of(10**6, modes, "cold_over_warm"):
             lines.append(
                 bar(
-                    f"N = 1,000,000, {kind}, cold to warm",
+                    f"N = 1,000,000, {kind}, cold / warm",
                     float(np.median(ratios)),
                     WARM_BAR,
                     "×",
@@ -186,7 +186,7 @@ def bars(rows: list[Row]) -> list[Row]:
         ratios = [r["or-tools"] / r["solve"] for r in rows if r["n"] == n and r.get("or-tools") is not None]
         if ratios:
             cut = sum(bool(r.get("or-tools_note")) for r in rows if r["n"] == n)
-            what = f"N = {n:,}, OR-Tools to us" + (f" ({cut} of {len(ratios)} cut off)" if cut else "")
+            what = f"N = {n:,}, OR-Tools / Oracle" + (f" ({cut} of {len(ratios)} cut off)" if cut else "")
             lines.append(bar(what, float(np.median(ratios)), wanted, "×", most=False, worst=min(ratios)))
     return lines
 
@@ -236,7 +236,9 @@ def draw(rows: list[Row], path: Path) -> None:
     left.set_ylabel("seconds (median over modes and seeds)")
     for k, (kind, modes, colour) in enumerate((("continuous", CONTINUOUS, "#0072B2"), ("ties", TIES, "#D55E00"))):
         points = [
-            (n, [r["to_argsort"] for r in rows if r["n"] == n and r["mode"] in modes]) for n in SEEDS if n >= 10**3
+            (n, [r["ratio_to_argsort"] for r in rows if r["n"] == n and r["mode"] in modes])
+            for n in SEEDS
+            if n >= 10**3
         ]
         points = [(n, numbers) for n, numbers in points if numbers]
         x = [n for n, _ in points]
@@ -246,7 +248,11 @@ def draw(rows: list[Row], path: Path) -> None:
             color=colour, alpha=0.15, linewidth=0,
         )  # fmt: skip
         right.plot(
-            list(ARGSORT_BARS), [b[k] for b in ARGSORT_BARS.values()], color=colour, linestyle=":", label=f"bar, {kind}"
+            list(ARGSORT_BARS),
+            [b[k] for b in ARGSORT_BARS.values()],
+            color=colour,
+            linestyle=":",
+            label=f"target, {kind}",
         )
     right.axhline(1.0, color="#999999", linewidth=1)
     right.set_ylabel("time of the Oracle / time of np.argsort")
@@ -276,12 +282,12 @@ def main() -> None:
     table = summary(rows)
     print_table(table, title="milliseconds, median over seeds; one thread")
     print_table(hard, title=f"hard classes, budget of {HARD_BUDGET:,} states")
-    print_table(lines, title="bars")
+    print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "oracle", "python": platform.python_version(), "numpy": np.__version__,
-            "machine": platform.machine(), "limit_seconds": LIMIT, "bars": lines, "summary": table, "hard": hard,
+            "machine": platform.machine(), "limit_seconds": LIMIT, "targets": lines, "summary": table, "hard": hard,
             "rows": rows,
         }  # fmt: skip
         (args.out / "oracle.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

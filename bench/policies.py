@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _bars import Row, bar
+from _targets import Row, bar
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
@@ -84,7 +84,7 @@ def cells(ratios: Ratios, subject: str) -> list[Row]:
             line |= {"best_other": best and paid[best], "best_other_name": best}
             line |= {name: paid[name] for name in ("gdsf-cost", "lru", *YARDSTICKS) if name in paid}
             if best and subject in paid:
-                line["to_best_other"] = paid[subject] / paid[best]
+                line["ratio_to_best_other"] = paid[subject] / paid[best]
             if {subject, "lru", "pfoo"} <= set(paid) and paid["lru"] > paid["pfoo"]:
                 line["gap_closed"] = (paid["lru"] - paid[subject]) / (paid["lru"] - paid["pfoo"])
             lines.append(line)
@@ -94,13 +94,13 @@ def cells(ratios: Ratios, subject: str) -> list[Row]:
 def bars(lines: list[Row]) -> list[Row]:
     """What must hold on the open traces, as far as it was measured."""
     found = []
-    if with_best := [c for c in lines if "to_best_other" in c]:
-        worst = max(with_best, key=lambda c: c["to_best_other"])
-        what = f"worst of {len(with_best)} cells, to the best other"
-        found.append(bar(what, worst["to_best_other"], TO_BEST_BAR, "×", most=True))
+    if with_best := [c for c in lines if "ratio_to_best_other" in c]:
+        worst = max(with_best, key=lambda c: c["ratio_to_best_other"])
+        what = f"worst of {len(with_best)} cells, cost / best other policy"
+        found.append(bar(what, worst["ratio_to_best_other"], TO_BEST_BAR, "×", most=True))
     for other, wanted in MEAN_BARS.items():
         if to_other := [c["subject"] / c[other] for c in lines if c["subject"] is not None and other in c]:
-            what = f"mean of {len(to_other)} cells, to {other}"
+            what = f"mean of {len(to_other)} cells, cost / {other}"
             found.append(bar(what, float(np.mean(to_other)), wanted, "×", most=True, worst=max(to_other)))
     for c in lines:
         if (
@@ -109,7 +109,7 @@ def bars(lines: list[Row]) -> list[Row]:
             and c["subject"] is not None
             and "gdsf-cost" in c
         ):
-            what = f"{c['trace']} at {c['capacity']}, to gdsf-cost"
+            what = f"{c['trace']} at {c['capacity']}, cost / gdsf-cost"
             found.append(bar(what, c["subject"] / c["gdsf-cost"], LLM_BAR[1], "×", most=True))
     return found
 
@@ -142,13 +142,13 @@ def markdown(record: Row) -> str:
         best = f"{number(c['best_other'])} (`{c['best_other_name']}`)"
         paid = " | ".join(number(c.get(name)) for name in ("gdsf-cost", "lru", "pfoo"))
         text.append(f"| {c['trace']} | {c['capacity']} | {number(c['subject'])} | {best} | {paid} |")
-    text += ["", "| what | measured | bar | holds |", "|---|---|---|---|"]
-    for b in record["bars"]:
-        text.append(f"| {b['what']} | {number(b['measured'])} | {b['bar']} | {'yes' if b['holds'] else 'no'} |")
+    text += ["", "| metric | measured | target | met |", "|---|---|---|---|"]
+    for b in record["targets"]:
+        text.append(f"| {b['metric']} | {number(b['measured'])} | {b['target']} | {'yes' if b['met'] else 'no'} |")
     shares = list(dict.fromkeys(c["capacity"] for c in record["traffic"]))
     text += ["", f"| traffic | {' | '.join(shares)} |", "|---" * (len(shares) + 1) + "|"]
     for kind in dict.fromkeys(c["trace"] for c in record["traffic"]):
-        to_best = [number(c.get("to_best_other")) for c in record["traffic"] if c["trace"] == kind]
+        to_best = [number(c.get("ratio_to_best_other")) for c in record["traffic"] if c["trace"] == kind]
         text.append(f"| {kind} | {' | '.join(to_best)} |")
     return "\n".join(text)
 
@@ -202,8 +202,8 @@ def show(open_ratios: Ratios, record: Row) -> None:
     for title, lines in (("open traces", named[: len(record["cells"])]), ("traffic", named[len(record["cells"]) :])):
         if lines:
             print_table(lines, title=f"{title}: cost ratio")
-    if record["bars"]:
-        print_table([b | {"holds": "holds" if b["holds"] else "no"} for b in record["bars"]], title="bars")
+    if record["targets"]:
+        print_table([b | {"met": "yes" if b["met"] else "no"} for b in record["targets"]], title="targets")
     for what, share in (("open traces", record["gap_closed"]), ("traffic", record["traffic_gap_closed"])):
         if share is not None:
             print(f"{what}: {record['subject']} closes {100 * share:.1f} % of the gap between lru and PFOO-L")
@@ -235,7 +235,7 @@ def run(args: argparse.Namespace) -> None:
     lines, guard = cells(ratios, args.subject), cells(traffic_ratios, args.subject)
     record = {
         "name": "policies", "python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine(),
-        "subject": args.subject, "bars": bars(lines), "gap_closed": gap_closed(lines),
+        "subject": args.subject, "targets": bars(lines), "gap_closed": gap_closed(lines),
         "traffic_gap_closed": gap_closed(guard), "cells": lines, "traffic": guard,
         "ratios": ratios, "traffic_ratios": traffic_ratios,
     }  # fmt: skip

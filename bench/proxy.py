@@ -2,7 +2,7 @@
 
     python bench/proxy.py [--out DIR] [--quick] [--only NAME,…]
 
-All on loopback in one run, each server a process on one core, the load on another (_servers.py, _load.py). Requests of
+All on loopback in one run, each server a process on one core, the load on another (_server_processes.py, _load_generator.py). Requests of
 1 KB over 100 prompts by Zipf's law, with a key; answers of 2 KB.
 
 Hits: `knapcache serve` with its defaults and its files, warm; beside it the bare echo, a raw ASGI application on the
@@ -37,14 +37,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _bars import Row, bar
-from _servers import BEHIND, HERE, KEY, LOAD, SERVER, Server, bare, gptcache, knapcache, litellm, pinned
+from _server_processes import BEHIND, HERE, KEY, LOAD, SERVER, Server, bare, gptcache, knapcache, litellm, pinned
+from _targets import Row, bar
 
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
 
 OURS, ECHO, LITELLM, GPTCACHE, CANNED = "knapcache", "bare echo", "LiteLLM proxy", "GPTCache server", "canned"
-DIRECT, PASSING, AIOHTTP = "direct", "only passing on", "only passing on, by aiohttp"
+DIRECT, PASSING, AIOHTTP = "direct", "passthrough only", "passthrough only, aiohttp client"
 PROMPTS, BYTES, CONNECTIONS = 100, 1024, 32
 DELAY = 0.005
 CHAT = "/v1/chat/completions"
@@ -81,7 +81,7 @@ def order(many: int = 20_000) -> list[int]:
 def load(**what: Any) -> dict[str, Any]:
     """Run the generator."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "_load.py")], input=json.dumps(what), stdout=subprocess.PIPE, text=True, check=True,
+        [sys.executable, str(HERE / "_load_generator.py")], input=json.dumps(what), stdout=subprocess.PIPE, text=True, check=True,
         preexec_fn=pinned(LOAD),
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
@@ -149,12 +149,12 @@ def hits(found: dict[str, Subject], rounds: int, seconds: float) -> list[Row]:
 def keep(row: Row, done: dict[str, Any], cpu: float, connections: int) -> None:
     """The best of the rounds, number by number."""
     if connections == 1:
-        row["alone_p50_us"] = min(row.get("alone_p50_us", np.inf), done["p50_us"])
-        row["alone_p99_us"] = min(row.get("alone_p99_us", np.inf), done["p99_us"])
+        row["one_connection_p50_us"] = min(row.get("one_connection_p50_us", np.inf), done["p50_us"])
+        row["one_connection_p99_us"] = min(row.get("one_connection_p99_us", np.inf), done["p99_us"])
         return
     row.setdefault("rounds", []).append(done["requests"] / done["seconds"])
     if max(row["rounds"]) == row["rounds"][-1]:
-        row["requests_per_second"], row["load_busy"] = row["rounds"][-1], done["busy"]
+        row["requests_per_second"], row["load_cpu_share"] = row["rounds"][-1], done["busy"]
     for name, value in (("cpu_us", cpu), ("p50_us", done["p50_us"]), ("p99_us", done["p99_us"])):
         row[name] = min(row.get(name, np.inf), value)
 
@@ -179,7 +179,7 @@ def misses(names: list[str], folder: Path, many: int, missing: list[str]) -> lis
 
 def added(upstream: Server, proxy: Server, name: str, many: int) -> list[Row]:
     """Directly and through one proxy, in turn."""
-    rows: list[Row] = [{"way": DIRECT}, {"way": name}]
+    rows: list[Row] = [{"path": DIRECT}, {"path": name}]
     ports = [upstream.port, proxy.port]
     asked = int(upstream.ask())
     for kind, stream in (("plain", False), ("stream", True)):
@@ -205,17 +205,17 @@ def bars(rows: list[Row], ways: list[Row]) -> list[Row]:
     if OURS in at and ECHO in at:
         ours, echo = at[OURS]["requests_per_second"], at[ECHO]["requests_per_second"]
         worst = min(a / b for a, b in zip(at[OURS]["rounds"], at[ECHO]["rounds"], strict=True))
-        lines.append(bar("hits a second, to the bare echo", ours / echo, 0.5, "×", most=False, worst=worst))
+        lines.append(bar("hits per second / bare echo", ours / echo, 0.5, "×", most=False, worst=worst))
     if OURS in at and LITELLM in at:
         times = at[OURS]["requests_per_second"] / at[LITELLM]["requests_per_second"]
-        lines.append(bar("hits a second, to LiteLLM's proxy", times, 50, "×", most=False))
+        lines.append(bar("hits per second / LiteLLM proxy", times, 50, "×", most=False))
     if CANNED in at and ECHO in at:
         spare = at[CANNED]["requests_per_second"] / at[ECHO]["requests_per_second"]
-        lines.append(bar("what the load could ask, to what the echo answers", spare, 1.2, "×", most=False))
+        lines.append(bar("load generator limit / bare echo", spare, 1.2, "×", most=False))
     for row in ways:
-        if row["way"] == OURS:
-            lines.append(bar("added to a miss, p50", row["plain_added_us"] / 1e3, 1, "ms", most=True))
-            what = "added to the first byte of a stream, p50"
+        if row["path"] == OURS:
+            lines.append(bar("latency added to a miss, p50", row["plain_added_us"] / 1e3, 1, "ms", most=True))
+            what = "latency added to the first byte of a stream, p50"
             lines.append(bar(what, row["stream_added_us"] / 1e3, 1, "ms", most=True))
     return lines
 
@@ -230,14 +230,14 @@ def draw(rows: list[Row], ways: list[Row], path: Path) -> None:
     left.bar_label(drawn, fmt="{:,.0f}", padding=3)
     left.set_xlim(right=1.2 * shown[-1]["requests_per_second"])
     left.set_xlabel("hits a second, one core, 32 connections")
-    through = [row for row in ways if row["way"] != DIRECT]
+    through = [row for row in ways if row["path"] != DIRECT]
     y = np.arange(len(through))
     whole, first = (0.2, "plain", "whole answer", "#0072B2"), (-0.2, "stream", "first byte of a stream", "#E69F00")
     for shift, kind, label, colour in (whole, first):
         added_ms = [row[f"{kind}_added_us"] / 1e3 for row in through]
         drawn = right.barh(y + shift, added_ms, 0.4, color=colour, label=label)
         right.bar_label(drawn, fmt="{:.2f}", padding=3)
-    right.set_yticks(y, [row["way"] for row in through])
+    right.set_yticks(y, [row["path"] for row in through])
     right.set_xscale("log")
     right.margins(x=0.2)
     right.set_xlabel("ms added to a miss, p50")
@@ -264,12 +264,12 @@ def main() -> None:
     print_table([{k: v for k, v in row.items() if k != "rounds"} for row in rows], title="hits, one core each")
     print(f"left out: {'; '.join(missing) or 'none'}. Cores: server {SERVER}, load {LOAD}, upstream {BEHIND}")
     print_table(ways, title=f"misses, of an upstream that takes {DELAY * 1e3:g} ms")
-    print_table(lines, title="bars")
+    print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "proxy", "python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count(),
-            "bars": lines, "rows": rows, "missing": missing, "misses": ways,
+            "targets": lines, "rows": rows, "not_started": missing, "misses": ways,
         }  # fmt: skip
         (args.out / "proxy.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         draw(rows, ways, args.out / "proxy.png")

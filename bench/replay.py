@@ -27,8 +27,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _bars import Row, bar
 from _libcachesim import NAMES, fastest
+from _targets import Row, bar
 
 from knapcache.cli.output import print_table
 from knapcache.kernel import Records, kernel, records
@@ -100,10 +100,10 @@ def throughput(name: str, share: float, raw: tuple[Keys, Ints, Floats], path: Pa
     }  # fmt: skip
     if theirs:
         row |= {
-            "libcachesim_per_second": REQUESTS / min(t for t, _ in theirs), "times_libcachesim": 0.0,
+            "libcachesim_requests_per_second": REQUESTS / min(t for t, _ in theirs), "speedup_over_libcachesim": 0.0,
             "libcachesim_miss_ratio": theirs[0][1], "hash_power": power,
         }  # fmt: skip
-        row["times_libcachesim"] = row["requests_per_second"] / row["libcachesim_per_second"]
+        row["speedup_over_libcachesim"] = row["requests_per_second"] / row["libcachesim_requests_per_second"]
     return row
 
 
@@ -134,7 +134,7 @@ def decisions(keys: int, runs: int) -> list[Row]:
             start = time.process_time()
             run = replay(policy, trace)
             seconds.append(time.process_time() - start)
-        rows.append({"policy": name, "keys": keys, "ns": 1e9 * min(seconds) / REQUESTS})
+        rows.append({"policy": name, "keys": keys, "ns_per_request": 1e9 * min(seconds) / REQUESTS})
         rows[-1] |= {"miss_ratio": 1.0 - float(run.hits.mean()), "row_bytes": policy.rows.itemsize}
     table = records([("requests", "i8"), *((f"other_{k}", "i8") for k in range(10))], keys)
     seconds = []
@@ -142,7 +142,10 @@ def decisions(keys: int, runs: int) -> list[Row]:
         start = time.process_time()
         touch(table, which)
         seconds.append(time.process_time() - start)
-    return [*rows, {"policy": "touch", "keys": keys, "ns": 1e9 * min(seconds[1:]) / REQUESTS, "row_bytes": 88}]
+    return [
+        *rows,
+        {"policy": "touch", "keys": keys, "ns_per_request": 1e9 * min(seconds[1:]) / REQUESTS, "row_bytes": 88},
+    ]
 
 
 def paper(name: str, runs: int) -> Row:
@@ -167,14 +170,14 @@ def bars(beside: list[Row]) -> list[Row]:
         what = f"{r['policy']} at {r['capacity']}"
         if r["policy"] in RATIO_BARS:
             wanted = RATIO_BARS[r["policy"]]
-            lines.append(bar(f"{what}, to libCacheSim", r["times_libcachesim"], wanted, "×", most=False))
+            lines.append(bar(f"{what}, speed / libCacheSim", r["speedup_over_libcachesim"], wanted, "×", most=False))
         if r["policy"] in RATE_BARS:
             wanted = RATE_BARS[r["policy"]]
-            lines.append(bar(f"{what}, requests a second", r["requests_per_second"], wanted, "", most=False))
+            lines.append(bar(f"{what}, requests per second", r["requests_per_second"], wanted, "", most=False))
     for name in (*SAME_MISSES, *NEAR_MISSES):
         gaps = [abs(r["miss_ratio"] - r["libcachesim_miss_ratio"]) for r in beside if r["policy"] == name]
         wanted = 100 * NEAR_MISSES.get(name, 0.0)
-        lines.append(bar(f"{name}, miss ratio from theirs", 100 * max(gaps), wanted, "points", most=True))
+        lines.append(bar(f"{name}, miss ratio difference to libCacheSim", 100 * max(gaps), wanted, "points", most=True))
     return lines
 
 
@@ -192,14 +195,18 @@ def draw(beside: list[Row], by_keys: list[Row], path: Path) -> None:
         label="knapcache, numbering included",
     )
     left.barh(
-        y - 0.2, [r.get("libcachesim_per_second", 0.0) / 1e6 for r in shown], 0.4, color="#E69F00", label="libCacheSim"
+        y - 0.2,
+        [r.get("libcachesim_requests_per_second", 0.0) / 1e6 for r in shown],
+        0.4,
+        color="#E69F00",
+        label="libCacheSim",
     )
     left.set_yticks(y, [r["policy"] for r in shown])
     left.set_xlabel("million requests a second, one thread")
     left.set_title("10^6 requests, 80,000 keys, cache of a tenth".replace("10^6", "10⁶"))
     left.legend(loc="lower right")
     for name in [*DECIDERS, "touch"]:
-        points = [(r["keys"], r["ns"]) for r in by_keys if r["policy"] == name]
+        points = [(r["keys"], r["ns_per_request"]) for r in by_keys if r["policy"] == name]
         look = {"color": "#000000", "linestyle": ":"} if name == "touch" else style(name)
         label = "touch: memory alone" if name == "touch" else name
         right.plot(*zip(*points, strict=True), marker="o", markersize=4, label=label, **look)
@@ -239,11 +246,11 @@ def main() -> None:
     print_table(beside, title=f"{REQUESTS:,} requests, one thread")
     print_table(by_keys, title="a decision, by number of keys remembered")
     print_table(setting, title="20,000 rounds, 100 queries, capacity 60")
-    print_table(lines, title="bars")
+    print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
-            "name": "replay", "python": platform.python_version(), "machine": platform.machine(), "bars": lines,
+            "name": "replay", "python": platform.python_version(), "machine": platform.machine(), "targets": lines,
             "rows": beside, "decisions": by_keys, "paper": setting,
         }  # fmt: skip
         (args.out / "replay.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python bench/soak.py [--minutes 10] [--clients 200] [--out DIR]
 
-200 clients without a pause, half of them with streams; one request in ten is left in the middle (_crowd.py). Prompts by
+200 clients without a pause, half of them with streams; one request in ten is left in the middle (_soak_clients.py). Prompts by
 Zipf's law over more than there is room for, and some that never come again: there are hits, misses and evictions at any
 time. The upstream gives back the nonce of each prompt: an answer that goes to the wrong client is seen.
 
@@ -37,8 +37,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _bars import Row, bar
-from _servers import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
+from _server_processes import BEHIND, HERE, KEY, LOAD, Server, bare, knapcache, pinned
+from _targets import Row, bar
 
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
@@ -47,7 +47,7 @@ from knapcache.threads import MAX_THREADS
 PROMPTS = 4000
 CAPACITY = "4MB"
 DELAY, PACE = 0.01, 0.001
-CURVES = {"MiB": "memory, MiB resident", "descriptors": "open descriptors", "tasks": "tasks of the event loop"}
+CURVES = {"resident_mib": "resident memory, MiB", "descriptors": "open descriptors", "tasks": "tasks of the event loop"}
 SHORT = 2.0
 """Minutes."""
 LINGER = 90.0
@@ -65,8 +65,8 @@ def tasks(server: Server) -> int:
 
 def sample(server: Server, told: dict[str, Any], seconds: float) -> Row:
     """What there is now."""
-    counts = {name: told[name] for name in ("answered", "hits", "left", "crossed", "failed", "hung")}
-    seen = {"MiB": server.resident / 2**20, "descriptors": server.descriptors, "tasks": tasks(server)}
+    counts = {name: told[name] for name in ("answered", "hits", "disconnected", "misdelivered", "failed", "timed_out")}
+    seen = {"resident_mib": server.resident / 2**20, "descriptors": server.descriptors, "tasks": tasks(server)}
     return {"seconds": seconds, **seen, **counts}
 
 
@@ -83,7 +83,7 @@ def soak(folder: Path, minutes: float, clients: int, prompts: int) -> tuple[list
             "port": server.port, "clients": clients, "seconds": minutes * 60, "every": every, "prompts": prompts,
             "headers": {"authorization": f"Bearer {KEY}"},
         }  # fmt: skip
-        words = [sys.executable, str(HERE / "_crowd.py")]
+        words = [sys.executable, str(HERE / "_soak_clients.py")]
         began = time.monotonic()
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=pinned(LOAD)
@@ -101,14 +101,14 @@ def soak(folder: Path, minutes: float, clients: int, prompts: int) -> tuple[list
             raise RuntimeError("the crowd has failed")
         end = time.monotonic() + (LINGER if minutes >= SHORT else 0.0)
         while True:
-            told["descriptors_after"] = max(0, server.descriptors - rest - SPARE)
-            told["tasks_after"] = max(0, tasks(server) - busy)
-            if not (told["descriptors_after"] or told["tasks_after"]) or time.monotonic() > end:
+            told["descriptors_leaked"] = max(0, server.descriptors - rest - SPARE)
+            told["tasks_leaked"] = max(0, tasks(server) - busy)
+            if not (told["descriptors_leaked"] or told["tasks_leaked"]) or time.monotonic() > end:
                 break
             time.sleep(0.5)
     curve = [row for row in curve if row["seconds"] < minutes * 60]  # later they begin to go
     for before, row in zip([{"seconds": 0.0, "answered": 0}, *curve], curve, strict=False):
-        row["per_second"] = (row["answered"] - before["answered"]) / (row["seconds"] - before["seconds"])
+        row["answers_per_second"] = (row["answered"] - before["answered"]) / (row["seconds"] - before["seconds"])
     return curve, told
 
 
@@ -127,26 +127,26 @@ def growth(points: list[tuple[float, float]]) -> tuple[float, float]:
 def bars(curve: list[Row], told: dict[str, Any], *, judged: bool) -> list[Row]:
     """What must hold."""
     lines = [bar(what, told[name], 0, "", most=True) for name, what in (
-        ("crossed", "answers that went to the wrong client"), ("failed", "requests that failed"),
-        ("hung", "requests without an answer for a minute"),
+        ("misdelivered", "answers delivered to the wrong client"), ("failed", "failed requests"),
+        ("timed_out", "requests without an answer for 60 s"),
     )]  # fmt: skip
     if judged:
         lines += [
-            bar(f"{name} more than before, when all have gone", told[f"{name}_after"], 0, "", most=True)
+            bar(f"{name} above the start after all clients left", told[f"{name}_leaked"], 0, "", most=True)
             for name in ("descriptors", "tasks")
         ]
         late = [row for row in curve if row["seconds"] >= curve[-1]["seconds"] / 3]
         for name, what in CURVES.items():
             sure, grown = growth([(row["seconds"], row[name]) for row in late])
-            judged_by = grown if name == "MiB" else sure
-            lines.append(bar(f"growth, last two thirds: {what}", judged_by, 5, "%", most=True, worst=grown))
+            judged_by = grown if name == "resident_mib" else sure
+            lines.append(bar(f"growth in the last two thirds: {what}", judged_by, 5, "%", most=True, worst=grown))
     return lines
 
 
 def draw(curve: list[Row], path: Path) -> None:
     """The curves."""
     figure, axes = new_figure(2, rows=2, width=5.0, height=2.4)
-    for axis, (name, what) in zip(axes, [*CURVES.items(), ("per_second", "answers a second")], strict=True):
+    for axis, (name, what) in zip(axes, [*CURVES.items(), ("answers_per_second", "answers a second")], strict=True):
         axis.plot([row["seconds"] / 60 for row in curve], [row[name] for row in curve], color="#0072B2")
         axis.set_ylim(bottom=0)
         axis.set_title(what)
@@ -171,19 +171,19 @@ def main() -> None:
     print_table(curve[:: max(1, len(curve) // 12)], title=f"{args.clients} clients")
     for trouble in told["troubles"]:
         print(trouble)
-    print_table(lines, title="bars")
+    print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "soak", "python": platform.python_version(), "machine": platform.machine(), "minutes": args.minutes,
-            "clients": args.clients, "bars": lines, "answered": told["answered"], "hits": told["hits"],
-            "left": told["left"], "crossed": told["crossed"], "failed": told["failed"], "hung": told["hung"],
-            "descriptors_after": told["descriptors_after"], "tasks_after": told["tasks_after"],
+            "clients": args.clients, "targets": lines, "answered": told["answered"], "hits": told["hits"],
+            "disconnected": told["disconnected"], "misdelivered": told["misdelivered"], "failed": told["failed"], "timed_out": told["timed_out"],
+            "descriptors_leaked": told["descriptors_leaked"], "tasks_leaked": told["tasks_leaked"],
             "prompts": args.prompts, "capacity": CAPACITY, "curve": curve,
         }  # fmt: skip
         (args.out / "soak.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         draw(curve, args.out / "soak.png")
-    sys.exit(not all(line["holds"] for line in lines))
+    sys.exit(not all(line["met"] for line in lines))
 
 
 if __name__ == "__main__":

@@ -289,9 +289,9 @@ def test_numbers_of_the_oracle() -> None:
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:,.2g}" if x < 10 else f"{x:,.0f}"
 
-    for bar in bench["bars"]:
-        holds = "yes" if bar["holds"] else "no"
-        line = f"| {bar['what']} | {number(bar['measured'])} | {number(bar['worst'])} | {bar['bar']} | {holds} |"
+    for bar in bench["targets"]:
+        holds = "yes" if bar["met"] else "no"
+        line = f"| {bar['metric']} | {number(bar['measured'])} | {number(bar['worst'])} | {bar['target']} | {holds} |"
         assert line in page, f"the table in docs/background/oracle.md is not the committed result: {line}"
     for line in bench["summary"]:
         times = " | ".join(number(line[f"{what}_ms"]) for what in ("argsort", "solve", "worst", "beta", "warm"))
@@ -305,19 +305,19 @@ def test_numbers_of_the_replays() -> None:
     page = text("docs/guides/lab.md").split("## How fast")[1].split("## What can be read")[0]
     bench = json.loads((ROOT / "bench" / "results" / "replay.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "replay.png").read_bytes().startswith(b"\x89PNG")
-    beside = [r for r in bench["rows"] if "times_libcachesim" in r]
+    beside = [r for r in bench["rows"] if "speedup_over_libcachesim" in r]
     assert len(beside) >= 6
     for r in beside:
-        rates = f"{r['requests_per_second'] / 1e6:.1f} | {r['libcachesim_per_second'] / 1e6:.1f}"
+        rates = f"{r['requests_per_second'] / 1e6:.1f} | {r['libcachesim_requests_per_second'] / 1e6:.1f}"
         missed = f"{r['miss_ratio']:.4f} / {r['libcachesim_miss_ratio']:.4f}"
-        line = f"| `{r['policy']}` | {r['capacity']} | {rates} | {r['times_libcachesim']:.1f} | {missed} |"
+        line = f"| `{r['policy']}` | {r['capacity']} | {rates} | {r['speedup_over_libcachesim']:.1f} | {missed} |"
         assert line in page, f"the table in docs/guides/lab.md is not the committed result: {line}"
-    for b in bench["bars"]:
-        assert f"| {b['what']} | {b['measured']:.3g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for b in bench["targets"]:
+        assert f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
     for policy in {d["policy"] for d in bench["decisions"]}:
-        line = " | ".join(f"{d['ns']:.0f}" for d in bench["decisions"] if d["policy"] == policy)
+        line = " | ".join(f"{d['ns_per_request']:.0f}" for d in bench["decisions"] if d["policy"] == policy)
         assert f"| `{policy}` | {line} |" in page
-    ns = {(d["policy"], d["keys"]): d["ns"] for d in bench["decisions"]}
+    ns = {(d["policy"], d["keys"]): d["ns_per_request"] for d in bench["decisions"]}
     lru, gdsf, horizon = (ns[p, 10**6] / ns[p, 10**4] for p in ("lru", "gdsf-cost", "horizon"))
     flat_page = " ".join(page.split())
     assert f"it takes {lru:.1f} times as long, of `gdsf-cost` {gdsf:.1f}, of `horizon` {horizon:.1f}" in flat_page
@@ -344,10 +344,10 @@ def test_numbers_of_the_policies() -> None:
         assert line in page, f"the table in docs/background/policies.md is not the committed result: {line}"
         assert paid[c["best_other_name"]] == best
         assert all(paid["pfoo"] <= ratio + 1e-9 for ratio in paid.values()), "a bound that is none"
-    for b in bench["bars"]:
-        assert f"| {b['what']} | {b['measured']:.3f} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for b in bench["targets"]:
+        assert f"| {b['metric']} | {b['measured']:.3f} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
     for kind in KINDS:
-        to_best = [f"{c['to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
+        to_best = [f"{c['ratio_to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
         assert f"| {kind} | {' | '.join(to_best)} |" in page
     paid_of = [bench["ratios"][c["trace"]][c["capacity"]] for c in bench["cells"]]
     mean = {
@@ -358,7 +358,7 @@ def test_numbers_of_the_policies() -> None:
     readme = " ".join(text("README.md").split())
     assert f"**{100 - 100 * mean['lru']:.0f} % cheaper** than LRU" in readme
     assert f"{100 - 100 * mean['gdsf-cost']:.1f} % cheaper than GDSF with cost" in readme
-    assert all(b["holds"] for b in bench["bars"])
+    assert all(b["met"] for b in bench["targets"])
     closed = f"closes {100 * bench['gap_closed']:.0f} % of the gap between LRU and the bound"
     assert closed in " ".join(page.split())
 
@@ -368,7 +368,7 @@ def test_numbers_of_the_library() -> None:
     bench = json.loads((ROOT / "bench" / "results" / "library.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "library.png").read_bytes().startswith(b"\x89PNG")
     for r in bench["rows"]:
-        line = f"| {r['cache']} | {r['version']} | {r['where']} | {r['hit_us']:.1f} | {r['miss_and_keep_us']:.0f} |"
+        line = f"| {r['cache']} | {r['version']} | {r['storage']} | {r['hit_us']:.1f} | {r['miss_and_store_us']:.0f} |"
         assert line in page, f"the table in docs/guides/library.md is not the committed result: {line}"
     for r in bench["sizes"]:
         assert f"| {r['request_bytes']:,} | {r['key_us']:.1f} | {r['hit_us']:.1f} |" in page
@@ -376,8 +376,8 @@ def test_numbers_of_the_library() -> None:
         assert f"| {r['hit']} | {r['us']:.1f} |" in page
     for r in bench["settle"]:
         assert f"| settle, {r['settle']}, median | {r['median_us']:.0f} |" in page
-    for b in bench["bars"]:
-        assert f"| {b['what']} | {b['measured']:.3g} | {b['bar']} | {'yes' if b['holds'] else 'no'} |" in page
+    for b in bench["targets"]:
+        assert f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
     plain = " ".join(page.split())
     assert f"hashing takes {bench['key_us']:.1f} µs" in plain
     assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
@@ -447,12 +447,12 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.demo import traffic as demo
     from knapcache.serve.upstream import embedded_model as local
 
-    page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local.json"))
+    page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
     for line in (
         f"| from start to ready | {bench['load_seconds']:.2f} s |",
-        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['read']:.0f} |",
-        f"| tokens written a second, one answer at a time | {bench['written']:.0f} |",
-        f"| tokens written a second, two answers at a time, together | {bench['written_together']:.0f} |",
+        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['prompt_tokens_per_second']:.0f} |",
+        f"| tokens written a second, one answer at a time | {bench['answer_tokens_per_second']:.0f} |",
+        f"| tokens written a second, two answers at a time, together | {bench['concurrent_answer_tokens_per_second']:.0f} |",
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
@@ -475,10 +475,10 @@ def test_numbers_of_the_proxy() -> None:
         if r["server"] != "canned":
             assert f"| {r['server']} | {r['requests_per_second']:,.0f} | {r['cpu_us']:,.0f} |" in page
     for r in bench["misses"]:
-        assert f"| {r['way']} | {r['plain_p50_us'] / 1e3:.2f} | {r['plain_added_us'] / 1e3:.2f} |" in page
-    for r in bench["bars"]:
-        assert f"| {r['what']} | {r['measured']:,.3g} | {r['bar']} | {'yes' if r['holds'] else 'no'} |" in page
+        assert f"| {r['path']} | {r['plain_p50_us'] / 1e3:.2f} | {r['plain_added_us'] / 1e3:.2f} |" in page
+    for r in bench["targets"]:
+        assert f"| {r['metric']} | {r['measured']:,.3g} | {r['target']} | {'yes' if r['met'] else 'no'} |" in page
     soak = json.loads((ROOT / "bench" / "results" / "soak.json").read_text(encoding="utf-8"))
-    (memory,) = (r["measured"] for r in soak["bars"] if "memory" in r["what"])
+    (memory,) = (r["measured"] for r in soak["targets"] if "memory" in r["metric"])
     assert f"memory grew by {memory:.1f} % in the last two thirds" in flat("docs/guides/proxy.md")
-    assert soak["crossed"] == soak["failed"] == soak["hung"] == 0
+    assert soak["misdelivered"] == soak["failed"] == soak["timed_out"] == 0

@@ -18,9 +18,9 @@ import numpy as np
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache.sim.theory import oracle_call_bound
-from knapcache_experiments.cells import Cell, must_have, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.trials import Trial, require_option, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +31,20 @@ class AlphaSettings(PaperSettings):
     policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy"), "policies that have an α")
 
 
-def run(settings: AlphaSettings, jobs: Jobs) -> Outcome:
+def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every α."""
-    must_have("alpha", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx"))
+    require_option("alpha", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx"))
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
-    cells = [
-        Cell(policy, workload, settings.capacity, repeat, settings.seed, alpha, labels={"alpha": alpha})
+    trials = [
+        Trial(policy, workload, settings.capacity, repeat, settings.seed, alpha, labels={"alpha": alpha})
         for policy in settings.policies
         for alpha in settings.alphas
         for repeat in range(settings.repeats)
     ]
     rows = []
-    for group in run_cells(cells, jobs, EXPERIMENT.name):
-        bound = float(oracle_call_bound(settings.queries, settings.rounds, group[0].cell.labels["alpha"]))
+    for group in run_trials(trials, jobs, EXPERIMENT.name):
+        bound = float(oracle_call_bound(settings.queries, settings.rounds, group[0].trial.labels["alpha"]))
         due = [result.oracle_calls + result.notes["oracle_calls_skipped"] for result in group]
         rows.append(
             row(
@@ -84,7 +84,7 @@ def run(settings: AlphaSettings, jobs: Jobs) -> Outcome:
         axes.set_xscale("log")
         axes.set_xlabel("α")
         axes.legend()
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

@@ -15,9 +15,9 @@ import numpy as np
 
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import Cell, Result, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.trials import Trial, TrialResult, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ApproximateSettings(PaperSettings):
     )
 
 
-def describe(group: list[Result], beta: float) -> dict[str, float]:
+def describe(group: list[TrialResult], beta: float) -> dict[str, float]:
     """β-regret, work of a call and time of a run."""
     beta_regret = np.array([r.regret[-1] - beta * r.clairvoyant for r in group])
     return {
@@ -41,12 +41,12 @@ def describe(group: list[Result], beta: float) -> dict[str, float]:
     }
 
 
-def run(settings: ApproximateSettings, jobs: Jobs) -> Outcome:
+def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
     """Run VSOCB with every β."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             "vsocb-apx" if beta else "vsocb",
             workload,
             settings.capacity,
@@ -60,8 +60,8 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> Outcome:
         for repeat in range(settings.repeats)
     ]
     rows = [
-        {**row(group), **describe(group, group[0].cell.labels["beta"])}
-        for group in run_cells(cells, jobs, EXPERIMENT.name)
+        {**row(group), **describe(group, group[0].trial.labels["beta"])}
+        for group in run_trials(trials, jobs, EXPERIMENT.name)
     ]
     x = [r["beta"] for r in rows]
     looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
@@ -75,7 +75,7 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> Outcome:
         axes.set_xscale("symlog", linthresh=min((b for b in settings.betas if b > 0), default=1.0))
         axes.set_xlim(left=0)
         axes.set_xlabel("β (0: exact)")
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

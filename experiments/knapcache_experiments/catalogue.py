@@ -17,7 +17,7 @@ from knapcache_experiments import (
     one_hits,
     table_2,
 )
-from knapcache_experiments.framework import Experiment
+from knapcache_experiments.experiment import Experiment
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import Cell, must_have, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.trials import Trial, require_option, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +23,22 @@ class ConfidenceSettings(PaperSettings):
     policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy", "berkeley", "berkeley-multi"), "policies that have a γ")
 
 
-def run(settings: ConfidenceSettings, jobs: Jobs) -> Outcome:
+def run(settings: ConfidenceSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every γ."""
-    must_have("gamma", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx", "offline", "berkeley", "berkeley-multi"))
+    require_option(
+        "gamma", settings.policies, ("vsocb", "vsocb-lazy", "vsocb-apx", "offline", "berkeley", "berkeley-multi")
+    )
     figure, (axes,) = new_figure()
     workload = settings.workload()
-    cells = [
-        Cell(policy, workload, settings.capacity, repeat, settings.seed, settings.alpha, gamma, labels={"gamma": gamma})
+    trials = [
+        Trial(
+            policy, workload, settings.capacity, repeat, settings.seed, settings.alpha, gamma, labels={"gamma": gamma}
+        )
         for policy in settings.policies
         for gamma in settings.gammas
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group) for group in run_cells(cells, jobs, EXPERIMENT.name)]
+    rows = [row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
         mine = [r for r in rows if r["policy"] == policy]
         axes.errorbar(
@@ -52,7 +56,7 @@ def run(settings: ConfidenceSettings, jobs: Jobs) -> Outcome:
     axes.set_xlabel("confidence scale γ (0: plain means, 1: the paper)")
     axes.set_ylabel(f"regret after {settings.rounds:,} rounds")
     axes.legend()
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

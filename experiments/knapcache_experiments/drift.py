@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from knapcache.errors import InvalidInput
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import Cell, Result, mean_and_error, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class DriftSettings(PaperSettings):
     )
 
 
-def excess(group: list[Result]) -> dict[str, float | None]:
+def excess(group: list[TrialResult]) -> dict[str, float | None]:
     """Cost above the clairvoyant's, as a share of it: mean and standard error."""
     if any(result.clairvoyant <= 0 for result in group):
         raise InvalidInput("drift compares with the best set, and here everything fits: lower the capacity")
@@ -37,11 +37,11 @@ def excess(group: list[Result]) -> dict[str, float | None]:
     return mean_and_error("excess", shares)
 
 
-def run(settings: DriftSettings, jobs: Jobs) -> Outcome:
+def run(settings: DriftSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every number of changes."""
     figure, (axes,) = new_figure()
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             policy,
             settings.workload(changes=changes),
             settings.capacity,
@@ -54,7 +54,7 @@ def run(settings: DriftSettings, jobs: Jobs) -> Outcome:
         for changes in settings.changes
         for repeat in range(settings.repeats)
     ]
-    rows = [{**row(group), **excess(group)} for group in run_cells(cells, jobs, EXPERIMENT.name)]
+    rows = [{**row(group), **excess(group)} for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
         mine = [r for r in rows if r["policy"] == policy]
         axes.errorbar(
@@ -72,7 +72,7 @@ def run(settings: DriftSettings, jobs: Jobs) -> Outcome:
     axes.set_xlabel(f"changes of popularity in {settings.rounds:,} rounds")
     axes.set_ylabel("excess over the clairvoyant, %")
     axes.legend(ncols=2)
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

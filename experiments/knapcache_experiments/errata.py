@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
-from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome
+from knapcache_experiments.trials import AS_PRINTED, Trial, row, run_trials
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ class ErrataSettings(PaperSettings):
     """Errata."""
 
 
-def run(settings: ErrataSettings, jobs: Jobs) -> Outcome:
+def run(settings: ErrataSettings, jobs: Jobs) -> ExperimentResult:
     """Run the printed algorithm with ever more repairs, then the repaired one."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
@@ -36,8 +36,8 @@ def run(settings: ErrataSettings, jobs: Jobs) -> Outcome:
         ("vsocb", "all", ()),
         ("vsocb-lazy", "all", ()),
     ]
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             policy,
             workload,
             settings.capacity,
@@ -50,9 +50,9 @@ def run(settings: ErrataSettings, jobs: Jobs) -> Outcome:
         for policy, label, repairs in variants
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group, notes=("wipes", "rounds_over")) for group in run_cells(cells, jobs, EXPERIMENT.name)]
+    rows = [row(group, notes=("wipes", "rounds_over")) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     _draw(figure, left, right, rows, settings)
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], settings: ErrataSettings) -> None:

@@ -14,9 +14,9 @@ from knapcache.errors import InvalidInput
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache.sim.synthetic import Workload
-from knapcache_experiments.cells import Cell, row, run_cells
-from knapcache_experiments.framework import Experiment, Outcome, Settings, option
+from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.plots import curve
+from knapcache_experiments.trials import Trial, row, run_trials
 
 POLICIES = (
     "vsocb",
@@ -34,7 +34,7 @@ POLICIES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperSettings(Settings):
+class PaperSettings(ExperimentSettings):
     """The paper's simulation, with every choice it leaves open as an option."""
 
     queries: int = option(100, "number of different queries, N")
@@ -73,12 +73,12 @@ class Figure1Settings(PaperSettings):
             raise InvalidInput(f"gamma must be between 0 and 1, not {self.gamma}")
 
 
-def run(settings: Figure1Settings, jobs: Jobs) -> Outcome:
+def run(settings: Figure1Settings, jobs: Jobs) -> ExperimentResult:
     """Run every policy, draw regret over rounds."""
     figure, (axes,) = new_figure()
     workload = settings.workload()
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             policy,
             workload,
             settings.capacity,
@@ -90,9 +90,9 @@ def run(settings: Figure1Settings, jobs: Jobs) -> Outcome:
         for policy in settings.policies
         for repeat in range(settings.repeats)
     ]
-    groups = run_cells(cells, jobs, EXPERIMENT.name)
+    groups = run_trials(trials, jobs, EXPERIMENT.name)
     for group in sorted(groups, key=lambda g: -g[0].regret[-1]):
-        curve(axes, group, "regret", group[0].cell.policy)
+        curve(axes, group, "regret", group[0].trial.policy)
     rows = [row(group) for group in groups]
     bandits = [r["regret_mean"] for r in rows if r["policy"] not in ("lru", "lfu", "gdsf", "gdsf-cost")] or [
         r["regret_mean"] for r in rows
@@ -106,7 +106,7 @@ def run(settings: Figure1Settings, jobs: Jobs) -> Outcome:
         f"{settings.repeats} repeats"
     )
     axes.legend(ncols=2)
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import run_cells
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.plots import curve
 from knapcache_experiments.table_2 import MeasuredSettings, compared, name
+from knapcache_experiments.trials import run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class Figure2Settings(MeasuredSettings):
         self.workload(self.arrivals, self.unit)  # raises on a word or number that cannot be used
 
 
-def run(settings: Figure2Settings, jobs: Jobs) -> Outcome:
+def run(settings: Figure2Settings, jobs: Jobs) -> ExperimentResult:
     """Run every policy, draw cumulative cost, compare totals."""
     figure, (left, right) = new_figure(2, width=5.8)
-    groups = run_cells(list(settings.cells(settings.arrivals, settings.unit)), jobs, EXPERIMENT.name)
+    groups = run_trials(list(settings.trials(settings.arrivals, settings.unit)), jobs, EXPERIMENT.name)
     rows = compared(groups)
     order = sorted(range(len(groups)), key=lambda k: -rows[k]["cost_mean"])
     for k in order:
@@ -61,7 +61,7 @@ def run(settings: Figure2Settings, jobs: Jobs) -> Outcome:
     right.set_xlim(right=1.14 * max(r["cost_mean"] + (r["cost_se"] or 0.0) for r in rows))
     room = f"M = {settings.capacity} × {settings.unit} tokens"
     figure.suptitle(f"{settings.queries} prompts, latencies of {settings.calls}, {room}, arrivals {settings.arrivals}")
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

@@ -1,7 +1,7 @@
 """End to end, live: `adaptive` against LRU at the same budget, through the real proxy, in front of a real small model.
 
 Nothing is simulated: seconds and dollars are from the proxy's own ledger, for requests that a client sent and answers
-that SmolLM2 wrote (live_run.py says how). Model and clock are not the same twice, so a run leaves a record, every
+that SmolLM2 wrote (live_measurement.py says how). Model and clock are not the same twice, so a run leaves a record, every
 request with its outcome, and the table and the figure are made from the record:
 
     knapcache experiment live --out DIR                        from the record that comes with the project, in a moment
@@ -29,8 +29,8 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache.sim.files import OutputFile
 from knapcache.sim.synthetic import popularity
-from knapcache_experiments import live_run
-from knapcache_experiments.framework import Experiment, Outcome, Settings, option
+from knapcache_experiments import live_measurement
+from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import TABLES
 
 BASELINE = "lru"
@@ -45,7 +45,7 @@ NOT_MEASURED = ("run", "record")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveSettings(Settings):
+class LiveSettings(ExperimentSettings):
     """The live run."""
 
     repeats: int = option(2, "independent repetitions, each with popularity and requests of its own")
@@ -61,10 +61,10 @@ class LiveSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from knapcache.demo.prompts import questions
+        from knapcache.demo.prompts import demo_prompts
 
         for name, least, most in (
-            ("queries", 1, len(questions())),
+            ("queries", 1, len(demo_prompts())),
             ("requests", 1, MOST),
             ("capacity", LEAST_ROOM, 1 << 40),
         ):
@@ -81,9 +81,11 @@ class LiveSettings(Settings):
         if self.run and self.record == SHIPPED:
             raise InvalidInput("--run needs a file to keep what it measures: --record FILE")
 
-    def plan(self) -> live_run.Plan:
+    def plan(self) -> live_measurement.LiveRunPlan:
         """What there is to measure."""
-        return live_run.Plan(**{f.name: getattr(self, f.name) for f in dataclasses.fields(live_run.Plan)})
+        return live_measurement.LiveRunPlan(
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(live_measurement.LiveRunPlan)}
+        )
 
 
 def read(settings: LiveSettings) -> dict[str, Any]:
@@ -106,11 +108,11 @@ def read(settings: LiveSettings) -> dict[str, Any]:
 
 def measure(settings: LiveSettings) -> dict[str, Any]:
     """Run, and keep the record."""
-    live_run.need_the_proxy()
+    live_measurement.need_the_proxy()
     file = OutputFile(Path(settings.record))
     plan = settings.plan()
-    record = live_run.measure(plan)
-    record = {"about": record["about"], "settings": dataclasses.asdict(plan), "runs": record["runs"]}
+    record = live_measurement.measure(plan)
+    record = {"environment": record["environment"], "settings": dataclasses.asdict(plan), "runs": record["runs"]}
     file.write(as_text(record))
     return record
 
@@ -141,12 +143,18 @@ def rows_of(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def row(runs: list[dict[str, Any]], repeat: int | None) -> dict[str, Any]:
     """Sums over some runs of a policy; `would_…`: what others would have spent on the same requests, in seconds."""
-    books = {name: sum(run["ledger"][name] for run in runs) for name in live_run.LEDGER}
-    would = {f"would_{name}": sum(run["would"][name] for run in runs) for name in runs[0]["would"]}
-    return {"policy": runs[0]["policy"], "repeat": repeat, **books, "wall": sum(run["wall"] for run in runs), **would}
+    books = {name: sum(run["ledger"][name] for run in runs) for name in live_measurement.LEDGER}
+    would = {f"shadow_cost_{name}": sum(run["shadow_cost"][name] for run in runs) for name in runs[0]["shadow_cost"]}
+    return {
+        "policy": runs[0]["policy"],
+        "repeat": repeat,
+        **books,
+        "wall_seconds": sum(run["wall_seconds"] for run in runs),
+        **would,
+    }
 
 
-def run(settings: LiveSettings, _jobs: Jobs) -> Outcome:
+def run(settings: LiveSettings, _jobs: Jobs) -> ExperimentResult:
     """Measure, or read what was measured; draw what misses cost as requests go by, and what became of them."""
     record = measure(settings) if settings.run else read(settings)
     runs = record["runs"]
@@ -180,11 +188,11 @@ def run(settings: LiveSettings, _jobs: Jobs) -> Outcome:
     right.invert_yaxis()
     right.grid(visible=False, axis="y")
     right.set_xlabel("requests, by policy and repeat")
-    machine = record["about"]["machine"]
+    machine = record["environment"]["machine"]
     figure.suptitle(
         f"{settings.queries} prompts, {settings.arrivals}, {settings.capacity / 1e3:g} kB, live on {machine}"
     )
-    return Outcome(made, figure)
+    return ExperimentResult(made, figure)
 
 
 def markdown(made: list[dict[str, Any]]) -> str:
@@ -195,9 +203,9 @@ def markdown(made: list[dict[str, Any]]) -> str:
         saved = [r[f"saved_{unit}_percent"] for unit in ("seconds", "usd")]
         against = "–" if None in saved or r["policy"] == BASELINE else ", ".join(f"{-x:+.1f} %" for x in saved)
         repeat = "all" if r["repeat"] is None else f"{r['repeat']}"
-        cells = [repeat, f"`{r['policy']}`", f"{r['hits']} of {r['requests']}", f"{r['seconds_spent']:.1f}"]
-        cells += [f"{r['usd_spent']:.5f}", f"{r['wall']:.1f} s", against.replace("-", "−")]
-        lines.append("| " + " | ".join(cells) + " |")
+        columns = [repeat, f"`{r['policy']}`", f"{r['hits']} of {r['requests']}", f"{r['seconds_spent']:.1f}"]
+        columns += [f"{r['usd_spent']:.5f}", f"{r['wall_seconds']:.1f} s", against.replace("-", "−")]
+        lines.append("| " + " | ".join(columns) + " |")
     return "\n".join(lines)
 
 

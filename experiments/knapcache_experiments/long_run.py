@@ -14,10 +14,10 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
-from knapcache_experiments.cells import Cell, Result, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
 from knapcache_experiments.plots import curve
+from knapcache_experiments.trials import Trial, TrialResult, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class LongRunSettings(PaperSettings):
             raise InvalidInput(f"fit_from must be between 1 and half of the {self.rounds} rounds, not {self.fit_from}")
 
 
-def slope(group: list[Result], fit_from: int) -> float | None:
+def slope(group: list[TrialResult], fit_from: int) -> float | None:
     """Exponent of T: least squares on log of mean regret over log T. None where there is no regret."""
     rounds = group[0].rounds
     mean = np.mean([result.regret for result in group], axis=0)
@@ -44,16 +44,16 @@ def slope(group: list[Result], fit_from: int) -> float | None:
     return float(np.polyfit(np.log(rounds[tail]), np.log(mean[tail]), 1)[0])
 
 
-def run(settings: LongRunSettings, jobs: Jobs) -> Outcome:
+def run(settings: LongRunSettings, jobs: Jobs) -> ExperimentResult:
     """Run long, fit slopes."""
     figure, (axes,) = new_figure()
     workload = settings.workload()
-    cells = [
-        Cell(policy, workload, settings.capacity, repeat, settings.seed, settings.alpha)
+    trials = [
+        Trial(policy, workload, settings.capacity, repeat, settings.seed, settings.alpha)
         for policy in settings.policies
         for repeat in range(settings.repeats)
     ]
-    groups = run_cells(cells, jobs, EXPERIMENT.name)
+    groups = run_trials(trials, jobs, EXPERIMENT.name)
     rows = []
     for group in groups:
         exponent = slope(group, settings.fit_from)
@@ -62,7 +62,7 @@ def run(settings: LongRunSettings, jobs: Jobs) -> Outcome:
             axes,
             group,
             "regret",
-            f"{group[0].cell.policy}" + (f", slope {exponent:.2f}" if exponent is not None else ""),
+            f"{group[0].trial.policy}" + (f", slope {exponent:.2f}" if exponent is not None else ""),
         )
     anchor = groups[0]
     rounds = anchor[0].rounds
@@ -77,7 +77,7 @@ def run(settings: LongRunSettings, jobs: Jobs) -> Outcome:
     axes.set_xlabel("round")
     axes.set_ylabel("cumulative regret")
     axes.legend()
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

@@ -35,7 +35,7 @@ def traces_directory() -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class Calls:
+class TimedCalls:
     """A table, prompt by prompt."""
 
     about: dict[str, str]
@@ -52,7 +52,7 @@ def names() -> list[str]:
 
 
 @functools.cache
-def read(table: str) -> Calls:
+def read(table: str) -> TimedCalls:
     """A table by name, or any file of that form."""
     path = TABLES / f"{table}.csv" if table in names() else Path(table)
     try:
@@ -79,7 +79,7 @@ def read(table: str) -> Calls:
     if not calls:
         raise InvalidInput(f"{table} holds no calls")
     numbers = [np.array(rows) for rows in calls.values()]
-    return Calls(
+    return TimedCalls(
         {name.strip(): text.strip() for name, _, text in comments},
         np.array([x[:, 0].mean() + x[:, 1].mean() for x in numbers]),
         tuple(x[:, 2] for x in numbers),
@@ -87,7 +87,7 @@ def read(table: str) -> Calls:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredWorkload:
     """Requests for prompts of a table, at random."""
 
     table: str

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import AS_PRINTED, Cell, row, run_cells
+from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.framework import Experiment, Outcome, option
+from knapcache_experiments.trials import AS_PRINTED, Trial, row, run_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class OneHitSettings(PaperSettings):
     )
 
 
-def run(settings: OneHitSettings, jobs: Jobs) -> Outcome:
+def run(settings: OneHitSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every share."""
     figure, (left, right) = new_figure(2, width=5.2)
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             policy,
             settings.workload(one_hits=share),
             settings.capacity,
@@ -44,7 +44,7 @@ def run(settings: OneHitSettings, jobs: Jobs) -> Outcome:
         for share in settings.shares
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group) for group in run_cells(cells, jobs, EXPERIMENT.name)]
+    rows = [row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
         mine = [r for r in rows if r["policy"] == policy]
         x = [100 * r["share"] for r in mine]
@@ -60,7 +60,7 @@ def run(settings: OneHitSettings, jobs: Jobs) -> Outcome:
         axes.set_xlabel("requests that are asked once, %")
     left.legend(loc="center left", bbox_to_anchor=(0.0, 0.42), ncols=3)  # between the learners and the others
     right.legend()
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

@@ -22,9 +22,9 @@ import numpy as np
 
 from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
-from knapcache_experiments.cells import Cell, Result, mean_and_error, row, run_cells
-from knapcache_experiments.framework import Experiment, Outcome, Settings, option
-from knapcache_experiments.measured import Measured
+from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
+from knapcache_experiments.measured import MeasuredWorkload
+from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, row, run_trials
 
 # The baseline has the bound of its paper, γ = 1; the better baseline is also shown as careless as VSOCB is by default.
 GAMMAS: dict[str, tuple[float | None, ...]] = {
@@ -39,7 +39,7 @@ ARRIVALS = ("uniform", "power:0.8", "power:0.5", "power:0.2", "zipf:0.6", "zipf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredSettings(Settings):
+class MeasuredSettings(ExperimentSettings):
     """What Table 2 and Figure 2 share."""
 
     calls: str = option("t5-3b-h200", "timed calls: a table that comes with knapcache, or a CSV of your own")
@@ -50,18 +50,18 @@ class MeasuredSettings(Settings):
     alpha: float = option(0.5, "VSOCB's α: what must accumulate before the Oracle is asked again")
     policies: tuple[str, ...] = option(POLICIES, "policies to compare, separated by commas")
 
-    def workload(self, arrivals: str, unit: int) -> Measured:
+    def workload(self, arrivals: str, unit: int) -> MeasuredWorkload:
         """The requests of a cell."""
-        return Measured(self.calls, self.queries, self.rounds, arrivals, unit)
+        return MeasuredWorkload(self.calls, self.queries, self.rounds, arrivals, unit)
 
-    def cells(self, arrivals: str, unit: int) -> Iterable[Cell]:
+    def trials(self, arrivals: str, unit: int) -> Iterable[Trial]:
         """All policies on the same requests."""
         workload = self.workload(arrivals, unit)
         for policy in self.policies:
             for gamma in GAMMAS.get(policy, (None,)):
                 labels = {"gamma": gamma, "arrivals": arrivals, "unit": unit}
                 for repeat in range(self.repeats):
-                    yield Cell(
+                    yield Trial(
                         policy, workload, self.capacity, repeat, self.seed, self.alpha, gamma, labels=dict(labels)
                     )
 
@@ -85,10 +85,10 @@ def name(made: dict[str, Any]) -> str:
     return str(made["policy"]) + (f", γ = {made['gamma']:g}" if made["gamma"] is not None else "")
 
 
-def compared(groups: list[list[Result]]) -> list[dict[str, Any]]:
+def compared(groups: list[list[TrialResult]]) -> list[dict[str, Any]]:
     """The rows of one cell of the sweep: cost, and what is saved."""
     costs = [np.array([result.cost[-1] for result in group]) for group in groups]
-    policies = [group[0].cell.policy for group in groups]
+    policies = [group[0].trial.policy for group in groups]
     theirs = next((c for c, p in zip(costs, policies, strict=True) if p == "berkeley"), None)
     best = min((c.mean() for c, p in zip(costs, policies, strict=True) if p in BASELINES), default=None)
     rows = []
@@ -102,14 +102,14 @@ def compared(groups: list[list[Result]]) -> list[dict[str, Any]]:
     return rows
 
 
-def run(settings: Table2Settings, jobs: Jobs) -> Outcome:
+def run(settings: Table2Settings, jobs: Jobs) -> ExperimentResult:
     """Run every policy in every cell of the sweep, draw what is saved."""
     figure, axes = new_figure(2, rows=-(-len(settings.units) // 2), width=5.8, height=4.0)
     for spare in axes[len(settings.units) :]:
         spare.remove()
     sweep = list(itertools.product(settings.units, settings.arrivals))
-    cells = [cell for unit, arrivals in sweep for cell in settings.cells(arrivals, unit)]
-    groups = run_cells(cells, jobs, EXPERIMENT.name)
+    trials = [trial for unit, arrivals in sweep for trial in settings.trials(arrivals, unit)]
+    groups = run_trials(trials, jobs, EXPERIMENT.name)
     width = len(groups) // len(sweep)
     rows = [r for k in range(len(sweep)) for r in compared(groups[k * width : (k + 1) * width])]
     x = range(len(settings.arrivals))
@@ -137,7 +137,7 @@ def run(settings: Table2Settings, jobs: Jobs) -> Outcome:
     if handles:
         figure.legend(handles, labels, ncols=4, loc="outside lower center")
     figure.suptitle(f"{settings.queries} prompts, M = {settings.capacity} units, latencies of {settings.calls}")
-    return Outcome(rows, figure)
+    return ExperimentResult(rows, figure)
 
 
 EXPERIMENT = Experiment(

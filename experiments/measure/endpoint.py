@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from measure.prompts import Call, draw
+from measure.prompts import SampledCall, draw
 
 COLUMNS = ("prompt", "sample", "prompt_tokens", "answer_tokens", "seconds")
 
@@ -57,7 +57,9 @@ def begin(times: Path, about: dict[str, str]) -> None:
     times.write_text(f"{comments}{','.join(COLUMNS)}\n", encoding="utf-8")
 
 
-def measure(url: str, times: Path, calls: Iterable[Call], request: dict[str, Any], timeout: float = 600.0) -> int:
+def measure(
+    url: str, times: Path, calls: Iterable[SampledCall], request: dict[str, Any], timeout: float = 600.0
+) -> int:
     """Make the calls that the table does not have yet; how many."""
     done, made = made_before(times), 0
     for call in calls:

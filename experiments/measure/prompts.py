@@ -26,7 +26,7 @@ LONGEST = 512
 
 
 @dataclass(frozen=True)
-class Call:
+class SampledCall:
     """A call to be timed."""
 
     prompt: int
@@ -41,14 +41,14 @@ def tokens(characters: int) -> int:
     return min(LONGEST, -(-characters // CHARACTERS_PER_TOKEN) + 1)
 
 
-def draw(path: Path, prompts: int = 100, samples: int = 20, seed: int = 0) -> list[Call]:
+def draw(path: Path, prompts: int = 100, samples: int = 20, seed: int = 0) -> list[SampledCall]:
     """The calls, prompt by prompt."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         known = [json.loads(line) for line in lines]
     rng = random.Random(seed)
     picked = sorted(rng.sample(known, prompts), key=lambda p: int(p["id"]))
     return [
-        Call(p["id"], k, tokens(len(p["prompt"])), tokens(characters), p["prompt"])
+        SampledCall(p["id"], k, tokens(len(p["prompt"])), tokens(characters), p["prompt"])
         for p in picked
         for k, characters in enumerate(rng.sample(p["answer_chars"], samples))
     ]

@@ -173,7 +173,7 @@ def capture(work: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
-class Server:
+class T5Runner:
     """Answers one call at a time."""
 
     def __init__(self, model: T5) -> None:
@@ -217,7 +217,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.inference_mode():
         model = T5(TINY if given.tiny else Shape(), device, torch.bfloat16 if device == "cuda" else torch.float32)
-        server = Server(model)
+        server = T5Runner(model)
         ids = random.Random(1)
 
         def ask(call: dict[str, int]) -> float:

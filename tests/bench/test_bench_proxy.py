@@ -14,7 +14,7 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-from _load import Wire, request  # noqa: E402 - after the path it is found by
+from _load_generator import Wire, request  # noqa: E402 - after the path it is found by
 from proxy import AIOHTTP, BYTES, CANNED, DIRECT, ECHO, LITELLM, OURS, PASSING, bars, chat  # noqa: E402
 
 
@@ -24,12 +24,15 @@ def rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[s
 
 
 def test_bars() -> None:
-    added: list[dict[str, Any]] = [{"way": "direct"}, {"way": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0}]
+    added: list[dict[str, Any]] = [
+        {"path": "direct"},
+        {"path": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0},
+    ]
     lines = bars(rows(10_000, 16_000, 100, 50_000), added)
-    assert [line["holds"] for line in lines] == [True, True, True, True, False]
+    assert [line["met"] for line in lines] == [True, True, True, True, False]
     assert lines[0]["measured"] == pytest.approx(0.625)
     lines = bars(rows(7_000, 16_000, 200, 17_000), added)
-    assert [line["holds"] for line in lines] == [False, False, False, True, False]
+    assert [line["met"] for line in lines] == [False, False, False, True, False]
     assert bars([], []) == [], "what was not measured has no bar"
 
 
@@ -68,5 +71,5 @@ def test_from_servers_to_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "proxy.png").read_bytes().startswith(b"\x89PNG")
     assert [row["server"] for row in record["rows"]] == [OURS, ECHO]
     assert all(row["requests_per_second"] > 0 and row["cpu_us"] > 0 for row in record["rows"])
-    assert [row["way"] for row in record["misses"]] == [DIRECT, OURS, PASSING, AIOHTTP]
-    assert len(record["bars"]) == 3
+    assert [row["path"] for row in record["misses"]] == [DIRECT, OURS, PASSING, AIOHTTP]
+    assert len(record["targets"]) == 3

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.demo.prompts import KINDS, questions
-from knapcache.demo.traffic import Load, Tally, read_prompts, replay, traffic
+from knapcache.demo.prompts import PROMPT_GROUPS, demo_prompts
+from knapcache.demo.traffic import TrafficOptions, TrafficStats, generate_requests, read_prompts, send_traffic
 from knapcache.errors import InvalidInput
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
@@ -28,7 +28,7 @@ from tests.support.running_proxy import RunningProxy
 PROMPTS = [f"question {k}" for k in range(50)]
 
 
-def quiet(_tally: Tally) -> None:
+def quiet(_tally: TrafficStats) -> None:
     """Nobody listens."""
 
 
@@ -77,21 +77,21 @@ def upstream() -> Iterator[FakeUpstream]:
 
 
 def test_questions_are_many_and_all_different() -> None:
-    found = questions(1)
+    found = demo_prompts(1)
     assert len(found) >= 500
     assert len(set(found)) == len(found)
-    assert set(found) == set(questions(2))
-    assert found != questions(2)
-    for kind in KINDS:
-        assert all(way.count("{}") == 1 for way in kind.ways)
+    assert set(found) == set(demo_prompts(2))
+    assert found != demo_prompts(2)
+    for kind in PROMPT_GROUPS:
+        assert all(way.count("{}") == 1 for way in kind.templates)
     assert max(map(len, found)) > 5 * min(map(len, found))
 
 
 def test_traffic_is_skewed_drifts_and_is_fixed_by_its_seed() -> None:
-    load = Load(requests=4000, rate=10, models=("a", "b"), keys=("k", "l"))
-    asked = list(traffic(load, PROMPTS))
-    assert asked == list(traffic(load, PROMPTS))
-    assert asked != list(traffic(Load(requests=4000, seed=1), PROMPTS))
+    load = TrafficOptions(requests=4000, rate=10, models=("a", "b"), keys=("k", "l"))
+    asked = list(generate_requests(load, PROMPTS))
+    assert asked == list(generate_requests(load, PROMPTS))
+    assert asked != list(generate_requests(TrafficOptions(requests=4000, seed=1), PROMPTS))
     assert sum(one.wait for one in asked) == pytest.approx(400, rel=0.1)
     for share in (lambda one: one.stream, lambda one: one.model == "a", lambda one: one.key == "k"):
         assert sum(map(share, asked)) == pytest.approx(2000, rel=0.1)
@@ -99,15 +99,15 @@ def test_traffic_is_skewed_drifts_and_is_fixed_by_its_seed() -> None:
     expected = 1 / sum(1 / (r + 1) for r in range(50))
     assert max(first.values()) / 200 == pytest.approx(expected, rel=0.4)
     assert first.most_common(1)[0][0] != last.most_common(1)[0][0], "popularity does not drift"
-    assert {one.key for one in traffic(Load(requests=5), PROMPTS)} == {None}
-    assert len(list(traffic(Load(requests=60), ["only one"]))) == 60
+    assert {one.key for one in generate_requests(TrafficOptions(requests=5), PROMPTS)} == {None}
+    assert len(list(generate_requests(TrafficOptions(requests=60), ["only one"]))) == 60
 
 
 async def test_hits_misses_and_dollars_are_counted(caching: str) -> None:
-    load = Load(caching, requests=200, rate=1e6, clients=1, keys=("a", "b"))
-    tally, told = Tally(), []
-    await replay(load, PROMPTS, tally, lambda now: told.append(now.done))
-    distinct = len({(one.prompt, one.key) for one in traffic(load, PROMPTS)})
+    load = TrafficOptions(caching, requests=200, rate=1e6, clients=1, keys=("a", "b"))
+    tally, told = TrafficStats(), []
+    await send_traffic(load, PROMPTS, tally, lambda now: told.append(now.done))
+    distinct = len({(one.prompt, one.key) for one in generate_requests(load, PROMPTS)})
     assert dict(tally.outcome) == {"hit": 200 - distinct, "miss": distinct}
     assert tally.usd == pytest.approx(0.01 * (200 - distinct))
     assert told == list(range(1, 201))
@@ -116,22 +116,27 @@ async def test_hits_misses_and_dollars_are_counted(caching: str) -> None:
 
 
 async def test_a_server_that_is_no_proxy(upstream: FakeUpstream) -> None:
-    await replay(Load(upstream.openai, requests=12, rate=1e6, keys=("secret",)), PROMPTS, tally := Tally(), quiet)
+    await send_traffic(
+        TrafficOptions(upstream.openai, requests=12, rate=1e6, keys=("secret",)),
+        PROMPTS,
+        tally := TrafficStats(),
+        quiet,
+    )
     assert dict(tally.outcome) == {"unknown": 12}
     assert (tally.usd, tally.saved, tally.median("hit")) == (None, 0, None)
     bodies = [call.body for call in upstream.calls]
     assert {call.headers["authorization"] for call in upstream.calls} == {"Bearer secret"}
     assert {body["stream"] for body in bodies} == {True, False}
     assert {(body["model"], body["max_tokens"]) for body in bodies} == {("smollm2-135m", 24)}
-    await replay(Load(upstream.openai, requests=1), PROMPTS, Tally(), quiet)
+    await send_traffic(TrafficOptions(upstream.openai, requests=1), PROMPTS, TrafficStats(), quiet)
     assert "authorization" not in upstream.calls[-1].headers
 
 
 async def test_a_real_proxy(upstream: FakeUpstream, tmp_path: Path) -> None:
     with RunningProxy(tmp_path, upstream.openai) as proxy:
-        load = Load(proxy.openai, requests=60, rate=1e6, clients=1)
-        await replay(load, PROMPTS, tally := Tally(), quiet)
-    distinct = len({one.prompt for one in traffic(load, PROMPTS)})
+        load = TrafficOptions(proxy.openai, requests=60, rate=1e6, clients=1)
+        await send_traffic(load, PROMPTS, tally := TrafficStats(), quiet)
+    distinct = len({one.prompt for one in generate_requests(load, PROMPTS)})
     assert dict(tally.outcome) == {"hit": 60 - distinct, "miss": distinct}
     assert upstream.count("/chat/completions") == distinct
 
@@ -139,7 +144,12 @@ async def test_a_real_proxy(upstream: FakeUpstream, tmp_path: Path) -> None:
 async def test_failures_are_counted_and_do_not_end_it(upstream: FakeUpstream) -> None:
     faults = ("429", "500", "reset", "cut", "html")
     upstream.fail(*faults)
-    await replay(Load(upstream.openai, requests=20, rate=1e6, clients=1, seed=5), PROMPTS, tally := Tally(), quiet)
+    await send_traffic(
+        TrafficOptions(upstream.openai, requests=20, rate=1e6, clients=1, seed=5),
+        PROMPTS,
+        tally := TrafficStats(),
+        quiet,
+    )
     streams = [call.body["stream"] for call in upstream.calls]
     # A page with status 200 is no stream that ended; of a plain answer only the headers are looked at.
     failed = 4 + streams[4]
@@ -150,7 +160,9 @@ async def test_failures_are_counted_and_do_not_end_it(upstream: FakeUpstream) ->
 async def test_not_more_than_the_clients_are_open_at_a_time() -> None:
     with FakeUpstream(delay=0.1) as upstream:
         began = asyncio.get_running_loop().time()
-        await replay(Load(upstream.openai, requests=7, rate=1e6, clients=2), PROMPTS, Tally(), quiet)
+        await send_traffic(
+            TrafficOptions(upstream.openai, requests=7, rate=1e6, clients=2), PROMPTS, TrafficStats(), quiet
+        )
         assert asyncio.get_running_loop().time() - began >= 0.4  # one alone, then two by two
 
 
@@ -162,14 +174,16 @@ async def test_a_server_that_goes_away_midway() -> None:
         writer.close()
         await writer.wait_closed()
 
-    def close_soon(tally: Tally) -> None:
+    def close_soon(tally: TrafficStats) -> None:
         if tally.done == 5:
             server.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     with pytest.raises(InvalidInput, match="nobody answers at http"):
-        await replay(Load(url, requests=1000, rate=200, clients=1), PROMPTS, tally := Tally(), close_soon)
+        await send_traffic(
+            TrafficOptions(url, requests=1000, rate=200, clients=1), PROMPTS, tally := TrafficStats(), close_soon
+        )
     assert dict(tally.outcome) == {"unknown": 5, "failed": 3}
 
 

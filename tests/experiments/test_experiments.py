@@ -15,8 +15,8 @@ import pytest
 
 from knapcache.sim.synthetic import Workload
 from knapcache_experiments.catalogue import EXPERIMENTS
-from knapcache_experiments.cells import AS_PRINTED, Cell, Result, row, simulate
-from knapcache_experiments.framework import Experiment, Outcome
+from knapcache_experiments.experiment import Experiment, ExperimentResult
+from knapcache_experiments.trials import AS_PRINTED, Trial, TrialResult, row, simulate
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
 SMALL: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
 SWEPT = {"confidence": "gamma", "alpha": "alpha", "drift": "changes", "one-hits": "share", "approximate": "beta"}
 
 
-def run(name: str, **choices: Any) -> tuple[Any, Outcome]:
+def run(name: str, **choices: Any) -> tuple[Any, ExperimentResult]:
     """An experiment with few rounds and repeats."""
     experiment = EXPERIMENTS[name]
     few = {"rounds": 400, "repeats": 2, "queries": 20}
@@ -116,7 +116,7 @@ def test_oracle_calls_stay_within_their_bound(policy: str, alpha: float) -> None
     for repeat in range(3):
         for queries, rounds in ((10, 3_000), (100, 2_000)):
             workload = Workload(queries=queries, rounds=rounds)
-            result = simulate(Cell(policy, workload, queries, repeat, 0, alpha))
+            result = simulate(Trial(policy, workload, queries, repeat, 0, alpha))
             assert 0 < result.oracle_calls <= call_bound(queries, rounds, alpha)
 
 
@@ -133,7 +133,7 @@ def test_alpha_reports_the_bound() -> None:
 def test_regret_is_expected_cost_above_the_clairvoyants(policy: str, choices: Mapping[str, Any]) -> None:
     """What was really paid is that, give or take luck: two ways to count that share nothing but the hits."""
     workload = Workload(queries=40, rounds=6_000, **choices)
-    result = simulate(Cell(policy, workload, 30, 0, 5))
+    result = simulate(Trial(policy, workload, 30, 0, 5))
     luck = 4 * 2.0 * math.sqrt(workload.rounds)  # four standard deviations; one request costs 0 … 4
     if policy == "static":  # chose its set by looking at the luck
         assert result.cost[-1] < result.clairvoyant + result.regret[-1] + luck
@@ -144,9 +144,11 @@ def test_regret_is_expected_cost_above_the_clairvoyants(policy: str, choices: Ma
 
 
 def test_means_and_standard_errors_by_hand() -> None:
-    def result(cost: float, calls: int, peak: int) -> Result:
-        cell = Cell("lru", Workload(rounds=1), 5, 0, 0, labels={"alpha": 3})
-        return Result(cell, np.array([1]), np.array([2.0]), np.array([cost]), calls, peak, 0.0, 0.0, {"wipes": cost})
+    def result(cost: float, calls: int, peak: int) -> TrialResult:
+        trial = Trial("lru", Workload(rounds=1), 5, 0, 0, labels={"alpha": 3})
+        return TrialResult(
+            trial, np.array([1]), np.array([2.0]), np.array([cost]), calls, peak, 0.0, 0.0, {"wipes": cost}
+        )
 
     made = row([result(1.0, 3, 7), result(3.0, 4, 9), result(8.0, 5, 8)], notes=("wipes", "absent"), extra="more")
     assert made == {
@@ -177,11 +179,11 @@ def test_table_2_savings_are_of_mean_costs_cell_by_cell() -> None:
     assert len(outcome.rows) == len(settings.arrivals) * len(settings.units) * len(policies)
     for arrivals in settings.arrivals:
         for unit in settings.units:
-            cell = [r for r in outcome.rows if (r["arrivals"], r["unit"]) == (arrivals, unit)]
-            cost = {r["policy"]: r["cost_mean"] for r in cell}
+            trial = [r for r in outcome.rows if (r["arrivals"], r["unit"]) == (arrivals, unit)]
+            cost = {r["policy"]: r["cost_mean"] for r in trial}
             assert set(cost) == set(policies)
             best = min(cost[p] for p in ("berkeley", "gdsf-cost", "lru"))
-            for r in cell:
+            for r in trial:
                 assert r["saved_percent"] == pytest.approx(100 * (1 - r["cost_mean"] / cost["berkeley"]))
                 assert r["saved_over_best_percent"] == pytest.approx(100 * (1 - r["cost_mean"] / best))
                 assert r["saved_se"] >= 0.0

@@ -13,7 +13,7 @@ import pytest
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.testing import FakeUpstream
-from knapcache_experiments import live, live_run
+from knapcache_experiments import live, live_measurement
 from knapcache_experiments.live import EXPERIMENT, LiveSettings
 from knapcache_experiments.measured import TABLES
 
@@ -55,8 +55,8 @@ def test_adaptive_is_cheaper_than_lru_end_to_end(made: tuple[list[str], Path, Fa
     assert (ours["policy"], theirs["policy"]) == ("adaptive", "lru")
     assert [row[0] for row in ours["requests"]] == [row[0] for row in theirs["requests"]]
     # Against LRU on the very same costs: a hiccup of the machine in one of the two runs decides nothing.
-    assert ours["ledger"]["seconds_spent"] < ours["would"]["lru"]
-    assert ours["ledger"]["seconds_spent"] == pytest.approx(ours["would"]["adaptive"])
+    assert ours["ledger"]["seconds_spent"] < ours["shadow_cost"]["lru"]
+    assert ours["ledger"]["seconds_spent"] == pytest.approx(ours["shadow_cost"]["adaptive"])
     missed = sum(run["ledger"]["misses"] for run in (ours, theirs))
     assert upstream.count("/chat/completions") == missed + 2  # two that warmed up
 
@@ -64,7 +64,7 @@ def test_adaptive_is_cheaper_than_lru_end_to_end(made: tuple[list[str], Path, Fa
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_books_agree_with_what_the_client_saw(made: tuple[list[str], Path, FakeUpstream], place: int) -> None:
     run = json.loads((made[1] / "record.json").read_text())["runs"][place]
-    books, rows = run["ledger"], [dict(zip(live_run.COLUMNS, row, strict=True)) for row in run["requests"]]
+    books, rows = run["ledger"], [dict(zip(live_measurement.COLUMNS, row, strict=True)) for row in run["requests"]]
     assert books["requests"] == len(rows) == 250
     assert books["hits"] == sum(row["hit"] for row in rows)
     assert books["hits"] + books["misses"] == books["requests"]
@@ -72,14 +72,14 @@ def test_the_books_agree_with_what_the_client_saw(made: tuple[list[str], Path, F
         assert books[f"{unit}_spent"] == pytest.approx(sum(row[unit] for row in rows if not row["hit"]), abs=1e-3)
         assert books[f"{unit}_saved"] == pytest.approx(sum(row[unit] for row in rows if row["hit"]), abs=1e-3)
         assert books[f"{unit}_spent"] > 0
-    assert run["would"]["none"] == pytest.approx(books["seconds_spent"] + books["seconds_saved"])
+    assert run["shadow_cost"]["none"] == pytest.approx(books["seconds_spent"] + books["seconds_saved"])
     if run["policy"] == "lru":  # the shadow of the policy itself: the same books, kept twice
-        assert run["would"]["lru"] == pytest.approx(books["seconds_spent"])
-    assert 0 < run["kept"]["bytes"] <= run["kept"]["capacity"] < 65536
+        assert run["shadow_cost"]["lru"] == pytest.approx(books["seconds_spent"])
+    assert 0 < run["store"]["bytes"] <= run["store"]["capacity"] < 65536
     assert {row["prompt"] for row in rows if not row["hit"]} == {row["prompt"] for row in rows}
-    assert sum(row["wall"] for row in rows) <= run["wall"]
+    assert sum(row["wall_seconds"] for row in rows) <= run["wall_seconds"]
     for row in rows:
-        assert row["hit"] or row["wall"] >= row["seconds"] - 0.01  # answers leave before they are weighed
+        assert row["hit"] or row["wall_seconds"] >= row["seconds"] - 0.01  # answers leave before they are weighed
 
 
 def test_the_record_gives_the_same_table_and_figure_again(
@@ -97,8 +97,8 @@ def test_the_record_gives_the_same_table_and_figure_again(
 
 def test_requests_are_drawn_by_seed_and_differ_by_repeat() -> None:
     plan = LiveSettings().plan()
-    first, second = live_run.sequence(plan, 0), live_run.sequence(plan, 1)
-    assert first == live_run.sequence(plan, 0)
+    first, second = live_measurement.sequence(plan, 0), live_measurement.sequence(plan, 1)
+    assert first == live_measurement.sequence(plan, 0)
     assert first != second
     assert len(first) == 300
     assert set(first) <= set(range(30))
@@ -106,7 +106,7 @@ def test_requests_are_drawn_by_seed_and_differ_by_repeat() -> None:
 
 def test_costs_and_sizes_are_mixed() -> None:
     plan = LiveSettings().plan()
-    bodies = [json.loads(live_run.body(plan, k, f"question {k}")) for k in range(plan.queries)]
+    bodies = [json.loads(live_measurement.body(plan, k, f"question {k}")) for k in range(plan.queries)]
     mix = {(b["max_tokens"], "logprobs" in b) for b in bodies}
     assert mix == {(tokens, told) for tokens in (4, 24, 160) for told in (False, True)}
     assert sum("logprobs" in b for b in bodies) == 12
@@ -115,7 +115,13 @@ def test_costs_and_sizes_are_mixed() -> None:
 def a_run(policy: str, repeat: int, seconds: float, usd: float) -> dict[str, Any]:
     books = {"requests": 3, "hits": 1, "misses": 2, "usd_spent": usd, "usd_saved": 1.0}
     books |= {"seconds_spent": seconds, "seconds_saved": 5.0}
-    return {"policy": policy, "repeat": repeat, "wall": seconds + 1, "ledger": books, "would": {"none": seconds + 5.0}}
+    return {
+        "policy": policy,
+        "repeat": repeat,
+        "wall_seconds": seconds + 1,
+        "ledger": books,
+        "shadow_cost": {"none": seconds + 5.0},
+    }
 
 
 def test_rows_by_hand() -> None:
@@ -126,7 +132,12 @@ def test_rows_by_hand() -> None:
     assert rows["adaptive", 0]["saved_usd_percent"] == pytest.approx(25.0)
     assert rows["lru", 1]["saved_usd_percent"] == 0.0
     whole = rows["adaptive", None]
-    assert (whole["seconds_spent"], whole["usd_spent"], whole["wall"], whole["would_none"]) == (11.0, 4.0, 13.0, 21.0)
+    assert (whole["seconds_spent"], whole["usd_spent"], whole["wall_seconds"], whole["shadow_cost_none"]) == (
+        11.0,
+        4.0,
+        13.0,
+        21.0,
+    )
     assert whole["saved_seconds_percent"] == pytest.approx(100 * (1 - 11 / 20))
     assert whole["saved_usd_percent"] == pytest.approx(50.0)
     assert "| all | `adaptive` | 2 of 6 | 11.0 | 4.00000 | 13.0 s | −45.0 %, −50.0 % |" in live.markdown(
@@ -210,7 +221,7 @@ def test_the_committed_record_is_sound_and_adaptive_is_cheaper() -> None:
         assert whole["adaptive"][f"{unit}_spent"] < whole["lru"][f"{unit}_spent"]
     for run in live.read(LiveSettings())["runs"]:
         plan = LiveSettings().plan()
-        assert [row[0] for row in run["requests"]] == live_run.sequence(plan, run["repeat"])
+        assert [row[0] for row in run["requests"]] == live_measurement.sequence(plan, run["repeat"])
         paid = sum(seconds for _, hit, _, seconds, _, _ in run["requests"] if not hit)
         assert paid == pytest.approx(run["ledger"]["seconds_spent"], abs=1e-3)
     picture = io.BytesIO()

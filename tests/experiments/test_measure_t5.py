@@ -59,7 +59,7 @@ def test_step_by_step_is_the_formula() -> None:
     torch.manual_seed(3)
     with torch.inference_mode():
         model = t5.T5(t5.TINY, "cpu", torch.float32)
-        server = t5.Server(model)
+        server = t5.T5Runner(model)
         for prompt in ([5, 17, 3], list(range(20))):
             for length in (1, 2, 9):
                 seconds, said = server.answer(prompt, length)

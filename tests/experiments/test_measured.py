@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from knapcache_experiments import measured
-from knapcache_experiments.measured import Measured
+from knapcache_experiments.measured import MeasuredWorkload
 
 
 def lines(name: str) -> list[dict[str, str]]:
@@ -38,7 +38,7 @@ def test_a_t5_call_takes_as_long_as_its_answer() -> None:
 
 
 def test_the_workload_is_the_table() -> None:
-    source = Measured("t5-3b-h200", 100, 30_000, "uniform", 32)
+    source = MeasuredWorkload("t5-3b-h200", 100, 30_000, "uniform", 32)
     queries, trace = source.draw(np.random.default_rng(1))
     taken: dict[str, list[dict[str, str]]] = {}
     for r in lines("t5-3b-h200"):
@@ -63,6 +63,6 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     path.write_text(
         "# model: mine\nprompt,sample,prompt_tokens,answer_tokens,seconds\na,0,3,4,2\na,1,3,6,4\nb,0,1,1,1\n"
     )
-    queries, trace = Measured(str(path), 2, 500, "uniform", 4).draw(np.random.default_rng(0))
+    queries, trace = MeasuredWorkload(str(path), 2, 500, "uniform", 4).draw(np.random.default_rng(0))
     assert sorted(zip(queries.sizes.tolist(), queries.costs.tolist(), strict=True)) == [(1, 1.0), (2, 3.0)]
     assert set(trace.costs.tolist()) == {1.0, 2.0, 4.0}

@@ -192,7 +192,7 @@ async def test_who_leaves_in_the_middle_of_a_stream_leaves_it_to_be_kept(
         assert seen[0].cost > 0
         again = await client.post("/chat/completions", json=body("one two three"))
     assert again.headers["x-knapcache"] == "hit"
-    assert upstream.left == 0
+    assert upstream.disconnects == 0
 
 
 async def test_a_stream_nobody_wants_ends_where_that_is_set(start: Start, upstream: FakeUpstream) -> None:
@@ -205,7 +205,7 @@ async def test_a_stream_nobody_wants_ends_where_that_is_set(start: Start, upstre
             async for _ in answer.aiter_raw():
                 break
         await eventually(lambda: len(seen) == 1)
-        await eventually(lambda: upstream.left == 1)
+        await eventually(lambda: upstream.disconnects == 1)
     assert seen[0].status == 499
 
 

@@ -11,7 +11,7 @@ from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from knapcache.demo.traffic import Tally
+    from knapcache.demo.traffic import TrafficStats
 
 HELP = "send traffic to a running proxy, and show what it saves"
 TEXT = """Ask a running proxy as its users would: popular questions often, others rarely, in a popularity that drifts,
@@ -24,9 +24,9 @@ def add(commands: Any, *, with_options: bool) -> None:
     if not with_options:
         commands.add_parser("demo", help=HELP)
         return
-    from knapcache.demo.traffic import Load
+    from knapcache.demo.traffic import TrafficOptions
 
-    usual = Load()
+    usual = TrafficOptions()
     parser = commands.add_parser("demo", help=HELP, description=TEXT)
     option = parser.add_argument
     option("--url", default=usual.url, help=f"the proxy (default: {usual.url})")
@@ -71,20 +71,20 @@ def execute(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from knapcache.demo.prompts import questions
-    from knapcache.demo.traffic import Load, Tally, read_prompts, replay
+    from knapcache.demo.prompts import demo_prompts
+    from knapcache.demo.traffic import TrafficOptions, TrafficStats, read_prompts, send_traffic
 
-    models = tuple(args.model or Load().models)
+    models = tuple(args.model or TrafficOptions().models)
     amounts = (args.url, args.requests, args.rate, args.clients, models, tuple(args.key), args.max_tokens, args.seed)
-    load = Load(*amounts)
-    prompts = read_prompts(args.prompts) if args.prompts else questions(args.seed)
-    tally, console = Tally(), Console(stderr=True, highlight=False)
+    load = TrafficOptions(*amounts)
+    prompts = read_prompts(args.prompts) if args.prompts else demo_prompts(args.seed)
+    tally, console = TrafficStats(), Console(stderr=True, highlight=False)
     columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(line(tally), total=load.requests)
             asyncio.run(
-                replay(
+                send_traffic(
                     load, prompts, tally, lambda now: progress.update(task, completed=now.done, description=line(now))
                 )
             )
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> None:
         raise InvalidInput(f"no answer from {load.url}: {tally.trouble}")
 
 
-def line(tally: Tally) -> str:
+def line(tally: TrafficStats) -> str:
     """All of it in one line, while it goes on."""
     from knapcache.demo.traffic import SAVED
 
@@ -110,7 +110,7 @@ def line(tally: Tally) -> str:
     return ", ".join(parts)
 
 
-def report(tally: Tally) -> None:
+def report(tally: TrafficStats) -> None:
     """The table at the end, and what it means."""
     print_table(tally.rows())
     print(f"{tally.done:,} requests, {line(tally)}")

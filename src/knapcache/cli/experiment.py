@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import running
+from knapcache.cli import executor_options
 from knapcache.cli.output import directory, print_table
 from knapcache.errors import ClusterFailed, InvalidInput, KnapcacheError
 
 if TYPE_CHECKING:
-    from knapcache_experiments.framework import Experiment
+    from knapcache_experiments.experiment import Experiment
 
 TEXT = """Reproduce the paper's figure and tables, and measure what it leaves open.
 Each experiment prints its table and writes NAME.json (settings and numbers) and NAME.png (a figure) into DIR."""
@@ -65,7 +65,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="directory for NAME.json and NAME.png; made if missing",
     )
     parser.add_argument("--quick", action="store_true", help="a run of seconds: fewer rounds and repeats")
-    running.add_options(parser)
+    executor_options.add_options(parser)
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -99,7 +99,7 @@ def _reader(default: Any) -> Callable[[str], Any]:
 
 
 def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) -> None:
-    """One after the other; one that fails, for want of data say, does not keep the others from running.
+    """One after the other; one that fails, for want of data say, does not keep the others from executor_options.
 
     A cluster that fails does: they would all wait for it in vain.
     """
@@ -118,12 +118,12 @@ def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) ->
 def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
     """Run, print, write."""
     from knapcache.sim.files import OutputDirectory
-    from knapcache_experiments.framework import as_files
+    from knapcache_experiments.experiment import as_files
 
     fields = {field.name for field in dataclasses.fields(experiment.settings)}
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
     out = OutputDirectory(args.out)
-    with running.jobs(args) as jobs:
+    with executor_options.jobs(args) as jobs:
         outcome = experiment.run(settings, jobs)
     paths = out.write(as_files(experiment.name, settings, outcome))  # first: whoever reads the table may have gone
     print_table(outcome.rows, title=f"{experiment.name}: {experiment.summary}")

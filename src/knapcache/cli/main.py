@@ -17,7 +17,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
-class Parser(argparse.ArgumentParser):
+class CommandLineParser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for this command line; the experiments are imported for their options only if one is to run."""
-    parser = Parser(prog="knapcache", description=DESCRIPTION)
+    parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     policies.add(commands)

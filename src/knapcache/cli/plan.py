@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import reading, running
+from knapcache.cli import executor_options, trace_options
 from knapcache.cli.output import directory, print_table
 
 HELP = "find out how large a cache pays, from a log"
@@ -32,18 +32,18 @@ def add(commands: Any, *, with_options: bool) -> None:
         "plan",
         help=HELP,
         description=TEXT,
-        epilog=EXAMPLES + reading.formats(),
+        epilog=EXAMPLES + trace_options.formats(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
-    reading.add_file(parser, "LOG")
+    trace_options.add_file(parser, "LOG")
     names, sizes = ",".join(POLICIES), RANGE.replace("%", "%%")
     option("--policy", metavar="LIST", default=",".join(POLICIES), help=f"policies to compare (default: {names})")
     option(
         "--capacity",
         metavar="RANGE",
         default=RANGE,
-        help=f"budgets: LOW..HIGH, LOW..HIGH:COUNT or a list with commas (default: {sizes}); {reading.CAPACITY}",
+        help=f"budgets: LOW..HIGH, LOW..HIGH:COUNT or a list with commas (default: {sizes}); {trace_options.CAPACITY}",
     )
     option("--out", metavar="DIR", type=directory, help="directory for plan.html, plan.png and plan.json")
     option("--json", metavar="FILE", help="write the numbers as JSON; - for standard output, and no table")
@@ -53,7 +53,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         default="auto",
         help=f"requests to replay, chosen by key; off for all; auto for about {REQUESTS:,} (default: auto)",
     )
-    reading.add_options(parser)
+    trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -67,18 +67,22 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.sim.sampling import read_amount
 
     # All that can be refused is refused before the log is read, which may take long.
-    rules, policies, capacities = reading.rules(args), reading.words(args.policy), Range.parse(args.capacity)
+    rules, policies, capacities = (
+        trace_options.rules(args),
+        trace_options.words(args.policy),
+        Range.parse(args.capacity),
+    )
     choices(policies, capacities.given, args.seed, args.jobs)
     sample = read_amount(args.sample)
     if args.out is not None:
         report.require_drawing()
     folder = OutputDirectory(args.out) if args.out is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    with running.jobs(args) as jobs:
-        trace = reading.read(args, rules)
+    with executor_options.jobs(args) as jobs:
+        trace = trace_options.read(args, rules)
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
-    paths = folder.write(report.files(plan, reading.title(args))) if folder else []
-    text = summary.record(plan, reading.title(args))
+    paths = folder.write(report.files(plan, trace_options.title(args))) if folder else []
+    text = summary.record(plan, trace_options.title(args))
     if args.json == "-":
         print(text, end="")
         return

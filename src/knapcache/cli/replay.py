@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import reading, running
+from knapcache.cli import executor_options, trace_options
 from knapcache.cli.output import print_table
 
 HELP = "replay a log against policies and sizes"
@@ -31,15 +31,15 @@ def add(commands: Any, *, with_options: bool) -> None:
         "replay",
         help=HELP,
         description=TEXT,
-        epilog=EXAMPLES + reading.formats(),
+        epilog=EXAMPLES + trace_options.formats(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
-    reading.add_file(parser, "TRACE")
+    trace_options.add_file(parser, "TRACE")
     option("--policy", metavar="LIST", required=True, help="policies, as `knapcache policies` lists them")
-    option("--capacity", metavar="LIST", required=True, help=f"capacities: {reading.CAPACITY}")
+    option("--capacity", metavar="LIST", required=True, help=f"capacities: {trace_options.CAPACITY}")
     option("--json", metavar="FILE", help="write the rows as JSON; - for standard output, and no table")
-    reading.add_options(parser)
+    trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -48,12 +48,12 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.sim.files import OutputFile
     from knapcache.sim.grid import choices, replay_grid
 
-    rules = reading.rules(args)
-    policies = reading.words(args.policy)
-    capacities = choices(policies, reading.words(args.capacity), args.seed, args.jobs)
+    rules = trace_options.rules(args)
+    policies = trace_options.words(args.policy)
+    capacities = choices(policies, trace_options.words(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    with running.jobs(args) as jobs:  # a cluster that is not there is missed before the trace is read
-        rows = replay_grid(reading.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)
+    with executor_options.jobs(args) as jobs:  # a cluster that is not there is missed before the trace is read
+        rows = replay_grid(trace_options.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
     if args.json == "-":
         print(text)

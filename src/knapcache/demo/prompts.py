@@ -11,15 +11,15 @@ from itertools import product
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class PromptGroup(NamedTuple):
     """Ways to ask, with `{}` where the thing goes, and things to ask about."""
 
-    ways: tuple[str, ...]
-    things: tuple[str, ...]
+    templates: tuple[str, ...]
+    topics: tuple[str, ...]
 
 
-KINDS = (
-    Kind(
+PROMPT_GROUPS = (
+    PromptGroup(
         (
             "What is {}?",
             "Explain {} to a ten year old.",
@@ -53,7 +53,7 @@ KINDS = (
             "the Doppler effect",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "How do I {} in Python?",
             "Write a Python function to {}. Add a docstring and one test.",
@@ -81,7 +81,7 @@ KINDS = (
             "cache the results of a function",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "Give me a simple recipe for {}.",
             "How long does {} keep in the fridge?",
@@ -106,7 +106,7 @@ KINDS = (
             "chocolate mousse",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "Write a short email to {}.",
             "Write a polite but firm letter to {}.",
@@ -127,7 +127,7 @@ KINDS = (
             "remind a client of an open invoice",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "What should I see in {} in two days?",
             "What is the best time of the year to visit {}?",
@@ -152,7 +152,7 @@ KINDS = (
             "Cape Town",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "Write a haiku about {}.",
             "Write a short story about {}.",
@@ -176,7 +176,7 @@ KINDS = (
             "the moon",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "How can I {}?",
             "Give me five tips on how to {}.",
@@ -201,7 +201,7 @@ KINDS = (
             "make new friends in a new city",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "Who was {}?",
             "What is {} best known for?",
@@ -225,7 +225,7 @@ KINDS = (
             "Hypatia of Alexandria",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "What is the capital of {}?",
             "Which languages are spoken in {}?",
@@ -249,7 +249,7 @@ KINDS = (
             "Argentina",
         ),
     ),
-    Kind(
+    PromptGroup(
         (
             "What is the difference between {}?",
             "I always mix up {}. How do I tell them apart?",
@@ -272,8 +272,8 @@ KINDS = (
 )
 
 
-def questions(seed: int = 0) -> list[str]:
+def demo_prompts(seed: int = 0) -> list[str]:
     """All of them, in an order of no meaning."""
-    found = [way.format(thing) for kind in KINDS for way, thing in product(kind.ways, kind.things)]
+    found = [way.format(thing) for kind in PROMPT_GROUPS for way, thing in product(kind.templates, kind.topics)]
     random.Random(seed).shuffle(found)
     return found

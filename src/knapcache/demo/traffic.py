@@ -50,7 +50,7 @@ REFUSED = (401, 403, 404, 405)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TrafficOptions:
     """What is asked, of whom, how fast."""
 
     url: str = "http://127.0.0.1:8080/v1"
@@ -84,7 +84,7 @@ class Load:
             raise InvalidInput("a key must be of plain characters, and not empty")
 
 
-class Asked(NamedTuple):
+class DemoRequest(NamedTuple):
     """One request."""
 
     wait: float
@@ -95,7 +95,7 @@ class Asked(NamedTuple):
     stream: bool
 
 
-def traffic(load: Load, prompts: Sequence[str]) -> Iterator[Asked]:
+def generate_requests(load: TrafficOptions, prompts: Sequence[str]) -> Iterator[DemoRequest]:
     """What is asked, one after the other."""
     rng = random.Random(load.seed)
     order = list(dict.fromkeys(prompts))
@@ -105,7 +105,9 @@ def traffic(load: Load, prompts: Sequence[str]) -> Iterator[Asked]:
             order.insert(rng.randrange(min(TOP, len(order))), order.pop(rng.randrange(len(order))))
         rank = min(bisect(chances, rng.random() * chances[-1]), len(order) - 1)
         key = rng.choice(load.keys) if load.keys else None
-        yield Asked(rng.expovariate(load.rate), order[rank], rng.choice(load.models), key, rng.random() < STREAMED)
+        yield DemoRequest(
+            rng.expovariate(load.rate), order[rank], rng.choice(load.models), key, rng.random() < STREAMED
+        )
 
 
 def read_prompts(path: Path) -> list[str]:
@@ -135,7 +137,7 @@ def read_prompts(path: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class Tally:
+class TrafficStats:
     """What came of it, so far."""
 
     outcome: Counter[str] = field(default_factory=Counter)
@@ -190,7 +192,9 @@ class Tally:
         ]
 
 
-async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callable[[Tally], None]) -> None:
+async def send_traffic(
+    load: TrafficOptions, prompts: Sequence[str], tally: TrafficStats, told: Callable[[TrafficStats], None]
+) -> None:
     """Send it all. `told` hears of every answer; the tally stays good if this is cancelled."""
     try:
         from knapcache.serve.upstream import Client
@@ -199,7 +203,7 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
     gate = asyncio.Semaphore(load.clients)
     with contextlib.closing(Client("the proxy", CONNECT, TIMEOUT)) as client:
 
-        async def one(asked: Asked) -> None:
+        async def one(asked: DemoRequest) -> None:
             try:
                 await ask(client, load, asked, tally)
                 told(tally)
@@ -208,7 +212,7 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
 
         try:
             async with asyncio.TaskGroup() as group:
-                for serial, asked in enumerate(traffic(load, prompts)):
+                for serial, asked in enumerate(generate_requests(load, prompts)):
                     await asyncio.sleep(asked.wait)
                     await gate.acquire()
                     task = group.create_task(one(asked))
@@ -218,7 +222,7 @@ async def replay(load: Load, prompts: Sequence[str], tally: Tally, told: Callabl
             raise group_error.exceptions[0] from None
 
 
-async def ask(client: Client, load: Load, asked: Asked, tally: Tally) -> None:
+async def ask(client: Client, load: TrafficOptions, asked: DemoRequest, tally: TrafficStats) -> None:
     """One request, into the tally. InvalidInput where further ones are no use."""
     from knapcache.serve.upstream import encode_headers
 

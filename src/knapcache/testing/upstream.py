@@ -46,7 +46,7 @@ def not_embeddable(end: str, body: dict[str, Any]) -> bool:
     return end == "/embeddings" and (not given or not (kinds <= {str} or kinds <= {int} or kinds <= {list}))
 
 
-class Call(NamedTuple):
+class UpstreamCall(NamedTuple):
     """A request that arrived."""
 
     method: str
@@ -65,8 +65,8 @@ class FakeUpstream:
 
     def __init__(self, delay: float = 0.0, pace: float = 0.0, stall: float = 5.0) -> None:
         self.delay, self.pace, self.stall = delay, pace, stall
-        self.calls: list[Call] = []
-        self.left = 0
+        self.calls: list[UpstreamCall] = []
+        self.disconnects = 0
         """Clients that went away before they had the whole answer."""
         self._faults: deque[str] = deque()
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class FakeUpstream:
         """Calls so far, to paths with this end."""
         return sum(call.path.partition("?")[0].endswith(end) for call in list(self.calls))
 
-    def arrived(self, call: Call) -> tuple[int, str]:
+    def record_call(self, call: UpstreamCall) -> tuple[int, str]:
         """The number of a call, and what it comes to."""
         with self._lock:
             self.calls.append(call)
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _arrived(self, body: Any) -> tuple[int, str]:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        return self.server.upstream.arrived(Call(self.command, self.path, headers, body))
+        return self.server.upstream.record_call(UpstreamCall(self.command, self.path, headers, body))
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: str = "") -> None:
         packed = "gzip" in self.headers.get("accept-encoding", "")
@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(self.server.upstream.pace)
             self.wfile.write(b"0\r\n\r\n")
         except OSError:
-            self.server.upstream.left += 1
+            self.server.upstream.disconnects += 1
             self.close_connection = True
 
     def _chunk(self, text: str) -> None:

@@ -33,7 +33,7 @@ AS_PRINTED = "vsocb-as-printed"
 CHECKPOINTS = 250
 
 
-class Source(Hashable, Protocol):
+class WorkloadSource(Hashable, Protocol):
     """Where queries and requests come from. Hashable, so that a draw can be kept for the next policy."""
 
     @property
@@ -57,11 +57,11 @@ class Source(Hashable, Protocol):
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """What to run."""
 
     policy: str
-    workload: Source
+    workload: WorkloadSource
     capacity: int
     repeat: int
     seed: int
@@ -75,10 +75,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Result:
+class TrialResult:
     """What came out."""
 
-    cell: Cell
+    trial: Trial
     rounds: npt.NDArray[np.int64]
     """Checkpoints: rounds at which the curves below were read."""
     regret: Floats
@@ -92,44 +92,44 @@ class Result:
     """Counters of some policies: work of the Oracle; as printed, wiped caches and rounds over capacity."""
 
 
-def simulate(cell: Cell) -> Result:
+def simulate(trial: Trial) -> TrialResult:
     """Draw, replay, account."""
-    queries, trace = _draw(cell.workload, cell.seed, cell.repeat)
-    policy = build(cell, queries, trace)
-    worth = queries.worth * (1.0 - cell.workload.one_hits)
-    best = np.array([oracle.solve(w, queries.sizes, cell.capacity).value for w in worth])
-    run = replay(policy, trace, worth=worth, phases=cell.workload.phases)
-    if cell.policy != AS_PRINTED:  # the printed algorithm breaks its own capacity; everyone else's books are checked
+    queries, trace = _draw(trial.workload, trial.seed, trial.repeat)
+    policy = build(trial, queries, trace)
+    worth = queries.worth * (1.0 - trial.workload.one_hits)
+    best = np.array([oracle.solve(w, queries.sizes, trial.capacity).value for w in worth])
+    run = replay(policy, trace, worth=worth, phases=trial.workload.phases)
+    if trial.policy != AS_PRINTED:  # the printed algorithm breaks its own capacity; everyone else's books are checked
         policy.check()
     assert run.value is not None
-    phase = np.searchsorted(cell.workload.phases, np.arange(len(trace)), side="right") - 1
+    phase = np.searchsorted(trial.workload.phases, np.arange(len(trace)), side="right") - 1
     regret = theory.cumulative_regret(run.value, best[phase])
     cost = np.cumsum(np.where(run.hits, 0.0, trace.costs))
     rounds = (
         np.unique(np.geomspace(1, len(trace), CHECKPOINTS).astype(np.int64))
-        if cell.workload.rounds > 100_000
+        if trial.workload.rounds > 100_000
         else np.unique(np.linspace(1, len(trace), CHECKPOINTS).astype(np.int64))
     )
-    strangers = trace.costs[trace.keys >= cell.workload.queries].sum()
+    strangers = trace.costs[trace.keys >= trial.workload.queries].sum()
     clairvoyant = float((worth.sum(axis=1) - best)[phase].sum() + strangers)
     notes = policy.notes if isinstance(policy, AsPrinted) else {}
     if isinstance(policy, VSOCB):
         notes["oracle_work"] = float(policy.oracle_work)
         notes["oracle_calls_skipped"] = float(policy.oracle_calls_skipped)
-    return Result(
-        cell, rounds, regret[rounds - 1], cost[rounds - 1], run.oracle_calls, run.peak, run.seconds, clairvoyant, notes
+    return TrialResult(
+        trial, rounds, regret[rounds - 1], cost[rounds - 1], run.oracle_calls, run.peak, run.seconds, clairvoyant, notes
     )
 
 
 @functools.lru_cache(maxsize=2)
-def _draw(workload: Source, seed: int, repeat: int) -> tuple[Queries, Trace]:
+def _draw(workload: WorkloadSource, seed: int, repeat: int) -> tuple[Queries, Trace]:
     return workload.draw(np.random.default_rng([seed, repeat]))
 
 
-def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
+def build(trial: Trial, queries: Queries, trace: Trace) -> Policy:
     """The policy of a cell, told what the paper lets it know: T, N, c1 and c2 (lazy VSOCB knows neither T nor N)."""
     c1, c2 = queries.cost_range or (None, None)
-    known = Confidence(T=cell.workload.rounds, N=cell.workload.queries, c1=c1, c2=c2)
+    known = Confidence(T=trial.workload.rounds, N=trial.workload.queries, c1=c1, c2=c2)
     bandits = {
         "vsocb": replace(known, gamma=0.0),
         "vsocb-apx": replace(known, gamma=0.0),
@@ -139,47 +139,47 @@ def build(cell: Cell, queries: Queries, trace: Trace) -> Policy:
         "berkeley-multi": replace(known, gamma_arrival=0.0),
         AS_PRINTED: replace(known, clip=False),
     }
-    options = dict(cell.options)
-    if cell.policy in bandits:
-        confidence = bandits[cell.policy]
-        options["confidence"] = confidence if cell.gamma is None else replace(confidence, gamma=cell.gamma)
-        if not cell.policy.startswith("berkeley"):
-            options["alpha"] = cell.alpha
-    if cell.policy == AS_PRINTED:
-        return AsPrinted(cell.capacity, trace.ids, **options)
-    return registry.find(cell.policy).build_for(cell.capacity, trace, **options)
+    options = dict(trial.options)
+    if trial.policy in bandits:
+        confidence = bandits[trial.policy]
+        options["confidence"] = confidence if trial.gamma is None else replace(confidence, gamma=trial.gamma)
+        if not trial.policy.startswith("berkeley"):
+            options["alpha"] = trial.alpha
+    if trial.policy == AS_PRINTED:
+        return AsPrinted(trial.capacity, trace.ids, **options)
+    return registry.find(trial.policy).build_for(trial.capacity, trace, **options)
 
 
-def must_have(option: str, policies: Iterable[str], having: Collection[str]) -> None:
+def require_option(option: str, policies: Iterable[str], having: Collection[str]) -> None:
     """Refuse policies on which a swept option would have no effect."""
     for policy in policies:
         if policy not in having:
             raise InvalidInput(f"{policy} has no {option}; those that have are {', '.join(sorted(having))}")
 
 
-def run_cells(cells: list[Cell], jobs: Jobs, title: str) -> list[list[Result]]:
+def run_trials(trials: list[Trial], jobs: Jobs, title: str) -> list[list[TrialResult]]:
     """All cells, grouped by row: same policy and labels, one result a repeat."""
-    for cell in cells:
-        if cell.policy != AS_PRINTED:
-            registry.find(cell.policy)
-    if any(cell.capacity < 1 for cell in cells):
-        raise InvalidInput(f"capacity must be at least 1, not {min(cell.capacity for cell in cells)}")
-    names = [repr((cell.policy, cell.labels, cell.repeat)) for cell in cells]
+    for trial in trials:
+        if trial.policy != AS_PRINTED:
+            registry.find(trial.policy)
+    if any(trial.capacity < 1 for trial in trials):
+        raise InvalidInput(f"capacity must be at least 1, not {min(trial.capacity for trial in trials)}")
+    names = [repr((trial.policy, trial.labels, trial.repeat)) for trial in trials]
     if len(set(names)) < len(names):
-        twice = next(cell for cell, name in zip(cells, names, strict=True) if names.count(name) > 1)
+        twice = next(trial for trial, name in zip(trials, names, strict=True) if names.count(name) > 1)
         raise InvalidInput(f"given twice: {', '.join(map(str, [twice.policy, *twice.labels.values()]))}")
     # Repeat by repeat: neighbours share their draw.
-    order = sorted(range(len(cells)), key=lambda k: cells[k].repeat)
-    results = sweep(simulate, [cells[k] for k in order], jobs=jobs, title=title)
-    groups: dict[str, list[Result]] = {}
+    order = sorted(range(len(trials)), key=lambda k: trials[k].repeat)
+    results = sweep(simulate, [trials[k] for k in order], jobs=jobs, title=title)
+    groups: dict[str, list[TrialResult]] = {}
     for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0]):
-        groups.setdefault(repr((result.cell.policy, result.cell.labels)), []).append(result)
+        groups.setdefault(repr((result.trial.policy, result.trial.labels)), []).append(result)
     return list(groups.values())
 
 
-def row(results: list[Result], notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
+def row(results: list[TrialResult], notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
     """The row of a table: means and standard errors over repeats; means of the `notes` named; and `more`."""
-    first = results[0].cell
+    first = results[0].trial
     return {
         "policy": first.policy,
         **first.labels,

@@ -3,7 +3,7 @@
 A client library costs more than the server it asks, so requests are bytes made beforehand, and of an answer is read
 what is needed to know where it ends. One generator for all servers: `wrk` may not be there, and two would not compare.
 
-    python bench/_load.py < what.json       what is to be asked, and how; prints what came of it as JSON
+    python bench/_load_generator.py < what.json       what is to be asked, and how; prints what came of it as JSON
 
     {"kind": "closed", "port": …, "requests": […], "order": […], "connections": 32, "seconds": 3.0, "must": "x: y"}
         every connection asks again as soon as it is answered; `must` is in the head of a right answer

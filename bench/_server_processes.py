@@ -137,9 +137,9 @@ def free_port() -> int:
 
 
 def bare(kind: str, folder: Path, *numbers: float, core: int = SERVER) -> Server:
-    """A server of _asgi.py."""
+    """A server of _baseline_servers.py."""
     port = free_port()
-    words = [sys.executable, str(HERE / "_asgi.py"), kind, str(port), *map(str, numbers)]
+    words = [sys.executable, str(HERE / "_baseline_servers.py"), kind, str(port), *map(str, numbers)]
     return Server(words, port, folder, core=core, health="" if kind == "canned" else "/")
 
 
@@ -187,5 +187,5 @@ def litellm(folder: Path, upstream: int) -> Server:
 def gptcache(folder: Path) -> Server:
     """GPTCache's server on its map: exact matches, the least it can do, for its embeddings want a model."""
     port = free_port()
-    words = [peers(), str(HERE / "_gptcache.py"), str(port)]
+    words = [peers(), str(HERE / "_gptcache_server.py"), str(port)]
     return Server(words, port, folder, environment={"PYTHONPATH": ""})

@@ -1,12 +1,12 @@
 """Servers to compare with and to ask: raw ASGI on uvicorn, as bare as can be, each a process of its own.
 
-    python bench/_asgi.py canned PORT               no HTTP at all: a fixed answer to whatever comes
-    python bench/_asgi.py echo PORT                 reads the body, gives a fixed answer of 2 KB: the least that a
+    python bench/_baseline_servers.py canned PORT               no HTTP at all: a fixed answer to whatever comes
+    python bench/_baseline_servers.py echo PORT                 reads the body, gives a fixed answer of 2 KB: the least that a
                                                     server in Python does
-    python bench/_asgi.py upstream PORT [DELAY]     a fake provider: the first word of the last message comes back, in
+    python bench/_baseline_servers.py upstream PORT [DELAY]     a fake provider: the first word of the last message comes back, in
                                                     an answer of 2 KB, after DELAY seconds; GET: how often it was asked
-    python bench/_asgi.py aiohttp PORT UPSTREAM     passes a request on to that port and its answer back, by aiohttp's
-    python bench/_asgi.py ours PORT UPSTREAM        client or by that of the proxy, and does nothing else
+    python bench/_baseline_servers.py aiohttp PORT UPSTREAM     passes a request on to that port and its answer back, by aiohttp's
+    python bench/_baseline_servers.py ours PORT UPSTREAM        client or by that of the proxy, and does nothing else
 
 The delay is slept in a thread: timers of event loops count whole milliseconds, which is as much as is to be measured.
 """

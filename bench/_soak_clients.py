@@ -1,6 +1,6 @@
 """The clients of bench/soak.py, in a process of their own.
 
-    python bench/_crowd.py < what.json      {"port", "clients", "seconds", "every", "prompts", "headers"}
+    python bench/_soak_clients.py < what.json      {"port", "clients", "seconds", "every", "prompts", "headers"}
 
 Each asks for one of many prompts, by Zipf's law, or, one time in ten, for one that nobody asks for again; half of them
 as a stream. It checks that the nonce in every part of the answer is that of its own prompt. One in ten hangs up in the
@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import Any
 
 import uvloop
-from _load import Wire, request
+from _load_generator import Wire, request
 
 NONCE = re.compile(rb"nonce-(\d+)-")
 LEAVING = 0.1
@@ -54,7 +54,7 @@ class Crowd:
         self._full = time.monotonic() + what["seconds"] / 3
         self._weights = list(accumulate(1.0 / rank for rank in range(1, what["prompts"] + 1)))
         self._last: int = what["prompts"]  # of the prompts that are asked for once
-        self.counts = dict.fromkeys(("answered", "hits", "left", "crossed", "failed", "hung"), 0)
+        self.counts = dict.fromkeys(("answered", "hits", "disconnected", "misdelivered", "failed", "timed_out"), 0)
         self.troubles: list[str] = []
         """Of what kind the first ones were."""
 
@@ -92,7 +92,7 @@ class Crowd:
             try:
                 await asyncio.wait_for(answered, LONGEST)
             except TimeoutError:
-                self.counts["hung"] += 1
+                self.counts["timed_out"] += 1
                 wire.transport.abort()
                 continue
             self._judge(wire, k, leaving)
@@ -100,7 +100,7 @@ class Crowd:
     def _judge(self, wire: Wire, k: int, leaving: bool) -> None:
         counts = self.counts
         if leaving and not wire.whole:
-            counts["left"] += 1
+            counts["disconnected"] += 1
         elif not wire.whole or not wire.head.startswith(b"http/1.1 200") or b'"error"' in wire.answer:
             counts["failed"] += 1
             if len(self.troubles) < 10:
@@ -109,9 +109,9 @@ class Crowd:
             counts["answered"] += 1
             counts["hits"] += b"\r\nx-knapcache: hit" in wire.head
         if any(int(found) != k for found in NONCE.findall(wire.answer)):
-            counts["crossed"] += 1
+            counts["misdelivered"] += 1
         if wire.whole and not NONCE.search(wire.answer) and wire.head.startswith(b"http/1.1 200"):
-            counts["crossed"] += 1  # whosever it is, it is not its own
+            counts["misdelivered"] += 1  # whosever it is, it is not its own
 
     async def tell(self) -> None:
         """What has happened, again and again."""

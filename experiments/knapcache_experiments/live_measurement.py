@@ -51,14 +51,14 @@ TEMPERATURE = 0.8
 TOP_LOGPROBS = 2
 PATIENCE = 600.0
 """Seconds for an answer, and for the books to be written up."""
-COLUMNS = ("prompt", "hit", "wall", "seconds", "usd", "size")
+COLUMNS = ("prompt", "hit", "wall_seconds", "seconds", "usd", "size")
 """Of a request: which prompt, whether it was kept, the client's clock, what the model took for the answer, dollars and
 bytes of the answer. Of a hit, seconds and dollars are those that were not spent."""
 LEDGER = ("requests", "hits", "misses", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LiveRunPlan:
     """What is asked of whom."""
 
     policies: tuple[str, ...]
@@ -72,7 +72,7 @@ class Plan:
     upstream: str
 
 
-def body(plan: Plan, prompt: int, question: str) -> bytes:
+def body(plan: LiveRunPlan, prompt: int, question: str) -> bytes:
     """The request for a prompt."""
     asked: dict[str, Any] = {
         "model": MODEL,
@@ -86,18 +86,18 @@ def body(plan: Plan, prompt: int, question: str) -> bytes:
     return json.dumps(asked).encode()
 
 
-def sequence(plan: Plan, repeat: int) -> list[int]:
+def sequence(plan: LiveRunPlan, repeat: int) -> list[int]:
     """Prompts in the order in which they are asked; who of them is popular is drawn as well."""
     rng = np.random.default_rng([plan.seed, repeat])
     chances = rng.permutation(popularity(plan.arrivals, plan.queries))
     return [int(prompt) for prompt in rng.choice(plan.queries, plan.requests, p=chances)]
 
 
-def measure(plan: Plan) -> dict[str, Any]:
+def measure(plan: LiveRunPlan) -> dict[str, Any]:
     """Run it all; the record of it."""
-    from knapcache.demo.prompts import questions
+    from knapcache.demo.prompts import demo_prompts
 
-    bodies = [body(plan, k, question) for k, question in enumerate(questions()[: plan.queries])]
+    bodies = [body(plan, k, question) for k, question in enumerate(demo_prompts()[: plan.queries])]
     runs = []
     for repeat in range(plan.repeats):
         asked = sequence(plan, repeat)
@@ -107,7 +107,7 @@ def measure(plan: Plan) -> dict[str, Any]:
             books = runs[-1]["ledger"]
             said = f"{books['hits']} hits, {books['seconds_spent']:.1f} s of the model, ${books['usd_spent']:.5f}"
             print(f"live: repeat {repeat}, {policy}: {said}", file=sys.stderr, flush=True)
-    return {"about": about(), "runs": sorted(runs, key=lambda r: (r["repeat"], plan.policies.index(r["policy"])))}
+    return {"environment": about(), "runs": sorted(runs, key=lambda r: (r["repeat"], plan.policies.index(r["policy"])))}
 
 
 def about() -> dict[str, Any]:
@@ -134,7 +134,7 @@ def processor() -> str:
     return platform.machine()
 
 
-def run(plan: Plan, policy: str, bodies: Sequence[bytes], asked: Sequence[int]) -> dict[str, Any]:
+def run(plan: LiveRunPlan, policy: str, bodies: Sequence[bytes], asked: Sequence[int]) -> dict[str, Any]:
     """One policy, one sequence."""
     with proxy(plan, policy) as server:
         server.ask(body(plan, len(plan.tokens), "Are you awake?"), keep=False)
@@ -156,10 +156,17 @@ def run(plan: Plan, policy: str, bodies: Sequence[bytes], asked: Sequence[int]) 
     then = before["all"]["would"]  # a shadow that is not in there yet has saved nothing
     would = {name: cost - then.get(name, then["none"]) for name, cost in after["all"]["would"].items()}
     kept = {name: after["budget"][name] for name in ("capacity", "bytes", "entries")}
-    return {"policy": policy, "wall": wall, "ledger": books, "would": would, "kept": kept, "requests": rows}
+    return {
+        "policy": policy,
+        "wall_seconds": wall,
+        "ledger": books,
+        "shadow_cost": would,
+        "store": kept,
+        "requests": rows,
+    }
 
 
-class Server:
+class ProxyClient:
     """A proxy that runs, as its client and its operator see it."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -208,7 +215,7 @@ class Server:
 
 
 @contextmanager
-def proxy(plan: Plan, policy: str) -> Iterator[Server]:
+def proxy(plan: LiveRunPlan, policy: str) -> Iterator[ProxyClient]:
     """A process `knapcache serve` with nothing kept, which ends with the block."""
     token = secrets.token_urlsafe(24)
     settings = {
@@ -240,7 +247,7 @@ def proxy(plan: Plan, policy: str) -> Iterator[Server]:
                 complaints.seek(0)
                 lines = complaints.read().decode(errors="replace").strip().splitlines()
                 raise InvalidInput(f"the proxy does not start: {lines[-1] if lines else 'it says nothing'}")
-            with closing(Server(url, token)) as server:
+            with closing(ProxyClient(url, token)) as server:
                 yield server
         finally:
             process.terminate()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knapcache.cli import running
+from knapcache.cli import executor_options
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_file(parser: argparse.ArgumentParser, metavar: str) -> None:
         nargs="+",
         help="file to read, plain or compressed with gzip or zstd; several, or a directory, are read as one",
     )
-    running.add_options(parser)
+    executor_options.add_options(parser)
     option("--seed", type=int, metavar="N", default=0, help="seed of policies that draw and of samples (default: 0)")
 
 

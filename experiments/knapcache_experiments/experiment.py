@@ -22,7 +22,7 @@ from knapcache.sim.figures import as_png
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-S = TypeVar("S", bound="Settings")
+S = TypeVar("S", bound="ExperimentSettings")
 
 
 def option(default: Any, text: str) -> Any:
@@ -31,7 +31,7 @@ def option(default: Any, text: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ExperimentSettings:
     """What every experiment lets one choose."""
 
     repeats: int = option(10, "independent repetitions, each with queries and requests of its own")
@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentResult:
     """Numbers and a picture."""
 
     rows: list[dict[str, Any]]
@@ -61,7 +61,7 @@ class Experiment(Generic[S]):
     """One line for the list; the module's docstring is the long text."""
     text: str
     settings: type[S]
-    run: Callable[[S, Jobs], Outcome]
+    run: Callable[[S, Jobs], ExperimentResult]
     """Settings and where to run → outcome."""
     quick: Mapping[str, Any]
     """Settings of a run of seconds, for --quick."""
@@ -71,7 +71,7 @@ class Experiment(Generic[S]):
         return self.settings(**{**(self.quick if quick else {}), **given})
 
 
-def as_files(name: str, settings: Settings, outcome: Outcome) -> dict[str, bytes]:
+def as_files(name: str, settings: ExperimentSettings, outcome: ExperimentResult) -> dict[str, bytes]:
     """NAME.json and NAME.png."""
     record = {
         "name": name,

@@ -1,6 +1,6 @@
 """Memory of a process whose cache serves requests: printed every so often as JSON, [requests, bytes].
 
-    python bench/_growth.py REQUESTS KEYS EVERY
+    python bench/_memory_growth.py REQUESTS KEYS EVERY
 
 Ten times as many different keys are asked for as are remembered, by Zipf's law, so that numbers and room are given from
 key to key all the time.
