@@ -25,9 +25,9 @@ from _peer_solvers import PEERS
 from _targets import Row, bar
 
 from knapcache.cli.output import print_table
-from knapcache.oracle import Warm, solve
+from knapcache.oracle import WarmSolver, solve
 from knapcache.sim.figures import new_figure
-from knapcache.testing.knapsacks import Instance, cache_like, classic
+from knapcache.testing.knapsacks import KnapsackInstance, cache_like, classic
 
 LIMIT = 5.0
 CONTINUOUS, TIES = ("independent", "noisy cost"), ("counts", "cost is size", "tokens")
@@ -61,7 +61,7 @@ def best(call: Callable[[], object], runs: int) -> float:
     return min(seconds)
 
 
-def instance_of(mode: str, n: int, seed: int) -> Instance:
+def instance_of(mode: str, n: int, seed: int) -> KnapsackInstance:
     """What a cache sees, with answers of some kilobytes."""
     return cache_like(mode, np.random.default_rng([seed, n]), n, median_size=600)
 
@@ -95,7 +95,7 @@ def measure(mode: str, n: int, seed: int) -> Row:
 def measure_warm(values: Any, sizes: Any, capacity: int, runs: int, seed: int) -> tuple[float, bool]:
     """Seconds to solve again after CHANGED requests: each adds one to a count, so a value grows by a part of itself."""
     rng = np.random.default_rng([seed, 7])
-    warm = Warm(values, sizes, capacity)
+    warm = WarmSolver(values, sizes, capacity)
     warm.solve()
     now = np.array(values)
     seconds = []

@@ -34,7 +34,7 @@ from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.sim import traffic
 from knapcache.sim.figures import new_figure, style
-from knapcache.sim.grid import choices, replay_grid
+from knapcache.sim.grid import check_arguments, replay_grid
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import read_trace
 from knapcache_experiments.measured import traces_directory
@@ -225,7 +225,7 @@ def run(args: argparse.Namespace) -> None:
     fewer = policies if args.policies else [p for p in policies if p not in NOT_FOR_MANY_KEYS]
     shares = {kind: args.capacities.split(",") if args.capacities else given for kind, given in SHARES.items()}
     for given in shares.values():
-        if not all(capacity.relative for capacity in choices(policies, given, 0, args.jobs)):
+        if not all(capacity.relative for capacity in check_arguments(policies, given, 0, args.jobs)):
             raise InvalidInput(f"capacities must be shares of the working set, such as 10%, not {args.capacities}")
     if args.subject not in policies:
         print(f"{args.subject} is not among the policies: nothing to hold to the bars", file=sys.stderr)

@@ -123,7 +123,7 @@ def test_every_option_and_field_of_plan_is_documented() -> None:
     for option in set(re.findall(r"--[a-z-]+", usage)):
         assert f"`{option}" in page or f" {option} " in page, f"docs/guides/lab.md does not mention {option}"
     section = page.split("## How large a cache pays")[1].split("## What can be read")[0]
-    fields = re.findall(r'^ +"([a-z_]+)": ', inspect.getsource(summary.record), re.MULTILINE)
+    fields = re.findall(r'^ +"([a-z_]+)": ', inspect.getsource(summary.to_json), re.MULTILINE)
     assert len(fields) > 15
     for field in {*fields, *plan.POLICIES} - {"knapcache", "log", "rows"}:
         assert f"`{field}`" in section, f"docs/guides/lab.md does not mention {field}"

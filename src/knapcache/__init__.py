@@ -1,6 +1,6 @@
 """knapcache: an LLM response cache that learns what is worth keeping.
 
-Names are loaded when first used: `import knapcache` costs next to nothing, and compiles nothing.
+Names are imported on first use, so `import knapcache` is fast and compiles nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
     "testing",
 ]
 
-_HOMES = {
+_MODULES = {
     "cache": ("Answer", "Cache", "Reply"),
     "errors": (
         "ClusterFailed",
@@ -67,7 +67,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in ("oracle", "testing"):
         return importlib.import_module(f"knapcache.{name}")
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(f"knapcache.{home}"), name)
+            return getattr(importlib.import_module(f"knapcache.{module}"), name)
     raise AttributeError(f"module 'knapcache' has no attribute {name!r}")

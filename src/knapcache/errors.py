@@ -1,27 +1,27 @@
-"""Every error knapcache raises on purpose.
+"""All exceptions that knapcache raises on purpose.
 
 KnapcacheError
-├── InvalidInput (also ValueError)    an argument, a file or an option that cannot be used: says what is allowed
-├── MissingExtra (also ImportError)   a package that is not installed: says which extra brings it
-├── Uncacheable (also ValueError)     a request that no key can be made for: says why and where; it may still be sent
-├── Incomplete (also ValueError)      an answer that is not whole, or failed: it may be given, and is not kept
-├── NotCached (also LookupError)      a request that was to be answered from the cache alone, and has no answer there
-├── ClusterFailed                     a cluster that cannot be reached, runs other code, or lost its workers: says which
-├── UpstreamFailed                    a provider that cannot be reached, or broke off: says who, and a status
-├── CorruptState                      check() found that totals and reality differ: a bug, never the user's fault
-└── StoreError                        a store could not do it now (disk full, locked, damaged): answer, and do not keep
-    └── NotOwner                      another process writes to this store: read, or hand over
+├── InvalidInput (also ValueError)    an argument, file or option is not usable; the message says what is allowed
+├── MissingExtra (also ImportError)   an optional package is not installed; the message names the extra
+├── Uncacheable (also ValueError)     a request has no cache key; it may still be sent upstream
+├── Incomplete (also ValueError)      an answer is truncated or an error; it may be returned but is not stored
+├── NotCached (also LookupError)      the caller allowed only a cached answer, and there is none
+├── ClusterFailed                     a compute cluster is unreachable, runs different code, or lost its workers
+├── UpstreamFailed                    a provider is unreachable, or the connection broke; has an HTTP status
+├── CorruptState                      check() found an inconsistency: a bug in knapcache, not a user error
+└── StoreError                        the store failed (disk full, locked, damaged); the answer is not stored
+    └── NotOwner                      another process owns the store and writes to it; this one may only read
 """
 
 from __future__ import annotations
 
 
 class KnapcacheError(Exception):
-    """Root of the tree: catch this to catch everything knapcache raises on purpose."""
+    """Base class of all exceptions that knapcache raises on purpose."""
 
 
-class InvalidInput(KnapcacheError, ValueError):  # noqa: N818 - reads as what it is, as in the drawing above
-    """An argument, a file or an option cannot be used."""
+class InvalidInput(KnapcacheError, ValueError):  # noqa: N818 - the tree above reads better without "Error"
+    """An argument, a file or an option is not usable."""
 
 
 class MissingExtra(KnapcacheError, ImportError):  # noqa: N818
@@ -29,51 +29,51 @@ class MissingExtra(KnapcacheError, ImportError):  # noqa: N818
 
 
 class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
-    """No key can be made for a request: it is not JSON, means two things, or depends on what it does not say."""
+    """A request has no cache key: it is not JSON, is ambiguous, or depends on data outside the request."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(f"{reason} at {path}" if path else reason)
         self.reason = reason
         self.path = path
-        """Where in the request, as in `messages[0].content`; empty when it is the whole of it."""
+        """Location in the request, such as `messages[0].content`; empty for the whole request."""
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
 
 
 class Incomplete(KnapcacheError, ValueError):  # noqa: N818
-    """An answer is not whole: it was cut off, reports an error, or is not what its endpoint answers with."""
+    """An answer is truncated, reports an error, or does not have the format of its endpoint."""
 
 
 class NotCached(KnapcacheError, LookupError):  # noqa: N818
-    """Only a kept answer was asked for, and there is none."""
+    """The caller allowed only a cached answer, and there is none."""
 
 
 class ClusterFailed(KnapcacheError):  # noqa: N818
-    """A cluster cannot do the work."""
+    """A compute cluster is unreachable, runs different code, or lost its workers."""
 
 
 class UpstreamFailed(KnapcacheError):  # noqa: N818
-    """A provider did not answer."""
+    """A provider is unreachable, or the connection to it broke."""
 
     def __init__(self, status: int, message: str, safe_to_retry: bool = False) -> None:
         super().__init__(message)
         self.status = status
-        """What a caller is told."""
+        """HTTP status to send to the client."""
         self.safe_to_retry = safe_to_retry
-        """Nothing of an answer had come: the call may be made again."""
+        """True if no byte of the response had arrived, so the request may be retried."""
 
     def __reduce__(self) -> tuple[type[UpstreamFailed], tuple[int, str, bool]]:
         return UpstreamFailed, (self.status, str(self), self.safe_to_retry)
 
 
 class CorruptState(KnapcacheError):  # noqa: N818
-    """Totals and reality differ."""
+    """Stored totals differ from recomputed ones: a bug in knapcache."""
 
 
 class StoreError(KnapcacheError):
-    """A store could not do what was asked. Nothing is half done, and the store goes on."""
+    """A store operation failed. It had no partial effect, and the store remains usable."""
 
 
 class NotOwner(StoreError):  # noqa: N818
-    """Another process owns the store and does the writing."""
+    """Another process owns the store and writes to it."""

@@ -1,4 +1,4 @@
-"""Frozen values that cross the borders between layers."""
+"""Immutable values that several layers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class Endpoint(StrEnum):
-    """What can be asked and kept. The value is the end of the path, after `/v1/`."""
+    """The cacheable endpoints. The value is the path after `/v1/`."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -22,27 +22,26 @@ class Endpoint(StrEnum):
 
 
 class Decision(NamedTuple):
-    """What a policy wants done with an answer that was just paid for. The caller acts."""
+    """A policy's decision about an answer that was just paid for. The caller carries it out."""
 
     admit: bool
-    """Keep the answer."""
     evicted: tuple[int, ...]
-    """Ids whose answers must go, in the order they were given up: also the id itself, when its older answer goes."""
+    """Ids to evict, in order. May contain the answer's own id if its older answer is evicted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """A set of items the Oracle chose, with a certificate of how good it is."""
+    """A set of items that the Oracle chose, with a certificate of its quality."""
 
     chosen: npt.NDArray[np.bool_]
-    """One flag an item. Their sizes never sum to more than the capacity."""
+    """One flag per item. The sizes of chosen items never sum to more than the capacity."""
     value: float
     """Sum of the chosen values."""
     upper_bound: float
-    """No feasible set is worth more than this."""
+    """No feasible set has a larger value."""
     gap: float
     """upper_bound − value, never negative."""
     proven: bool
-    """As good as was asked for. False when the budget ran out, or values differ by more than 61 bits can hold."""
+    """The requested tolerance is proven. False if the work limit was reached, or if values span more than 61 bits."""
     price: float
-    """Break density λ: what one more unit of capacity would be worth, to first order. 0 when everything fits."""
+    """Break density λ: the value of one more unit of capacity, to first order. 0 if all items fit."""

@@ -1,4 +1,4 @@
-"""Amounts of room as people write them: `4096`, `64k`, `4GB`, `1.5GiB`."""
+"""Parsing of sizes and capacities such as `4096`, `64k`, `4GB`, `1.5GiB`, `10%`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fractions import Fraction
 UNITS = {"": 1, "B": 1}
 UNITS |= {letter + b: 1000**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
 UNITS |= {f"{letter}i{b}": 1024**k for k, letter in enumerate("kMGT", 1) for b in ("", "B")}
-FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*|%)")
-FORMS = "a number, with k, M, G or T (kB, KiB, …) behind it for units"
+PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*|%)")
+ALLOWED_AMOUNTS = "a number with an optional unit (k, M, G, T, kB, KiB, …)"
 
 
-def parse(text: str) -> tuple[Fraction, str] | None:
-    """The amount in units of one, and "" or "%"; None for what cannot be read."""
-    match = FORM.fullmatch(text.strip())
+def parse_amount(text: str) -> tuple[Fraction, str] | None:
+    """Return the amount in single units and "", or a percentage and "%"; None if the text is not valid."""
+    match = PATTERN.fullmatch(text.strip())
     if not match:
         return None
     if match[2] == "%":

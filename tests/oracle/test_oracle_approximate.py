@@ -13,13 +13,13 @@ from knapcache.oracle import solve
 from knapcache.oracle.approximate import certificate, tolerance
 from knapcache.oracle.exact import select
 from knapcache.oracle.textbook import textbook
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
 
 BETAS = (1e-3, 0.01, 0.1, 0.5, 2.0)
 
 
-def least_left_out(instance: Instance) -> Fraction:
+def least_left_out(instance: KnapsackInstance) -> Fraction:
     everything = exact_sum(instance.values, np.ones(len(instance.values)))
     return everything - exact_sum(instance.values, textbook(*instance)[0])
 
@@ -90,7 +90,7 @@ def test_a_demand_smaller_than_single_items_is_solved_exactly() -> None:
     rng = np.random.default_rng(3)
     for _ in range(100):
         sizes = rng.integers(50, 100, 12)
-        instance = Instance(rng.integers(50, 1000, 12).astype(float), sizes, int(sizes.sum()) - 1)
+        instance = KnapsackInstance(rng.integers(50, 1000, 12).astype(float), sizes, int(sizes.sum()) - 1)
         selection = solve(*instance, beta=0.01)
         assert exact_sum(instance.values, ~selection.chosen) == min(instance.values)
 

@@ -16,7 +16,7 @@ from knapcache.oracle.exact import select
 from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.sums import whole_numbers
 from knapcache.oracle.textbook import textbook
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, Rng, cache_like, classic
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, Rng, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
 
 
@@ -55,49 +55,51 @@ def test_what_a_cache_sees(mode: str) -> None:
         assert selection.proven
 
 
-def uniform(rng: Rng, n: int) -> Instance:
-    return Instance(rng.random(n), rng.integers(1, 20, n), int(rng.integers(1, 10 * n)))
+def uniform(rng: Rng, n: int) -> KnapsackInstance:
+    return KnapsackInstance(rng.random(n), rng.integers(1, 20, n), int(rng.integers(1, 10 * n)))
 
 
-def one_density(rng: Rng, n: int) -> Instance:
+def one_density(rng: Rng, n: int) -> KnapsackInstance:
     """Densities that are equal, but for the last bit of the values."""
     sizes = rng.integers(1, 1000, n)
     values = sizes * rng.random()
     values = np.nextafter(values, np.where(rng.random(n) < 0.5, 0.0, 10.0 * values))
-    return Instance(values, sizes, int(rng.uniform(0.1, 0.9) * sizes.sum()))
+    return KnapsackInstance(values, sizes, int(rng.uniform(0.1, 0.9) * sizes.sum()))
 
 
-def decimal_ties(rng: Rng, n: int) -> Instance:
+def decimal_ties(rng: Rng, n: int) -> KnapsackInstance:
     """Sums that are equal on paper and not in floats."""
-    return Instance(rng.integers(1, 10, n) * 0.1, rng.integers(1, 6, n), int(rng.integers(1, 3 * n + 1)))
+    return KnapsackInstance(rng.integers(1, 10, n) * 0.1, rng.integers(1, 6, n), int(rng.integers(1, 3 * n + 1)))
 
 
-def far_apart(rng: Rng, n: int) -> Instance:
+def far_apart(rng: Rng, n: int) -> KnapsackInstance:
     """Values of very different scale: what is rounded off must show in the certificate."""
     sizes = rng.integers(1, 50, n)
-    return Instance(10.0 ** rng.uniform(-25, 25, n), sizes, int(rng.uniform(0.1, 0.9) * sizes.sum()))
+    return KnapsackInstance(10.0 ** rng.uniform(-25, 25, n), sizes, int(rng.uniform(0.1, 0.9) * sizes.sum()))
 
 
-def one_density_far_apart(rng: Rng, n: int) -> Instance:
+def one_density_far_apart(rng: Rng, n: int) -> KnapsackInstance:
     """The same inside the core: the sizes differ as much as the values do, and only small ones must be left out."""
     sizes = np.append((10.0 ** rng.uniform(0, 3, n)).astype(np.int64), 10**17)
-    return Instance(sizes * rng.uniform(1.0, 1.0 + 1e-15, n + 1), sizes, int(sizes.sum() - rng.integers(1, 500)))
+    return KnapsackInstance(
+        sizes * rng.uniform(1.0, 1.0 + 1e-15, n + 1), sizes, int(sizes.sum() - rng.integers(1, 500))
+    )
 
 
-def tight_bound(rng: Rng, n: int) -> Instance:
+def tight_bound(rng: Rng, n: int) -> KnapsackInstance:
     """The bound is often the optimum itself, and 49·(1/49) < 1 in floats: rounded down, it would lose a whole unit."""
     values, size = rng.integers(1, 12, n), int(rng.choice([49, 98, 103, 107, 161, 187, 197]))
     sizes = values * size + rng.integers(1, 4, n) * (rng.random(n) < 0.3)  # no divisor in common
-    return Instance(values.astype(float), sizes, size * int(rng.integers(1, values.sum() + 1)))
+    return KnapsackInstance(values.astype(float), sizes, size * int(rng.integers(1, values.sum() + 1)))
 
 
-def subnormal(rng: Rng, n: int) -> Instance:
+def subnormal(rng: Rng, n: int) -> KnapsackInstance:
     """Values so small that a density is no longer a precise float, or 0."""
-    return Instance(rng.integers(0, 30, n) * 5e-324, rng.integers(1, 9, n), int(rng.integers(1, 4 * n)))
+    return KnapsackInstance(rng.integers(0, 30, n) * 5e-324, rng.integers(1, 9, n), int(rng.integers(1, 4 * n)))
 
 
 @pytest.mark.parametrize("generate", [uniform, one_density, decimal_ties, far_apart, tight_bound, subnormal])
-def test_hard_to_round_against_rational_brute_force(generate: Callable[[Rng, int], Instance]) -> None:
+def test_hard_to_round_against_rational_brute_force(generate: Callable[[Rng, int], KnapsackInstance]) -> None:
     rng = np.random.default_rng(len(generate.__name__))
     for _ in range(250):
         instance = generate(rng, int(rng.integers(1, 11)))
@@ -138,7 +140,7 @@ ITEM = st.tuples(
 @settings(max_examples=400, deadline=None)
 @given(items=st.lists(ITEM, max_size=12), capacity=st.integers(0, 160))
 def test_any_small_instance_against_rational_brute_force(items: list[tuple[float, int]], capacity: int) -> None:
-    instance = Instance(np.array([w for w, _ in items]), np.array([s for _, s in items], np.int64), capacity)
+    instance = KnapsackInstance(np.array([w for w, _ in items]), np.array([s for _, s in items], np.int64), capacity)
     optimum = brute_force(*instance)
     selection = solve(*instance)
     kept = check(selection, instance, optimum)
@@ -237,7 +239,7 @@ def test_a_million_byte_items_in_a_hundred_gigabytes() -> None:
     rng = np.random.default_rng(7)
     sizes = rng.integers(1, 10**6, 400_000)
     values = np.floor(rng.pareto(1.2, 400_000) * 1000) + 1
-    instance = Instance(values, sizes, 10**11)
+    instance = KnapsackInstance(values, sizes, 10**11)
     selection = solve(*instance, budget=10**7)
     assert sizes.sum() > 10**11
     assert sizes[selection.chosen].sum() <= 10**11

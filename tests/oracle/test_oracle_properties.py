@@ -13,7 +13,7 @@ import pytest
 
 import knapcache.oracle
 from knapcache.oracle import solve
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check
 
 
@@ -68,7 +68,7 @@ def test_sizes_up_to_the_limit() -> None:
     rng = np.random.default_rng(2)
     for _ in range(100):
         sizes = rng.integers(2**50, 2**58, 10)
-        instance = Instance(rng.integers(1, 2**49, 10).astype(float), sizes, int(sizes.sum() * rng.random()))
+        instance = KnapsackInstance(rng.integers(1, 2**49, 10).astype(float), sizes, int(sizes.sum() * rng.random()))
         optimum = brute_force(*instance)
         assert check(solve(*instance), instance, optimum) == optimum
 
@@ -77,7 +77,7 @@ def test_values_near_two_to_the_53_are_bit_exact() -> None:
     rng = np.random.default_rng(3)
     for _ in range(200):
         sizes = rng.integers(1, 20, 10)
-        instance = Instance(rng.integers(2**48, 2**49, 10).astype(float), sizes, int(rng.integers(5, 120)))
+        instance = KnapsackInstance(rng.integers(2**48, 2**49, 10).astype(float), sizes, int(rng.integers(5, 120)))
         selection = solve(*instance)
         assert selection.value == brute_force(*instance)
         assert selection.gap == 0.0
@@ -128,7 +128,7 @@ def test_the_answer_is_the_same_every_time_and_cannot_be_changed() -> None:
 
 
 def test_public_names() -> None:
-    assert knapcache.oracle.__all__ == ["Warm", "solve"]
+    assert knapcache.oracle.__all__ == ["WarmSolver", "solve"]
 
 
 def answers() -> list[list[object]]:

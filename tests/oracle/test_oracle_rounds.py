@@ -17,11 +17,11 @@ from knapcache.oracle.exact import select
 from knapcache.oracle.price import break_items, measure
 from knapcache.oracle.sums import dealt, merged, rising, total
 from knapcache.oracle.textbook import textbook
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, Instance, cache_like, classic
+from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
 
 
-def solved_exactly(instance: Instance) -> None:
+def solved_exactly(instance: KnapsackInstance) -> None:
     """Cheap checks, for many instances of integer values."""
     values, sizes, capacity = instance
     found = solve(*instance)
@@ -60,7 +60,7 @@ def test_a_line_of_values() -> None:
     for n in (300, 3_000, 30_000):
         for _ in range(5):
             sizes = rng.integers(1, 10_000, n)
-            instance = Instance(0.2 + 1e-3 * sizes, sizes, int(rng.uniform(0.2, 0.8) * sizes.sum()))
+            instance = KnapsackInstance(0.2 + 1e-3 * sizes, sizes, int(rng.uniform(0.2, 0.8) * sizes.sum()))
             chosen = np.zeros(n, np.bool_)
             proven, work = select(*instance, 0.0, 1e-13, 10**7, chosen)[3:]
             assert proven

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache.oracle.textbook import textbook
-from knapcache.oracle.tiny import MOST, select_tiny
+from knapcache.oracle.tiny import MAX_ITEMS, select_tiny
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=MOST),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=MAX_ITEMS),
     st.integers(0, 100),
 )
 def test_as_the_textbook(items: list[tuple[int, int]], capacity: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.oracle import Warm, solve
+from knapcache.oracle import WarmSolver, solve
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, cache_like, classic
 
 
@@ -22,7 +22,7 @@ def change_some(rng: np.random.Generator, values: Any, sizes: Any, *, whole: boo
     return which, np.floor(new) if whole else new, new_sizes
 
 
-def same_answers(warm: Warm, values: Any, sizes: Any, capacity: int, *, whole: bool, **options: Any) -> None:
+def same_answers(warm: WarmSolver, values: Any, sizes: Any, capacity: int, *, whole: bool, **options: Any) -> None:
     mine, cold = warm.solve(), solve(values, sizes, capacity, **options)
     warm.check()
     assert mine.proven
@@ -44,7 +44,7 @@ def test_what_a_cache_sees(mode: str) -> None:
     cold = warm_ones = 0
     for _ in range(6):
         values, sizes, capacity = cache_like(mode, rng, int(rng.integers(1500, 6000)))
-        warm = Warm(values, sizes, capacity)
+        warm = WarmSolver(values, sizes, capacity)
         for _ in range(25):
             same_answers(warm, values, sizes, capacity, whole=False)
             which, new, new_sizes = change_some(rng, values, sizes, whole=False)
@@ -59,7 +59,7 @@ def test_integers_are_bit_exact(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     for _ in range(3):
         values, sizes, capacity = classic(kind, rng, int(rng.integers(1100, 3000)), 100)
-        warm = Warm(values, sizes, capacity)
+        warm = WarmSolver(values, sizes, capacity)
         for _ in range(20):
             same_answers(warm, values, sizes, capacity, whole=True)
             which, new, new_sizes = change_some(rng, values, sizes, whole=True)
@@ -71,7 +71,7 @@ def test_integers_are_bit_exact(kind: str) -> None:
 def test_approximate() -> None:
     rng = np.random.default_rng(1)
     values, sizes, capacity = cache_like("noisy cost", rng, 5000)
-    warm = Warm(values, sizes, capacity, beta=1e-3)
+    warm = WarmSolver(values, sizes, capacity, beta=1e-3)
     for _ in range(30):
         same_answers(warm, values, sizes, capacity, whole=False, beta=1e-3)
         which, new, _ = change_some(rng, values, sizes, whole=False)
@@ -82,7 +82,7 @@ def test_approximate() -> None:
 
 def test_everything_may_fit_or_nothing() -> None:
     values, sizes = np.arange(1.0, 2001.0), np.full(2000, 3)
-    warm = Warm(values, sizes, 3 * 1000)
+    warm = WarmSolver(values, sizes, 3 * 1000)
     assert warm.solve().value == values[1000:].sum()
     warm.change(np.arange(1000, 1100), np.zeros(100))
     assert warm.solve().value == values[900:1000].sum() + values[1100:].sum()
@@ -91,14 +91,14 @@ def test_everything_may_fit_or_nothing() -> None:
     assert warm.solve().value == 0.0
     warm.change([5], [2.0])
     assert warm.solve().value == 2.0
-    assert Warm([], [], 5).solve().value == 0.0
-    assert Warm([1.0], [2], 1).solve().value == 0.0
+    assert WarmSolver([], [], 5).solve().value == 0.0
+    assert WarmSolver([1.0], [2], 1).solve().value == 0.0
 
 
 def test_many_changes_begin_anew() -> None:
     rng = np.random.default_rng(2)
     values, sizes, capacity = cache_like("independent", rng, 3000)
-    warm = Warm(values, sizes, capacity)
+    warm = WarmSolver(values, sizes, capacity)
     warm.solve()
     for _ in range(8):
         which = rng.choice(3000, 400, replace=False)
@@ -129,7 +129,7 @@ def test_many_changes_begin_anew() -> None:
     ],
 )
 def test_bad_changes_change_nothing(items: Any, values: Any, sizes: Any, line: str) -> None:
-    warm = Warm([3.0, 9e288], [1, 1], 1)
+    warm = WarmSolver([3.0, 9e288], [1, 1], 1)
     with pytest.raises(InvalidInput) as refused:
         warm.change(items, values, sizes)
     assert str(refused.value) == line
@@ -137,7 +137,7 @@ def test_bad_changes_change_nothing(items: Any, values: Any, sizes: Any, line: s
 
 
 def test_check_finds_books_that_are_wrong() -> None:
-    warm = Warm(*cache_like("independent", np.random.default_rng(3), 3000))
+    warm = WarmSolver(*cache_like("independent", np.random.default_rng(3), 3000))
     warm.solve()
     warm.check()
     warm._near_values[0] += 1.0

@@ -22,7 +22,7 @@ import pytest
 import knapcache
 from knapcache.cli.main import main
 from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra
-from knapcache.sim.cluster import Dask
+from knapcache.sim.cluster import DaskExecutor
 from knapcache.sim.grid import replay_grid
 from knapcache.sim.sweep import sweep
 from knapcache.sim.synthetic import Workload
@@ -68,7 +68,7 @@ def address() -> Iterator[str]:
     with started(2) as where:
         patience = time.monotonic() + 30
         while time.monotonic() < patience:  # for both of them
-            with Dask(where) as cluster:
+            with DaskExecutor(where) as cluster:
                 if len(cluster._client.scheduler_info()["workers"]) == 2:
                     break
             time.sleep(0.2)
@@ -107,14 +107,14 @@ def note(folder: Path, k: int) -> None:
 
 
 def test_rows_are_those_of_this_machine(address: str) -> None:
-    with Dask(address) as cluster:
+    with DaskExecutor(address) as cluster:
         there = [replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=cluster) for _ in range(2)]
     here = replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=1)
     assert timeless(there[0]) == timeless(there[1]) == timeless(here)
 
 
 def test_what_is_shared_travels_once_to_each_worker(address: str) -> None:
-    with Dask(address) as cluster:
+    with DaskExecutor(address) as cluster:
         assert sweep(abs, [], jobs=cluster) == []
         found = sweep(where_and_what, range(12), shared=([np.arange(1_000_000)],), jobs=cluster)
     assert [k for k, *_ in found] == list(range(12))
@@ -126,7 +126,7 @@ def test_what_is_shared_travels_once_to_each_worker(address: str) -> None:
 
 
 def test_an_error_of_an_item_is_the_callers(address: str) -> None:
-    with Dask(address) as cluster:
+    with DaskExecutor(address) as cluster:
         with pytest.raises(InvalidInput, match="cannot use 3"):
             sweep(picky, range(6), jobs=cluster)
         with pytest.raises(FileNotFoundError, match="no file 0"):
@@ -144,7 +144,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_nothing_is_begun_after_an_interrupt(address: str, tmp_path: Path) -> None:
-    with Dask(address) as cluster:
+    with DaskExecutor(address) as cluster:
         timer = threading.Timer(1.2, signal.raise_signal, [signal.SIGINT])
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -185,14 +185,14 @@ def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, caps
 
 
 def test_a_worker_that_dies_is_replaced_by_the_other(tmp_path: Path) -> None:
-    with started(2) as where, Dask(where) as cluster:
+    with started(2) as where, DaskExecutor(where) as cluster:
         cluster._client.wait_for_workers(2, timeout=30)
         assert sweep(dies_once, range(8), shared=(tmp_path,), jobs=cluster) == list(range(8))
     assert (tmp_path / "died").exists()
 
 
 def test_an_item_that_no_worker_survives() -> None:
-    with started(2) as where, Dask(where) as cluster:
+    with started(2) as where, DaskExecutor(where) as cluster:
         cluster._client.wait_for_workers(2, timeout=30)
         with pytest.raises(ClusterFailed, match=r"died, and so did|lost the work"):
             sweep(os._exit, [1], jobs=cluster)
@@ -200,7 +200,7 @@ def test_an_item_that_no_worker_survives() -> None:
 
 def test_the_command_is_interrupted(tmp_path: Path) -> None:
     arguments = ["experiment", "long-run", "--rounds", "10000000", "--out", str(tmp_path / "out")]
-    with started(1) as where, Dask(where) as watching:
+    with started(1) as where, DaskExecutor(where) as watching:
         run = subprocess.Popen(
             [*COMMAND, *arguments, "--scheduler", where],
             stdout=subprocess.PIPE,
@@ -226,7 +226,7 @@ def test_a_worker_with_other_code(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
         started(1, {"PYTHONPATH": path}) as where,
-        Dask(where) as cluster,
+        DaskExecutor(where) as cluster,
         pytest.raises(ClusterFailed, match=r"^worker tcp://.* runs knapcache .*, but here it is .*: install the same$"),
     ):
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
@@ -238,7 +238,7 @@ def test_a_worker_without_this_package(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
         started(1, {"PYTHONPATH": path}) as where,
-        Dask(where) as cluster,
+        DaskExecutor(where) as cluster,
         pytest.raises(ClusterFailed, match=r"^worker tcp://.* cannot run this knapcache: ModuleNotFoundError"),
     ):
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
@@ -246,7 +246,7 @@ def test_a_worker_without_this_package(tmp_path: Path) -> None:
 
 def test_a_cluster_that_goes_away(tmp_path: Path) -> None:
     with started(1) as where:
-        cluster = Dask(where)
+        cluster = DaskExecutor(where)
         work = threading.Thread(target=lambda: seen.append(failure(cluster, tmp_path)))
         seen: list[str] = []
         work.start()
@@ -257,7 +257,7 @@ def test_a_cluster_that_goes_away(tmp_path: Path) -> None:
     assert seen == [f"the cluster at {where} lost the work: its scheduler, or all workers that had it, are gone"]
 
 
-def failure(cluster: Dask, folder: Path) -> str:
+def failure(cluster: DaskExecutor, folder: Path) -> str:
     with pytest.raises(ClusterFailed) as caught:
         sweep(note, range(40), shared=(folder,), jobs=cluster)
     return str(caught.value)
@@ -266,7 +266,7 @@ def failure(cluster: Dask, folder: Path) -> str:
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("knapcache.sim.cluster.PATIENCE", 1.0)
     with started(0) as where, pytest.raises(ClusterFailed, match=f"^the scheduler at {where} has no workers: start"):
-        Dask(where)
+        DaskExecutor(where)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_somebody_else_answers(says: bytes, said: str, monkeypatch: pytest.Monke
         threading.Thread(target=answer, daemon=True).start()
         start = time.monotonic()
         with pytest.raises(ClusterFailed, match=said):
-            Dask(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+            DaskExecutor(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         assert time.monotonic() - start < 4
         for call in calls:
             call.close()
@@ -311,7 +311,7 @@ def test_nobody_answers() -> None:
 @pytest.mark.parametrize("address", ["", "nonsense", "foo://host:1", "tcp://", "tcp://host:99999", "tcp://host:0"])
 def test_no_address(address: str) -> None:
     with pytest.raises(InvalidInput, match="is not the address of a Dask scheduler, which looks like tcp://host:8786"):
-        Dask(address)
+        DaskExecutor(address)
 
 
 def test_jobs_and_scheduler_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,4 +323,4 @@ def test_jobs_and_scheduler_exclude_each_other(capsys: pytest.CaptureFixture[str
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtra, match=r"pip install 'knapcache\[cluster\]'"):
-        Dask("tcp://127.0.0.1:1")
+        DaskExecutor("tcp://127.0.0.1:1")

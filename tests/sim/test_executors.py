@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.executors import ALIGNED, Executor, Local, Parcel, executor, lay_down, pick_up
+from knapcache.sim.executors import ALIGNED, Executor, LocalExecutor, TaskBatch, executor, map_shared, write_shared
 from knapcache.sim.trace import Trace
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=20)
@@ -27,8 +27,8 @@ ARRAYS = arrays.arrays(st.sampled_from([np.int64, np.float64, np.uint8]), SHAPES
 @given(st.lists(ARRAYS, max_size=5), st.integers())
 def test_what_is_laid_down_is_picked_up(given: list[np.ndarray[Any, Any]], number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        lay_down((given, number), Path(folder))
-        again, same = pick_up(Path(folder))
+        write_shared((given, number), Path(folder))
+        again, same = map_shared(Path(folder))
         assert same == number
         assert len(again) == len(given)
         for one, two in zip(given, again, strict=True):
@@ -36,14 +36,14 @@ def test_what_is_laid_down_is_picked_up(given: list[np.ndarray[Any, Any]], numbe
             assert two.flags.writeable  # kernels are compiled for such arrays
             assert two.size == 0 or two.ctypes.data % ALIGNED == 0
             two[...] = 7
-        for one, two in zip(given, pick_up(Path(folder))[0], strict=True):  # nobody else sees what one has written
+        for one, two in zip(given, map_shared(Path(folder))[0], strict=True):  # nobody else sees what one has written
             assert one.tobytes() == two.tobytes()
 
 
 def test_a_trace_is_picked_up_as_it_was(tmp_path: Path) -> None:
     trace = Trace(np.arange(5), np.arange(5) + 1, np.ones(5), 5)
-    lay_down(trace, tmp_path)
-    again = pick_up(tmp_path)
+    write_shared(trace, tmp_path)
+    again = map_shared(tmp_path)
     for name in ("keys", "sizes", "costs"):
         assert np.array_equal(getattr(again, name), getattr(trace, name))
     assert again.ids == 5
@@ -63,7 +63,7 @@ def test_closed_early_nothing_runs_on(tmp_path: Path, monkeypatch: pytest.Monkey
     mine = multiprocessing.get_context("spawn").Process(target=idle, args=(60,))
     mine.start()
     try:
-        results = Local(2).run(Parcel(who, ([1, 2],), tuple(range(500))))
+        results = LocalExecutor(2).run(TaskBatch(who, ([1, 2],), tuple(range(500))))
         assert next(results)[0] == 3
         results.close()
         assert multiprocessing.active_children() == [mine]  # the caller's own process is left alone
@@ -76,8 +76,8 @@ def test_closed_early_nothing_runs_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_jobs_means() -> None:
     cores = os.cpu_count() or 1
-    assert [made.jobs for made in map(executor, (None, 3)) if isinstance(made, Local)] == [cores, 3]
-    ours: Executor = Local(1)
+    assert [made.jobs for made in map(executor, (None, 3)) if isinstance(made, LocalExecutor)] == [cores, 3]
+    ours: Executor = LocalExecutor(1)
     assert executor(ours) is ours
     with pytest.raises(InvalidInput, match="jobs must be at least 1, not 0"):
-        Local(0)
+        LocalExecutor(0)

@@ -8,7 +8,7 @@ import pytest
 from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.sim.grid import replay_grid
-from knapcache.sim.plan import Plan, facts_of, knee, make_plan, oracle_prices, prices
+from knapcache.sim.plan import CapacityPlan, knee, make_plan, oracle_prices, prices, trace_stats
 from knapcache.sim.summary import cost, sentences, table
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
@@ -53,47 +53,47 @@ def test_oracle_prices_are_the_oracles() -> None:
     values = np.bincount(trace.keys, trace.costs).astype(np.float64)
     values[trace.keys[first]] -= trace.costs[first]
     sizes = trace.sizes[first]
-    for budget in (1, 20, 100, 10_000):
-        solved = oracle.solve(values[trace.keys[first]], sizes, budget)
-        assert oracle_prices(trace, [budget]) == [pytest.approx(solved.price)]
+    for capacity in (1, 20, 100, 10_000):
+        solved = oracle.solve(values[trace.keys[first]], sizes, capacity)
+        assert oracle_prices(trace, [capacity]) == [pytest.approx(solved.price)]
 
 
 def test_a_plan_by_hand() -> None:
     """Without times savings are per request; room for all saves all but the first requests: 2·4 + 6 of 29."""
     plan = make_plan(small(), ["lru"], "10,40,100", jobs=1)
-    assert (plan.facts.requests, plan.facts.keys, plan.facts.working_set) == (6, 3, 100)
-    assert (plan.facts.total_cost, plan.facts.largest, plan.facts.per) == (29.0, 14.0, "request")
-    assert plan.budgets == (10, 40, 100)
+    assert (plan.stats.requests, plan.stats.keys, plan.stats.working_set) == (6, 3, 100)
+    assert (plan.stats.total_cost, plan.stats.largest_saving, plan.stats.per) == (29.0, 14.0, "request")
+    assert plan.capacities == (10, 40, 100)
     (curve,) = plan.curves
     # 10: key 0 alone fits, and stays. 40: keys 0 and 1 fit, and key 2 is too large to come in.
     assert np.multiply(curve.saved, 6) == pytest.approx([8.0, 14.0, 14.0])
     assert curve.errors is None
     assert np.multiply(curve.prices, 6) == pytest.approx([0.2, 0.0, 0.0])  # type: ignore[arg-type]
     assert curve.knee == 29  # 12.6 of 14 is (12.6 − 8) / 6 of the way from 10 to 40: 10·4^0.767 = 28.9
-    assert plan.advice is not None
-    assert (plan.advice.budget, plan.advice.enough) == (29, True)
-    assert plan.advice.saved * 6 == pytest.approx(12.6)
+    assert plan.recommendation is not None
+    assert (plan.recommendation.capacity, plan.recommendation.at_knee) == (29, True)
+    assert plan.recommendation.saved * 6 == pytest.approx(12.6)
 
 
 def test_days_come_from_the_times_and_from_nothing_else() -> None:
-    assert facts_of(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
-    assert facts_of(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # the order of the file is not that of time
-    assert facts_of(small([5] * 6)).days is None
-    assert facts_of(small([0, 0, 0, 0, 0, 0.5])).days is None
-    assert facts_of(small()).days is None
+    assert trace_stats(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
+    assert trace_stats(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # the order of the file is not that of time
+    assert trace_stats(small([5] * 6)).days is None
+    assert trace_stats(small([0, 0, 0, 0, 0, 0.5])).days is None
+    assert trace_stats(small()).days is None
     day = make_plan(small([0, 1, 2, 3, 4, 43_200]), ["lru"], "100", jobs=1)
     assert day.curves[0].saved == (28.0,)
-    assert day.facts.per == "day"
+    assert day.stats.per == "day"
 
 
-def by_sample(trace: Trace, seed: int) -> Plan:
+def by_sample(trace: Trace, seed: int) -> CapacityPlan:
     return make_plan(trace, ["lru", "gdsf-cost"], "1%..60%:4", sample=50_000, seed=seed, jobs=1)
 
 
 def test_a_sample_stands_for_the_whole(zipf: Trace) -> None:
     """Within a few points of the full replay; and the error bars know it: few estimates are off by more than two."""
     whole = make_plan(zipf, ["lru", "gdsf-cost"], "1%..60%:4", sample=None, jobs=1)
-    rows = replay_grid(zipf, ["gdsf-cost"], list(whole.budgets), jobs=1)
+    rows = replay_grid(zipf, ["gdsf-cost"], list(whole.capacities), jobs=1)
     assert [cost(whole, "gdsf-cost", k)[0] for k in range(4)] == pytest.approx([row["cost_ratio"] for row in rows])
     off, beyond = [], 0
     for seed in range(4):
@@ -120,19 +120,19 @@ def test_equal_seeds_give_equal_plans(zipf: Trace) -> None:
 def test_tiny_traces() -> None:
     one = Trace(np.array([0]), np.array([1]), np.array([2.0]), 1, times=np.array([5.0]))
     plan = make_plan(one, jobs=1)
-    assert plan.budgets == (1,)
-    assert plan.advice is None
-    assert sentences(plan)[1].startswith("No request that costs something comes twice")
+    assert plan.capacities == (1,)
+    assert plan.recommendation is None
+    assert sentences(plan)[1].startswith("A cache saves nothing on this log")
     assert table(plan)[0]["cost_lru"] == "1.000"
     free = Trace(np.array([0, 0]), np.array([1, 1]), np.zeros(2), 1)
     assert table(make_plan(free, ["lru"], jobs=1))[0]["cost_lru"] == ""
 
 
 def test_policies_that_see_the_future_are_not_recommended() -> None:
-    assert make_plan(small(), ["static"], jobs=1).advice is None
-    advice = make_plan(small(), ["static", "lru"], "10", jobs=1).advice
-    assert advice is not None
-    assert (advice.policy, advice.budget, advice.enough) == ("lru", 10, False)
+    assert make_plan(small(), ["static"], jobs=1).recommendation is None
+    recommendation = make_plan(small(), ["static", "lru"], "10", jobs=1).recommendation
+    assert recommendation is not None
+    assert (recommendation.policy, recommendation.capacity, recommendation.at_knee) == ("lru", 10, False)
 
 
 def test_bad_choices() -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from knapcache.sim import report, summary
-from knapcache.sim.plan import Plan, make_plan
+from knapcache.sim.plan import CapacityPlan, make_plan
 from knapcache.sim.synthetic import Workload
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> CapacityPlan:
     _, trace = Workload(queries=2000, rounds=20_000).draw(np.random.default_rng(2))
     return make_plan(trace, ["lru", "gdsf-cost"], "2%..100%:4", sample=10_000, jobs=1)
 
@@ -41,7 +41,7 @@ class Page(HTMLParser):
             self.shown += data
 
 
-def test_the_page_loads_nothing(plan: Plan) -> None:
+def test_the_page_loads_nothing(plan: CapacityPlan) -> None:
     page = Page(report.page(plan, "log.csv"))
     assert page.wanted == []
     assert page.policy.startswith("default-src 'none'")
@@ -50,7 +50,7 @@ def test_the_page_loads_nothing(plan: Plan) -> None:
     assert not {"link", "img", "iframe", "object"} & set(page.tags)
 
 
-def test_the_page_says_what_the_terminal_says(plan: Plan) -> None:
+def test_the_page_says_what_the_terminal_says(plan: CapacityPlan) -> None:
     page = Page(report.page(plan, "<b>&.csv"))
     assert "knapcache plan: <b>&.csv" in page.shown
     assert "b" not in page.tags
@@ -61,10 +61,10 @@ def test_the_page_says_what_the_terminal_says(plan: Plan) -> None:
         assert "±" in row["cost_lru"]
 
 
-def test_all_numbers_are_in_the_record(plan: Plan) -> None:
-    record = json.loads(summary.record(plan, "log.csv"))
-    assert [(row["policy"], row["budget"]) for row in record["rows"]] == [
-        (policy, budget) for policy in ("lru", "gdsf-cost") for budget in plan.budgets
+def test_all_numbers_are_in_the_record(plan: CapacityPlan) -> None:
+    record = json.loads(summary.to_json(plan, "log.csv"))
+    assert [(row["policy"], row["capacity"]) for row in record["rows"]] == [
+        (policy, capacity) for policy in ("lru", "gdsf-cost") for capacity in plan.capacities
     ]
     assert record["per"] == "request"
     assert record["sampled"] == plan.sampled
@@ -73,11 +73,11 @@ def test_all_numbers_are_in_the_record(plan: Plan) -> None:
     whole = record["total_cost"] / record["requests"]
     assert row["cost_ratio"] == pytest.approx(1 - row["saved"] / whole)
     assert row["cost_ratio_error"] == pytest.approx(row["saved_error"] / whole)
-    assert plan.advice is not None
-    assert record["recommended"]["policy"] == plan.advice.policy
+    assert plan.recommendation is not None
+    assert record["recommended"]["policy"] == plan.recommendation.policy
 
 
-def test_the_same_plan_gives_the_same_files(plan: Plan) -> None:
+def test_the_same_plan_gives_the_same_files(plan: CapacityPlan) -> None:
     one, two = (report.files(plan, "$a_b$.csv") for _ in range(2))
     assert list(one) == ["plan.html", "plan.png", "plan.json"]
     assert one == two
@@ -91,8 +91,8 @@ def test_a_plan_with_nothing_to_draw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "said"),
+    ("size", "text"),
     [(1, "1 units"), (999, "999 units"), (1500, "1.5 kB"), (64 * 10**6, "64 MB"), (1.25e9, "1.25 GB"), (7e12, "7 TB")],
 )
-def test_room_is_readable(room: float, said: str) -> None:
-    assert summary.readable(room) == said
+def test_sizes_are_readable(size: float, text: str) -> None:
+    assert summary.format_size(size) == text

@@ -7,7 +7,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.sim import sampling
-from knapcache.sim.sampling import AUTO, SLICES, hashes, read_amount, take
+from knapcache.sim.sampling import AUTO, SLICES, hashes, parse_sample, take_sample
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
 
@@ -20,7 +20,7 @@ def marked() -> Trace:
 
 
 def test_a_key_is_in_one_slice_with_all_its_requests_in_order() -> None:
-    sample = take(marked(), 10_000)
+    sample = take_sample(marked(), 10_000)
     assert len(sample.slices) == SLICES
     assert sample.rate == pytest.approx(10_000 / 40_000 / SLICES)
     seen: set[int] = set()
@@ -36,7 +36,7 @@ def test_a_key_is_in_one_slice_with_all_its_requests_in_order() -> None:
 
 
 def test_the_same_sample_every_time_and_another_for_another_seed() -> None:
-    one, two, other = (take(marked(), 10_000, seed=seed).slices[0].costs for seed in (3, 3, 4))
+    one, two, other = (take_sample(marked(), 10_000, seed=seed).slices[0].costs for seed in (3, 3, 4))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, other)
 
@@ -51,31 +51,32 @@ def test_hashes_are_spread_evenly() -> None:
 
 def test_small_logs_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     for amount in (None, AUTO, 40_000, 10**9):
-        sample = take(TRACE, amount)
+        sample = take_sample(TRACE, amount)
         assert sample.whole
         assert sample.slices == (TRACE,)
-        assert sample.room(7) == 7
-    monkeypatch.setattr(sampling, "REQUESTS", 20_000)  # of 40,000; but slices of 500 keys are too small to trust
-    assert take(TRACE, AUTO).whole
-    monkeypatch.setattr(sampling, "LEAST_KEYS", 100)
-    assert take(TRACE, AUTO).rate == 0.5 / SLICES
+        assert sample.scaled_capacity(7) == 7
+    # 20,000 of 40,000 requests, but slices of 500 keys are too small to trust.
+    monkeypatch.setattr(sampling, "DEFAULT_REQUESTS", 20_000)
+    assert take_sample(TRACE, AUTO).whole
+    monkeypatch.setattr(sampling, "MIN_KEYS", 100)
+    assert take_sample(TRACE, AUTO).rate == 0.5 / SLICES
 
 
 def test_capacities_shrink_with_the_sample() -> None:
-    sample = take(TRACE, 10_000)
-    assert sample.room(1600) == 100
-    assert sample.room(16) == 1
+    sample = take_sample(TRACE, 10_000)
+    assert sample.scaled_capacity(1600) == 100
+    assert sample.scaled_capacity(16) == 1
     with pytest.raises(InvalidInput, match="a capacity of 15 is less than one unit in a sample of one key in 16"):
-        sample.room(15)
+        sample.scaled_capacity(15)
 
 
 def test_samples_of_nothing() -> None:
     with pytest.raises(InvalidInput, match="a sample of 1 requests leaves a slice without any"):
-        take(TRACE, 1)
+        take_sample(TRACE, 1)
 
 
 def test_amounts() -> None:
-    assert [read_amount(text) for text in ("auto", "off", "5000")] == [AUTO, None, 5000]
+    assert [parse_sample(text) for text in ("auto", "off", "5000")] == [AUTO, None, 5000]
     for text in ("", "0", "-1", "1.5", "some"):
         with pytest.raises(InvalidInput, match="sample must be auto, off or a number"):
-            read_amount(text)
+            parse_sample(text)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.sim import theory
-from knapcache.sim.theory import Instance
+from knapcache.sim.theory import BanditInstance
 
 # Sizes 3, 2, 2 in capacity 4. Valid: {0} (3 of 4, the smallest left out needs 2) and {1,2} (4 of 4); {1} and {2} have
 # room for the other, {} for anything. So l_min = 1, l_max = 2, l = min(2, 3 − 1) = 2.
 # Values P·C* = .5, .6, .4. M* = {1,2} is worth 1.0 and costs .5; {0} is worth .5 and costs 1.0.
 HAND_SIZES = np.array([3, 2, 2])
-HAND = Instance(np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 2.0]), HAND_SIZES, 4)
+HAND = BanditInstance(np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 2.0]), HAND_SIZES, 4)
 
 Sets = list[frozenset[int]]
 
@@ -46,14 +46,16 @@ sizes_and_capacity = st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[Instance, list[Fraction]]:
+def instances(draw: st.DrawFn) -> tuple[BanditInstance, list[Fraction]]:
     """An instance and its exact values P·C*, as fractions."""
     sizes, capacity = draw(sizes_and_capacity)
     n = len(sizes)
     weights = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
     costs = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
     values = [Fraction(w * c, sum(weights)) for w, c in zip(weights, costs, strict=True)]
-    return Instance(np.array(weights) / sum(weights), np.array(costs, dtype=float), np.array(sizes), capacity), values
+    return BanditInstance(
+        np.array(weights) / sum(weights), np.array(costs, dtype=float), np.array(sizes), capacity
+    ), values
 
 
 # Valid sets and lengths
@@ -99,7 +101,7 @@ def test_equal_sizes_are_the_top_k_problem(n: int, capacity: int) -> None:
 
 @pytest.mark.parametrize("capacity", [7, 8, 10**30])
 def test_when_everything_fits_there_is_nothing_to_learn(capacity: int) -> None:
-    whole = Instance(HAND.probabilities, HAND.costs, HAND_SIZES, capacity)
+    whole = BanditInstance(HAND.probabilities, HAND.costs, HAND_SIZES, capacity)
     assert as_sets(theory.valid_sets(HAND_SIZES, capacity)) == [frozenset({0, 1, 2})]
     assert theory.lengths(HAND_SIZES, capacity) == theory.lengths_by_enumeration(HAND_SIZES, capacity) == (3, 3, 3)
     assert theory.lengths(HAND_SIZES, capacity).l_mq == 0
@@ -112,7 +114,7 @@ def test_when_everything_fits_there_is_nothing_to_learn(capacity: int) -> None:
 
 @pytest.mark.parametrize("capacity", [0, 1])
 def test_when_nothing_fits_the_empty_set_is_the_only_one(capacity: int) -> None:
-    nothing = Instance(HAND.probabilities, HAND.costs, HAND_SIZES, capacity)
+    nothing = BanditInstance(HAND.probabilities, HAND.costs, HAND_SIZES, capacity)
     assert as_sets(theory.valid_sets(HAND_SIZES, capacity)) == [frozenset()]
     assert theory.lengths(HAND_SIZES, capacity) == (3, 0, 0)
     assert not theory.optimal_cache(nothing).any()
@@ -149,7 +151,9 @@ def test_approximate_gaps_by_hand() -> None:
 
 
 @given(instances(), st.sampled_from([Fraction(0), Fraction(1, 4), Fraction(1)]), st.booleans())
-def test_gaps_are_the_naive_ones(given: tuple[Instance, list[Fraction]], beta: Fraction, harmful_only: bool) -> None:
+def test_gaps_are_the_naive_ones(
+    given: tuple[BanditInstance, list[Fraction]], beta: Fraction, harmful_only: bool
+) -> None:
     instance, values = given
     valid = naive_valid(instance.sizes.tolist(), instance.capacity)
     found = theory.gaps(instance, float(beta), harmful_only=harmful_only)
@@ -171,7 +175,7 @@ def test_gaps_are_the_naive_ones(given: tuple[Instance, list[Fraction]], beta: F
 
 @given(instances())
 @settings(max_examples=300)
-def test_cached_gaps_need_no_enumeration(given: tuple[Instance, list[Fraction]]) -> None:
+def test_cached_gaps_need_no_enumeration(given: tuple[BanditInstance, list[Fraction]]) -> None:
     instance, _ = given
     found = theory.gaps(instance)
     cached = theory.cached_gaps(instance)
@@ -184,7 +188,7 @@ def test_large_instances_ask_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None
     rng = np.random.default_rng(2)
     for capacity in (5, 20, 40, 200):
         weights = rng.random(12)
-        small = Instance(weights / weights.sum(), rng.uniform(1, 2, 12), rng.integers(1, 11, 12), capacity)
+        small = BanditInstance(weights / weights.sum(), rng.uniform(1, 2, 12), rng.integers(1, 11, 12), capacity)
         by_hand, bound = theory.optimal_cache(small), theory.problem_dependent_bound(small, 1000)
         with monkeypatch.context() as patch:
             patch.setattr(theory, "MAX_ENUMERATED", 3)
@@ -209,7 +213,7 @@ def test_bounds_by_hand() -> None:
 
 def test_bounds_are_infinite_without_a_gap() -> None:
     # Two queries of the same value, room for one.
-    tie = Instance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), np.array([1, 1]), 1)
+    tie = BanditInstance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), np.array([1, 1]), 1)
     assert theory.problem_dependent_bound(tie, 10) == math.inf
     assert theory.problem_independent_bound(tie, 10) < math.inf
     # β = 1: Δ^c of {0} is 1.0 − 2·.5 = 0. Harmful sets alone: there is none, so no β-regret.
@@ -218,7 +222,7 @@ def test_bounds_are_infinite_without_a_gap() -> None:
 
 
 @given(instances())
-def test_bounds_never_fall_as_t_grows(given: tuple[Instance, list[Fraction]]) -> None:
+def test_bounds_never_fall_as_t_grows(given: tuple[BanditInstance, list[Fraction]]) -> None:
     instance, _ = given
     T = np.array([1, 2, 10, 1000, 10**6])
     for curve in (
@@ -253,7 +257,7 @@ def test_regret_by_hand() -> None:
 
 def test_arrays_of_an_instance_are_its_own() -> None:
     sizes = np.array([1, 2])
-    instance = Instance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), sizes, 2)
+    instance = BanditInstance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), sizes, 2)
     sizes[0] = 9
     assert instance.sizes.tolist() == [1, 2]
     with pytest.raises(ValueError, match="read-only"):
@@ -278,7 +282,7 @@ def test_arrays_of_an_instance_are_its_own() -> None:
 )
 def test_bad_instances(probabilities: object, costs: object, sizes: object, capacity: int, message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as raised:
-        Instance(np.array(probabilities), np.array(costs), np.array(sizes), capacity)
+        BanditInstance(np.array(probabilities), np.array(costs), np.array(sizes), capacity)
     assert "\n" not in str(raised.value)
 
 

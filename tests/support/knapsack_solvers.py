@@ -11,7 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from knapcache.model import Selection
 from knapcache.oracle.textbook import textbook
-from knapcache.testing.knapsacks import Instance
+from knapcache.testing.knapsacks import KnapsackInstance
 
 
 def exact_sum(values: Any, chosen: Any) -> Fraction:
@@ -26,7 +26,7 @@ def brute_force(values: Any, sizes: Any, capacity: int) -> Fraction:
     return max(value for _, value in subsets)
 
 
-def by_or_tools(instance: Instance) -> int:
+def by_or_tools(instance: KnapsackInstance) -> int:
     solver = knapsack_solver.KnapsackSolver(
         knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "judge"
     )
@@ -35,7 +35,7 @@ def by_or_tools(instance: Instance) -> int:
     return int(solver.solve())
 
 
-def by_milp(instance: Instance) -> float:
+def by_milp(instance: KnapsackInstance) -> float:
     found = milp(
         -instance.values,
         constraints=LinearConstraint(instance.sizes[None, :].astype(float), ub=instance.capacity),
@@ -46,14 +46,16 @@ def by_milp(instance: Instance) -> float:
     return float(-found.fun)
 
 
-def integer_optimum(instance: Instance) -> int:
+def integer_optimum(instance: KnapsackInstance) -> int:
     """For integer values: the textbook's, or OR-Tools' where the table would be too large."""
     if len(instance.values) * instance.capacity <= 2_000_000:
         return int(textbook(*instance)[1])
     return by_or_tools(instance)
 
 
-def check(selection: Selection, instance: Instance, optimum: Fraction | int | None, tol: float = 1e-13) -> Fraction:
+def check(
+    selection: Selection, instance: KnapsackInstance, optimum: Fraction | int | None, tol: float = 1e-13
+) -> Fraction:
     """Everything a selection claims, in rational numbers; `optimum` may be any value that is known to be reachable.
 
     Returns what the selection is worth, exactly.

@@ -13,15 +13,15 @@ from knapcache.keys import Rules
 from knapcache.store.base import KEY_BYTES, Clock, Store
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite.store import SqliteStore
-from knapcache.units import FORMS, parse
+from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 
 def room(capacity: int | str) -> int:
     """Bytes, from 268435456 or "256MB"."""
     if isinstance(capacity, str):
-        found = parse(capacity)
+        found = parse_amount(capacity)
         if found is None or found[1] or found[0].denominator != 1:
-            raise InvalidInput(f"capacity must be {FORMS}, not {capacity!r}")
+            raise InvalidInput(f"capacity must be {ALLOWED_AMOUNTS}, not {capacity!r}")
         return int(found[0])
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
         raise InvalidInput(f"capacity must be a number of bytes, or text such as '256MB', not {capacity!r}")

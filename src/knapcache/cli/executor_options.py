@@ -24,7 +24,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Jobs]:
     if args.scheduler is None:
         yield args.jobs
         return
-    from knapcache.sim.cluster import Dask
+    from knapcache.sim.cluster import DaskExecutor
 
-    with Dask(args.scheduler) as cluster:
+    with DaskExecutor(args.scheduler) as cluster:
         yield cluster

@@ -26,7 +26,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         commands.add_parser("plan", help=HELP)
         return
     from knapcache.sim.plan import POLICIES, RANGE
-    from knapcache.sim.sampling import REQUESTS
+    from knapcache.sim.sampling import DEFAULT_REQUESTS
 
     parser = commands.add_parser(
         "plan",
@@ -51,7 +51,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         "--sample",
         metavar="N",
         default="auto",
-        help=f"requests to replay, chosen by key; off for all; auto for about {REQUESTS:,} (default: auto)",
+        help=f"requests to replay, chosen by key; off for all; auto for about {DEFAULT_REQUESTS:,} (default: auto)",
     )
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
@@ -60,29 +60,29 @@ def add(commands: Any, *, with_options: bool) -> None:
 def execute(args: argparse.Namespace) -> None:
     """Read, replay, write, print."""
     from knapcache.sim import report, summary
-    from knapcache.sim.capacity import Range
+    from knapcache.sim.capacity import CapacityRange
     from knapcache.sim.files import OutputDirectory, OutputFile
-    from knapcache.sim.grid import choices
+    from knapcache.sim.grid import check_arguments
     from knapcache.sim.plan import make_plan
-    from knapcache.sim.sampling import read_amount
+    from knapcache.sim.sampling import parse_sample
 
     # All that can be refused is refused before the log is read, which may take long.
     rules, policies, capacities = (
         trace_options.rules(args),
         trace_options.words(args.policy),
-        Range.parse(args.capacity),
+        CapacityRange.parse(args.capacity),
     )
-    choices(policies, capacities.given, args.seed, args.jobs)
-    sample = read_amount(args.sample)
+    check_arguments(policies, capacities.capacities, args.seed, args.jobs)
+    sample = parse_sample(args.sample)
     if args.out is not None:
-        report.require_drawing()
+        report.require_plotting()
     folder = OutputDirectory(args.out) if args.out is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.jobs(args) as jobs:
         trace = trace_options.read(args, rules)
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
     paths = folder.write(report.files(plan, trace_options.title(args))) if folder else []
-    text = summary.record(plan, trace_options.title(args))
+    text = summary.to_json(plan, trace_options.title(args))
     if args.json == "-":
         print(text, end="")
         return

@@ -46,11 +46,11 @@ def add(commands: Any, *, with_options: bool) -> None:
 def execute(args: argparse.Namespace) -> None:
     """Read, replay, print or write."""
     from knapcache.sim.files import OutputFile
-    from knapcache.sim.grid import choices, replay_grid
+    from knapcache.sim.grid import check_arguments, replay_grid
 
     rules = trace_options.rules(args)
     policies = trace_options.words(args.policy)
-    capacities = choices(policies, trace_options.words(args.capacity), args.seed, args.jobs)
+    capacities = check_arguments(policies, trace_options.words(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.jobs(args) as jobs:  # a cluster that is not there is missed before the trace is read
         rows = replay_grid(trace_options.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)

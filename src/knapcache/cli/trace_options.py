@@ -13,7 +13,7 @@ from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
     from knapcache.sim.trace import Trace
-    from knapcache.sim.traces import BrokenLine, Prices, Rules
+    from knapcache.sim.traces import BrokenLine, ColumnRules, Prices
 
 CAPACITY = """units of the trace's sizes, with k, M, G (kB, KiB, …) behind the number, or %% of the working
 set, which is the sum over all keys of the largest size of each"""
@@ -58,11 +58,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("--prices", metavar="IN,OUT", help="dollars per million input and output tokens: cost from usage")
 
 
-def rules(args: argparse.Namespace) -> Rules:
+def rules(args: argparse.Namespace) -> ColumnRules:
     """What the options say."""
-    from knapcache.sim.traces import Rules
+    from knapcache.sim.traces import ColumnRules
 
-    return Rules(
+    return ColumnRules(
         time=args.time,
         no_time=args.no_time,
         key=tuple(name.strip() for name in args.key.split(",")) if args.key is not None else None,
@@ -98,7 +98,7 @@ def title(args: argparse.Namespace) -> str:
     return (first.name or str(first)) + (f" and {more} more" if more else "")
 
 
-def read(args: argparse.Namespace, rules: Rules) -> Trace:
+def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
     """The trace, with a bar on a terminal; what was skipped is said."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

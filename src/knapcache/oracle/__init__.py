@@ -1,6 +1,6 @@
 """The Oracle: which items to keep so that their values sum to the most in the room there is (0-1 knapsack).
 
-`solve` checks its input and answers with a certificate; `Warm` does so again and again while items change. Policies
+`solve` checks its input and answers with a certificate; `WarmSolver` does so again and again while items change. Policies
 that already hold clean arrays call the kernel underneath, `knapcache.oracle.exact.select`, from their own kernels.
 """
 
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from knapcache.model import Selection
 from knapcache.oracle.exact import select
 from knapcache.oracle.problem import read
-from knapcache.oracle.warm import Warm
+from knapcache.oracle.warm import WarmSolver
 
-__all__ = ["Warm", "solve"]
+__all__ = ["WarmSolver", "solve"]
 
 
 def solve(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from knapcache.kernel import kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
 
-MOST = 12
+MAX_ITEMS = 12
 
 
 @kernel

@@ -43,7 +43,7 @@ FROZEN_OUT, FROZEN_IN = -1, -2
 Frozen = tuple[int, float, float, float]
 
 
-class Warm:
+class WarmSolver:
     """A knapsack that is solved again and again while its items change a few at a time.
 
     `solve` answers as `knapcache.oracle.solve` does, at a tenth of its price or less on large problems. `cold` and

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from knapcache.errors import InvalidInput
-from knapcache.units import FORMS, parse
+from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
-LARGEST = 2**62
+MAX_CAPACITY = 2**62
 STEPS = 10
 """Sizes in a range that does not say how many."""
-MOST_STEPS = 100
-ALLOWED = f"{FORMS}, or % of the working set"
+MAX_STEPS = 100
+ALLOWED = f"{ALLOWED_AMOUNTS}, or % of the working set"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Capacity:
     @classmethod
     def parse(cls, text: str) -> Capacity:
         """Read what somebody wrote."""
-        found = parse(text)
+        found = parse_amount(text)
         if found is None:
             raise InvalidInput(f"capacity {text!r} cannot be read; allowed is {ALLOWED}")
         units, share = found
@@ -39,40 +39,43 @@ class Capacity:
     def units(self, working_set: int) -> int:
         """In units of a trace with this working set; a share is rounded down."""
         units = int(self.amount * working_set if self.relative else self.amount)
-        if not 1 <= units <= LARGEST:
+        if not 1 <= units <= MAX_CAPACITY:
             of = f" of a working set of {working_set}" if self.relative else ""
             raise InvalidInput(f"capacity {self.text!r}{of} is {units}, and must be at least 1 and at most 2^62")
         return units
 
 
 @dataclass(frozen=True)
-class Range:
+class CapacityRange:
     """Sizes of cache to compare: `0.5%..100%` for ten of them at equal ratios, `1MB..1GB:7` for seven, or a list."""
 
-    given: tuple[Capacity, ...]
+    capacities: tuple[Capacity, ...]
     steps: int | None
     """How many between the two that were given, with them; None for a list."""
 
     @classmethod
-    def parse(cls, text: str) -> Range:
+    def parse(cls, text: str) -> CapacityRange:
         """Read what somebody wrote."""
         if ".." not in text:
             return cls(tuple(map(Capacity.parse, text.split(","))), None)
         ends, colon, count = text.partition(":")
         low, _, high = ends.partition("..")
         steps = int(count) if count.strip().isdecimal() else STEPS if not colon else 0
-        if not 2 <= steps <= MOST_STEPS:
-            raise InvalidInput(f"range {text!r} must have 2 to {MOST_STEPS} sizes, as in {low}..{high}:{STEPS}")
+        if not 2 <= steps <= MAX_STEPS:
+            raise InvalidInput(f"range {text!r} must have 2 to {MAX_STEPS} sizes, as in {low}..{high}:{STEPS}")
         found = cls((Capacity.parse(low), Capacity.parse(high)), steps)
-        if found.given[0].relative == found.given[1].relative and found.given[0].amount >= found.given[1].amount:
+        if (
+            found.capacities[0].relative == found.capacities[1].relative
+            and found.capacities[0].amount >= found.capacities[1].amount
+        ):
             raise InvalidInput(f"range {text!r} must rise")
         return found
 
     def units(self, working_set: int) -> list[int]:
         """In units of a trace with this working set, rising, each once."""
         if self.steps is None:
-            return sorted({capacity.units(working_set) for capacity in self.given})
-        low, high = self.given
+            return sorted({capacity.units(working_set) for capacity in self.capacities})
+        low, high = self.capacities
         # A small share of a small working set is less than a unit; the range then starts at one.
         first = max(1, int(low.amount * working_set)) if low.relative else low.units(working_set)
         last = high.units(working_set)

@@ -1,6 +1,6 @@
 """The workers of a Dask cluster as an executor.
 
-    with Dask("tcp://host:8786") as cluster:
+    with DaskExecutor("tcp://host:8786") as cluster:
         rows = replay_grid(trace, policies, capacities, jobs=cluster)
 
 A parcel is *scattered*: sent through the scheduler to one worker, from there to the others, and to one that joins later
@@ -30,7 +30,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra
 from knapcache.kernel import source_digest
-from knapcache.sim.executors import Parcel
+from knapcache.sim.executors import TaskBatch
 
 Result = TypeVar("Result")
 Client: TypeAlias = Any
@@ -41,7 +41,7 @@ PATIENCE = 5.0
 LOGGERS = ("distributed", "distributed.client", "tornado.application")
 
 
-class Dask:
+class DaskExecutor:
     """A cluster, by the address of its scheduler. Connected from construction to `close()`."""
 
     def __init__(self, address: str) -> None:
@@ -63,7 +63,7 @@ class Dask:
         """Leave the cluster, which goes on."""
         self._leaving.close()
 
-    def run(self, parcel: Parcel[Result]) -> Generator[Result, None, None]:
+    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
         """See Executor."""
         from distributed import KilledWorker
 
@@ -165,7 +165,7 @@ def code_stamp(packages: tuple[str, ...]) -> str:
     return f"{version} ({' '.join(digests)})"
 
 
-def _run_sent(k: int, parcel: Parcel[Result], stamp: str) -> Result:
+def _run_sent(k: int, parcel: TaskBatch[Result], stamp: str) -> Result:
     """On a worker."""
     here = code_stamp(_packages(parcel.function))
     if here != stamp:

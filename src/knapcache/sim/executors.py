@@ -33,7 +33,7 @@ ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Parcel(Generic[Result]):
+class TaskBatch(Generic[Result]):
     """`function(*shared, item)` for every item."""
 
     function: Callable[..., Result]
@@ -51,7 +51,7 @@ class Parcel(Generic[Result]):
 class Executor(Protocol):
     """Runs parcels."""
 
-    def run(self, parcel: Parcel[Result]) -> Generator[Result, None, None]:
+    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
         """The results, in the order of the items; the first error of an item is raised as it is."""
 
 
@@ -61,10 +61,10 @@ Jobs: TypeAlias = int | Executor | None
 
 def executor(jobs: Jobs) -> Executor:
     """What `jobs` says."""
-    return Local(jobs) if jobs is None or isinstance(jobs, int) else jobs
+    return LocalExecutor(jobs) if jobs is None or isinstance(jobs, int) else jobs
 
 
-class Local:
+class LocalExecutor:
     """Processes of this machine: all cores by default, and never more than items. One process is this one."""
 
     def __init__(self, jobs: int | None = None) -> None:
@@ -72,7 +72,7 @@ class Local:
             raise InvalidInput(f"jobs must be at least 1, not {jobs}")
         self.jobs = jobs if jobs is not None else os.cpu_count() or 1
 
-    def run(self, parcel: Parcel[Result]) -> Generator[Result, None, None]:
+    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
         """See Executor."""
         jobs = min(self.jobs, len(parcel))
         if jobs <= 1:
@@ -83,11 +83,11 @@ class Local:
             tempfile.TemporaryDirectory(prefix="knapcache-") as folder,
             ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            lay_down(parcel, Path(folder))
+            write_shared(parcel, Path(folder))
             others = multiprocessing.active_children()  # the caller's, which are none of our business
             try:
-                with _deaf_to_interrupts():
-                    futures = [pool.submit(_run_laid_down, Path(folder), k) for k in range(len(parcel))]
+                with _ignoring_interrupts():
+                    futures = [pool.submit(_run_shared, Path(folder), k) for k in range(len(parcel))]
                 for future in futures:
                     yield future.result()
             except BaseException:
@@ -99,7 +99,7 @@ class Local:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Processes started here ignore Ctrl-C, which the terminal sends to all of them: their parent ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
@@ -111,7 +111,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def lay_down(value: object, folder: Path) -> None:
+def write_shared(value: object, folder: Path) -> None:
     """A value as two files: its pickle, and its arrays for others to map."""
     arrays: list[pickle.PickleBuffer] = []
     text = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
@@ -126,7 +126,7 @@ def lay_down(value: object, folder: Path) -> None:
     (folder / "pickle").write_bytes(pickle.dumps((text, spans)))
 
 
-def pick_up(folder: Path) -> Any:
+def map_shared(folder: Path) -> Any:
     """The value again. Processes that pick up the same one share the memory of its arrays."""
     text, spans = pickle.loads((folder / "pickle").read_bytes())
     with (folder / "arrays").open("rb") as file:
@@ -135,8 +135,8 @@ def pick_up(folder: Path) -> Any:
     return pickle.loads(text, buffers=[arrays[start : start + length] for start, length in spans])
 
 
-_kept = functools.lru_cache(maxsize=1)(pick_up)  # a process of the pool has one parcel in its life
+_map_shared_once = functools.lru_cache(maxsize=1)(map_shared)  # a process of the pool has one parcel in its life
 
 
-def _run_laid_down(folder: Path, k: int) -> Any:
-    return _kept(folder).run(k)
+def _run_shared(folder: Path, k: int) -> Any:
+    return _map_shared_once(folder).run(k)

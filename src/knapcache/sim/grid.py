@@ -24,7 +24,7 @@ from knapcache.sim.trace import Trace
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One replay."""
 
     policy: str
@@ -47,21 +47,21 @@ def replay_grid(
     `capacities` are in units of the trace, as numbers or texts such as `4GB`, or `10%` of the working set. Equal seeds
     give equal rows, except for `seconds`.
     """
-    given = choices(policies, capacities, seed, jobs)
+    given = check_arguments(policies, capacities, seed, jobs)
     working_set = trace.working_set
     rooms = [capacity.units(working_set) for capacity in given]
-    require_use(trace)
-    return replay_cells([trace], [Cell(policy, room, seed) for room in rooms for policy in policies], jobs=jobs)
+    require_usable(trace)
+    return replay_cells([trace], [GridCell(policy, room, seed) for room in rooms for policy in policies], jobs=jobs)
 
 
-def replay_cells(traces: Sequence[Trace], cells: Sequence[Cell], *, jobs: Jobs = None) -> list[dict[str, Any]]:
+def replay_cells(traces: Sequence[Trace], cells: Sequence[GridCell], *, jobs: Jobs = None) -> list[dict[str, Any]]:
     """One row for each cell."""
     # Times and names stay here: no policy sees them, and names are slow to send.
     bare = [Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for trace in traces]
     return sweep(run_cell, cells, shared=(bare,), jobs=jobs, title="replay")
 
 
-def require_use(trace: Trace) -> None:
+def require_usable(trace: Trace) -> None:
     """Refuse a trace of which nothing can be said."""
     if not len(trace):
         raise InvalidInput("the trace has no requests")
@@ -71,7 +71,7 @@ def require_use(trace: Trace) -> None:
         raise InvalidInput("the costs of the trace sum to more than a number holds: use a larger unit of cost")
 
 
-def choices(
+def check_arguments(
     policies: Sequence[str], capacities: Sequence[Capacity | str | int], seed: int, jobs: Jobs
 ) -> list[Capacity]:
     """Check all that can be checked without a trace, which may take long to read; the capacities."""
@@ -87,7 +87,7 @@ def choices(
     return [c if isinstance(c, Capacity) else Capacity.parse(str(c)) for c in capacities]
 
 
-def run_cell(traces: Sequence[Trace], cell: Cell) -> dict[str, Any]:
+def run_cell(traces: Sequence[Trace], cell: GridCell) -> dict[str, Any]:
     """Replay and account."""
     trace = traces[cell.trace]
     spec = registry.find(cell.policy, bounds=True)

@@ -1,14 +1,13 @@
-"""How much room is worth its money: what policies save over a range of budgets, and where more room stops paying.
+"""Capacity planning: what each policy saves over a range of capacities, and where more capacity stops paying.
 
-    saving   what requests would cost without a cache, less what they cost with one
-    largest  the saving with room for everything: all requests but the first for each key
-    knee     the smallest budget with which a policy reaches 90 % of the largest saving
-    price λ  what one more unit of room would save: the slope of the saving to the next budget
+    saving          cost of all requests without a cache, minus their cost with one
+    largest saving  the saving at unlimited capacity: every request hits except the first for each key
+    knee            the smallest capacity at which a policy reaches 90 % of the largest saving
+    price λ         saving per extra unit of capacity: the slope of the saving to the next capacity
 
-The knee could be where the curve of saving over the logarithm of room lies farthest above its chord. That point moves
-when the range moves, and on many logs there is no bend to find: popularity that falls as a power of the rank makes the
-curve almost straight. A share of the largest saving depends on the log and the policy alone, and it is a sentence one
-can repeat: with this much room you have nine tenths of all there is.
+Rejected definition of the knee: the point where saving over log(capacity) lies farthest above its chord. That point
+moves with the range, and many logs have no bend: power-law popularity makes the curve almost straight. A share of the
+largest saving depends only on the log and the policy.
 """
 
 from __future__ import annotations
@@ -20,229 +19,234 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.policy import registry
-from knapcache.sim.capacity import Range
+from knapcache.sim.capacity import CapacityRange
 from knapcache.sim.executors import Jobs
-from knapcache.sim.grid import Cell, choices, replay_cells, require_use
-from knapcache.sim.sampling import AUTO, Sample, take
+from knapcache.sim.grid import GridCell, check_arguments, replay_cells, require_usable
+from knapcache.sim.sampling import AUTO, Sample, take_sample
 from knapcache.sim.trace import Floats, Ints, Trace
 
 POLICIES = ("adaptive", "gdsf-cost", "lru", "static")
 RANGE = "0.5%..100%"
-ENOUGH = 0.9
-"""Share of the largest saving that makes the knee."""
+KNEE_SHARE = 0.9
+"""Share of the largest saving that defines the knee."""
 DAY = 86_400.0
-SHORTEST = 1.0
-"""Seconds a log must span to say anything per day."""
+MIN_SECONDS = 1.0
+"""Logs that span less than this report savings per request, not per day."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the log says by itself, all of it, whatever is sampled later."""
+class TraceStats:
+    """Totals of the whole log, independent of any sampling."""
 
     requests: int
     keys: int
     working_set: int
     total_cost: float
-    largest: float
-    """The saving with room for everything."""
+    largest_saving: float
     days: float | None
-    """From the first request to the last, where the log has times that lie apart."""
+    """Time from the first request to the last. None if the log has no times or spans less than MIN_SECONDS."""
 
     @property
     def per(self) -> str:
-        """What savings are counted by."""
+        """The unit of savings rates: `day`, or `request` if `days` is None."""
         return "request" if self.days is None else "day"
 
     def rate(self, saved: float) -> float:
-        """A saving over the whole log as one per day, or where days are not known per request."""
+        """Convert a saving over the whole log to a saving per day or per request."""
         return saved / (self.requests if self.days is None else self.days)
 
 
 @dataclass(frozen=True)
-class Curve:
-    """What a policy saves at each budget, per day or per request."""
+class SavingsCurve:
+    """What a policy saves at each capacity, per day or per request."""
 
     policy: str
     saved: tuple[float, ...]
     errors: tuple[float, ...] | None
-    """Standard errors of that; None where the whole log was replayed."""
+    """Standard errors of `saved`; None if the whole log was replayed."""
     prices: tuple[float | None, ...]
     knee: int | None
-    """In units of room; None where no budget is enough."""
+    """A capacity; None if no capacity of the range reaches the knee."""
 
 
 @dataclass(frozen=True)
-class Advice:
-    """A policy that a cache can run, how much room to give it, and what that saves, per day or per request."""
+class Recommendation:
+    """An online policy, the capacity to give it, and what that saves per day or per request."""
 
     policy: str
-    budget: int
+    capacity: int
     saved: float
-    enough: bool
-    """The budget is the policy's knee; otherwise it is the largest there was."""
+    at_knee: bool
+    """True if `capacity` is the policy's knee; False if no knee was found and it is the end of the range."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything there is to say."""
-
-    facts: Facts
+class CapacityPlan:
+    stats: TraceStats
     sampled: int | None
-    """Requests that were replayed for each policy and budget; None for all of them."""
+    """Requests replayed for each policy and capacity; None if all were."""
     slices: int
-    budgets: tuple[int, ...]
-    curves: tuple[Curve, ...]
+    capacities: tuple[int, ...]
+    curves: tuple[SavingsCurve, ...]
     oracle_prices: tuple[float, ...]
-    """The Oracle's price of a unit of room, for the best fixed set in hindsight, at each budget."""
-    advice: Advice | None
-    """None where there is nothing to save, or no policy that a cache can run."""
+    """The Oracle's price of one unit at each capacity, for the best fixed set of the whole log."""
+    recommendation: Recommendation | None
+    """None if nothing can be saved, or no online policy was compared."""
 
-    def curve(self, policy: str) -> Curve:
-        """The curve of a policy."""
+    def curve(self, policy: str) -> SavingsCurve:
         return next(curve for curve in self.curves if curve.policy == policy)
 
 
 def make_plan(
     trace: Trace,
     policies: Sequence[str] = POLICIES,
-    capacities: Range | str = RANGE,
+    capacities: CapacityRange | str = RANGE,
     *,
     sample: int | None = AUTO,
     seed: int = 0,
     jobs: Jobs = None,
-) -> Plan:
-    """Replay a trace, or a sample of it, with every policy at every budget. Equal seeds give equal plans."""
-    wanted = Range.parse(capacities) if isinstance(capacities, str) else capacities
-    choices(policies, wanted.given, seed, jobs)
-    require_use(trace)
-    facts = facts_of(trace)
-    budgets = wanted.units(facts.working_set)
-    taken = take(trace, sample, seed=seed)
+) -> CapacityPlan:
+    """Replay a trace, or a sample of it, with every policy at every capacity. Equal seeds give equal plans."""
+    requested = CapacityRange.parse(capacities) if isinstance(capacities, str) else capacities
+    check_arguments(policies, requested.capacities, seed, jobs)
+    require_usable(trace)
+    stats = trace_stats(trace)
+    units = requested.units(stats.working_set)
+    taken = take_sample(trace, sample, seed=seed)
     cells = [
-        Cell(policy, taken.room(budget), seed, k)
+        GridCell(policy, taken.scaled_capacity(capacity), seed, k)
         for policy in policies
-        for budget in budgets
+        for capacity in units
         for k in range(len(taken.slices))
     ]
     rows = replay_cells(taken.slices, cells, jobs=jobs)
-    paid = np.array([row["miss_cost"] for row in rows]).reshape(len(policies), len(budgets), -1)
-    curves = tuple(curve_of(name, facts, budgets, *savings(facts, taken, paid[k])) for k, name in enumerate(policies))
-    return Plan(
-        facts,
-        None if taken.whole else sum(map(len, taken.slices)),
-        len(taken.slices),
-        tuple(budgets),
-        curves,
-        tuple(facts.rate(price) for price in oracle_prices(trace, budgets)),
-        advise(facts, budgets, curves),
+    paid = np.array([row["miss_cost"] for row in rows]).reshape(len(policies), len(units), -1)
+    curves = tuple(
+        savings_curve(name, stats, units, *savings(stats, taken, paid[k])) for k, name in enumerate(policies)
+    )
+    return CapacityPlan(
+        stats=stats,
+        sampled=None if taken.whole else sum(map(len, taken.slices)),
+        slices=len(taken.slices),
+        capacities=tuple(units),
+        curves=curves,
+        oracle_prices=tuple(stats.rate(price) for price in oracle_prices(trace, units)),
+        recommendation=recommend(stats, units, curves),
     )
 
 
-def facts_of(trace: Trace) -> Facts:
-    """Count."""
+def trace_stats(trace: Trace) -> TraceStats:
     days = None
     if trace.times is not None and len(trace):
         span = float(trace.times.max() - trace.times.min())
-        days = span / DAY if SHORTEST <= span < np.inf else None
+        days = span / DAY if MIN_SECONDS <= span < np.inf else None
     total = trace.total_cost
-    # Not below 0, where rounding would have it.
-    largest = max(0.0, total - float(trace.costs[firsts(trace)].sum()))
-    return Facts(len(trace), len(np.unique(trace.keys)), trace.working_set, total, largest, days)
-
-
-def firsts(trace: Trace) -> Ints:
-    """The first request for each key: no cache can answer it."""
-    return np.unique(trace.keys, return_index=True)[1]
-
-
-def savings(facts: Facts, sample: Sample, paid: Floats) -> tuple[Floats, Floats | None]:
-    """Savings over the whole log, and their standard errors, from what misses cost (a row a budget, a column a slice).
-
-    First requests always miss, and what they cost is known for the whole log. What a slice with a share R of the keys
-    paid for its other misses, over R, estimates what the whole log pays for them; the saving is the rest of the largest
-    saving. Rejected: the cost ratio of the slices. A popular key that happens to be in moves it much, although it is a
-    hit nearly always and says nothing on misses (SHARDS-adj corrects the same error).
-    """
-    if sample.whole:
-        return np.clip(facts.total_cost - paid[:, 0], 0.0, facts.largest), None
-    first = np.array([piece.costs[firsts(piece)].sum() for piece in sample.slices])
-    avoidable = np.maximum(paid - first, 0.0) / sample.rate
-    errors = avoidable.std(axis=1, ddof=1) / np.sqrt(avoidable.shape[1])
-    return np.clip(facts.largest - avoidable.mean(axis=1), 0.0, facts.largest), errors
-
-
-def curve_of(policy: str, facts: Facts, budgets: Sequence[int], saved: Floats, errors: Floats | None) -> Curve:
-    """Savings as rates, with what follows from them."""
-    rates = [facts.rate(x) for x in saved.tolist()]
-    return Curve(
-        policy,
-        tuple(rates),
-        None if errors is None else tuple(facts.rate(x) for x in errors.tolist()),
-        tuple(prices(budgets, rates, facts.working_set)),
-        knee(budgets, rates, facts.rate(facts.largest)),
+    return TraceStats(
+        requests=len(trace),
+        keys=len(np.unique(trace.keys)),
+        working_set=trace.working_set,
+        total_cost=total,
+        largest_saving=max(0.0, total - float(trace.costs[firsts(trace)].sum())),  # rounding could make it negative
+        days=days,
     )
 
 
-def knee(budgets: Sequence[int], saved: Sequence[float], largest: float) -> int | None:
-    """The smallest room with which 90 % of the largest saving is reached; None if none does, or nothing can be saved.
+def firsts(trace: Trace) -> Ints:
+    """Return the positions of the first request for each key. No cache can answer these."""
+    return np.unique(trace.keys, return_index=True)[1]
 
-    Between two budgets the saving is taken to grow with the logarithm of the room, as it does between the points of a
-    plot; the room is rounded up.
+
+def savings(stats: TraceStats, sample: Sample, paid: Floats) -> tuple[Floats, Floats | None]:
+    """Return savings over the whole log and their standard errors.
+
+    `paid` holds miss costs: one row per capacity, one column per slice. First requests always miss, and their cost is
+    known for the whole log. A slice holds a share R of the keys. What it paid for its other misses, divided by R,
+    estimates what the whole log pays for them. The saving is the largest saving minus that estimate.
+    Rejected: the cost ratio of the slices. One popular key in a slice moves it a lot, although that key is nearly
+    always a hit and says nothing about misses (SHARDS-adj corrects the same error).
     """
-    enough = ENOUGH * largest
-    k = next((k for k, x in enumerate(saved) if 0.0 < enough <= x), None)
+    if sample.whole:
+        return np.clip(stats.total_cost - paid[:, 0], 0.0, stats.largest_saving), None
+    first = np.array([piece.costs[firsts(piece)].sum() for piece in sample.slices])
+    avoidable = np.maximum(paid - first, 0.0) / sample.rate
+    errors = avoidable.std(axis=1, ddof=1) / np.sqrt(avoidable.shape[1])
+    return np.clip(stats.largest_saving - avoidable.mean(axis=1), 0.0, stats.largest_saving), errors
+
+
+def savings_curve(
+    policy: str, stats: TraceStats, capacities: Sequence[int], saved: Floats, errors: Floats | None
+) -> SavingsCurve:
+    """Convert savings over the whole log to rates, and derive prices and the knee."""
+    rates = [stats.rate(x) for x in saved.tolist()]
+    return SavingsCurve(
+        policy=policy,
+        saved=tuple(rates),
+        errors=None if errors is None else tuple(stats.rate(x) for x in errors.tolist()),
+        prices=tuple(prices(capacities, rates, stats.working_set)),
+        knee=knee(capacities, rates, stats.rate(stats.largest_saving)),
+    )
+
+
+def knee(capacities: Sequence[int], saved: Sequence[float], largest_saving: float) -> int | None:
+    """Return the smallest capacity that reaches 90 % of the largest saving; None if none does or nothing can be saved.
+
+    Between two capacities the saving is interpolated linearly in log(capacity). The result is rounded up.
+    """
+    target = KNEE_SHARE * largest_saving
+    k = next((k for k, x in enumerate(saved) if 0.0 < target <= x), None)
     if not k:
-        return None if k is None else budgets[0]
-    step = (enough - saved[k - 1]) / (saved[k] - saved[k - 1])
-    ratio = float(budgets[k] / budgets[k - 1])
-    return min(budgets[k], math.ceil(budgets[k - 1] * math.pow(ratio, step)))
+        return None if k is None else capacities[0]
+    step = (target - saved[k - 1]) / (saved[k] - saved[k - 1])
+    ratio = float(capacities[k] / capacities[k - 1])
+    return min(capacities[k], math.ceil(capacities[k - 1] * math.pow(ratio, step)))
 
 
-def prices(budgets: Sequence[int], saved: Sequence[float], working_set: int) -> list[float | None]:
-    """λ_k = (saved_{k+1} − saved_k) / (budget_{k+1} − budget_k): what a unit of room more than budget k saves.
+def prices(capacities: Sequence[int], saved: Sequence[float], working_set: int) -> list[float | None]:
+    """Return λ_k = (saved_{k+1} − saved_k) / (capacity_{k+1} − capacity_k) for each capacity.
 
-    Behind the last budget it is 0 if everything fits there, and otherwise not known.
+    The last price is 0 if that capacity holds the working set, and None (unknown) otherwise.
     """
     slopes: list[float | None] = [
-        (saved[k + 1] - saved[k]) / (budgets[k + 1] - budgets[k]) for k in range(len(budgets) - 1)
+        (saved[k + 1] - saved[k]) / (capacities[k + 1] - capacities[k]) for k in range(len(capacities) - 1)
     ]
-    return [*slopes, 0.0 if budgets[-1] >= working_set else None]
+    return [*slopes, 0.0 if capacities[-1] >= working_set else None]
 
 
-def oracle_prices(trace: Trace, budgets: Sequence[int]) -> list[float]:
-    """The price of room for the best fixed set: of the items that fit into the budget alone, by falling value per unit,
-    the value per unit of the first that does not fit any more; 0 where all do. A key's value is what its requests cost
-    after the first, as for `static`.
+def oracle_prices(trace: Trace, capacities: Sequence[int]) -> list[float]:
+    """Return the Oracle's price at each capacity: the density of the break item, or 0 if all items fit.
 
-    This is `oracle.solve(…).price` at every budget, from one sort and without solving for the set.
+    An item is a key no larger than the capacity. Its value is the cost of its requests after the first, as in `static`.
+    The result equals `oracle.solve(…).price`, from one sort and without solving for the set.
     """
     first = firsts(trace)
     values = np.bincount(trace.keys, trace.costs, minlength=trace.ids).astype(np.float64)
     values[trace.keys[first]] -= trace.costs[first]
-    room = np.ones(trace.ids, np.int64)
-    np.maximum.at(room, trace.keys, trace.sizes)
-    worth = np.flatnonzero(values > 0.0)
-    density = values[worth] / room[worth]
+    sizes = np.ones(trace.ids, np.int64)
+    np.maximum.at(sizes, trace.keys, trace.sizes)
+    valuable = np.flatnonzero(values > 0.0)
+    density = values[valuable] / sizes[valuable]
     order = np.argsort(-density, kind="stable")
-    density, room = density[order], room[worth][order]
+    density, sizes = density[order], sizes[valuable][order]
     found = []
-    for budget in budgets:
-        fits = room <= budget
-        filled = np.cumsum(room[fits].astype(np.float64))  # as floats: the sum may be more than 64 bits hold
-        over = np.flatnonzero(filled > budget)
+    for capacity in capacities:
+        fits = sizes <= capacity
+        filled = np.cumsum(sizes[fits].astype(np.float64))  # as floats: the sum may overflow int64
+        over = np.flatnonzero(filled > capacity)
         found.append(float(density[fits][over[0]]) if over.size else 0.0)
     return found
 
 
-def advise(facts: Facts, budgets: Sequence[int], curves: Sequence[Curve]) -> Advice | None:
-    """The policy with the smallest knee; where none has one, the policy that saves most with the most room."""
+def recommend(stats: TraceStats, capacities: Sequence[int], curves: Sequence[SavingsCurve]) -> Recommendation | None:
+    """Return the online policy with the smallest knee; without any knee, the one that saves most at the end of the range."""
     online = [curve for curve in curves if registry.find(curve.policy).online]
-    if not online or not facts.largest:
+    if not online or not stats.largest_saving:
         return None
-    kneed = [(curve.knee, curve.policy) for curve in online if curve.knee is not None]
-    if kneed:
-        budget, policy = min(kneed, key=lambda pair: pair[0])
-        saved = max(ENOUGH * facts.rate(facts.largest), next(c.saved[0] for c in online if c.policy == policy))
-        return Advice(policy, budget, saved, enough=True)
+    knees = [(curve.knee, curve.policy) for curve in online if curve.knee is not None]
+    if knees:
+        capacity, policy = min(knees, key=lambda pair: pair[0])
+        saved = max(
+            KNEE_SHARE * stats.rate(stats.largest_saving), next(c.saved[0] for c in online if c.policy == policy)
+        )
+        return Recommendation(policy, capacity, saved, at_knee=True)
     best = max(online, key=lambda curve: curve.saved[-1])
-    return Advice(best.policy, budgets[-1], best.saved[-1], enough=False)
+    return Recommendation(best.policy, capacities[-1], best.saved[-1], at_knee=False)

@@ -109,7 +109,7 @@ def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> i
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ReplayResult:
     """What happened."""
 
     hits: npt.NDArray[np.bool_]
@@ -129,7 +129,7 @@ def replay(
     worth: Floats | None = None,
     phases: Sequence[int] = (0,),
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> ReplayResult:
     """Let `policy` serve the requests of `trace`.
 
     `worth`: what a round with id i resident saves, P(i)·C*(i), a row for each of the `phases`, which begin at these
@@ -171,7 +171,7 @@ def replay(
     return _run(policy, trace, hits, value if worth is not None else None, peak, seconds)
 
 
-def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> Run:
+def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> ReplayResult:
     """`replay` with fewer ids than keys, beginning with no key known."""
     kernels = type(policy)
     loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
@@ -191,7 +191,7 @@ def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], No
 
 def _run(
     policy: Policy, trace: Trace, hits: npt.NDArray[np.bool_], value: Floats | None, peak: int, seconds: float
-) -> Run:
+) -> ReplayResult:
     missed = np.empty(len(trace))
     miss_cost = float(missed[: take_missed(trace.costs, hits, missed)].sum())
-    return Run(hits, value, int(peak), policy.oracle_calls, miss_cost, seconds)
+    return ReplayResult(hits, value, int(peak), policy.oracle_calls, miss_cost, seconds)

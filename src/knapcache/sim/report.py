@@ -1,7 +1,6 @@
-"""A plan in pictures: a page to open in a browser, and a figure.
+"""A capacity plan as files: an HTML page with interactive plots, a PNG figure and JSON.
 
-The page carries its own copy of plotly.js and loads nothing, which its Content-Security-Policy also tells the browser:
-a log's numbers stay on the machine they were made on.
+The page embeds its own copy of plotly.js. It makes no network request, and its Content-Security-Policy forbids any.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 
 from knapcache.errors import MissingExtra
 from knapcache.sim.figures import as_png, new_figure, style
-from knapcache.sim.plan import Plan
-from knapcache.sim.summary import cost, number, price_unit, record, sentences, table
+from knapcache.sim.plan import CapacityPlan
+from knapcache.sim.summary import cost, number, price_unit, sentences, table, to_json
 
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
-ORACLE = "Oracle's price"
-NOTHING_FROM_ELSEWHERE = (
+ORACLE = "Oracle"
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 PAGE = """<!DOCTYPE html>
@@ -43,8 +42,8 @@ th, td {{ padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd
 
 
 @dataclass(frozen=True)
-class Line:
-    """y over the budgets."""
+class PlotLine:
+    """One curve: a y value per capacity, None where there is no point."""
 
     name: str
     y: Sequence[float | None]
@@ -52,64 +51,64 @@ class Line:
 
     @property
     def look(self) -> dict[str, Any]:
-        """As Matplotlib has it."""
+        """Colour and line style as Matplotlib arguments."""
         return {"color": "#000000", "linestyle": ":"} if self.name == ORACLE else style(self.name)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn, whatever draws it."""
+    """One plot, independent of the plotting library."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     logarithmic: bool = False
     level: float | None = None
-    """A line across: the most there can be."""
+    """Height of a horizontal line: the largest possible saving."""
 
 
-def panels(plan: Plan) -> list[Panel]:
-    """Cost, saving and price over the budgets."""
-    facts, (factor, unit) = plan.facts, price_unit(plan)
-    where = range(len(plan.budgets))
+def panels(plan: CapacityPlan) -> list[Panel]:
+    """Return the plots of cost ratio, saving and price over capacity."""
+    stats, (factor, unit) = plan.stats, price_unit(plan)
+    where = range(len(plan.capacities))
     costs, saved, prices = [], [], []
     for curve in plan.curves:
         ratios, errors = zip(*(cost(plan, curve.policy, k) for k in where), strict=True)
-        costs.append(Line(curve.policy, ratios, errors if curve.errors else None))
-        saved.append(Line(curve.policy, curve.saved, curve.errors))
-        # A logarithm has no place for what is 0, nor for what a policy loses by having more room.
-        prices.append(Line(curve.policy, [p * factor if p is not None and p > 0 else None for p in curve.prices]))
-    prices.append(Line(ORACLE, [p * factor if p > 0 else None for p in plan.oracle_prices]))
+        costs.append(PlotLine(curve.policy, ratios, errors if curve.errors else None))
+        saved.append(PlotLine(curve.policy, curve.saved, curve.errors))
+        # A log axis cannot show zero, or the negative price of a policy that saves less with more capacity.
+        prices.append(PlotLine(curve.policy, [p * factor if p is not None and p > 0 else None for p in curve.prices]))
+    prices.append(PlotLine(ORACLE, [p * factor if p > 0 else None for p in plan.oracle_prices]))
     return [
-        Panel("cost with a cache / cost without", costs),
-        Panel(f"saved per {facts.per}", saved, level=facts.rate(facts.largest)),
-        Panel(f"price: what one more {unit} saves per {facts.per}", prices, logarithmic=True),
+        Panel("cost ratio: cost with a cache / cost without", costs),
+        Panel(f"saving per {stats.per}", saved, level=stats.rate(stats.largest_saving)),
+        Panel(f"price: saving per extra {unit} and {stats.per}", prices, logarithmic=True),
     ]
 
 
-def files(plan: Plan, log: str) -> dict[str, bytes]:
-    """plan.html, plan.png and plan.json."""
+def files(plan: CapacityPlan, log: str) -> dict[str, bytes]:
+    """Return the contents of plan.html, plan.png and plan.json by file name."""
     return {
         "plan.html": page(plan, log).encode(),
-        "plan.png": picture(plan, log),
-        "plan.json": record(plan, log).encode(),
+        "plan.png": figure_png(plan, log),
+        "plan.json": to_json(plan, log).encode(),
     }
 
 
-def require_drawing() -> None:
-    """Refuse before the work, not after it."""
+def require_plotting() -> None:
+    """Raise MissingExtra without Matplotlib or Plotly, so that a command fails before its long replay."""
     try:
         import matplotlib  # noqa: F401
         import plotly  # noqa: F401
     except ImportError:
-        raise MissingExtra("reports are drawn with Matplotlib and Plotly: pip install 'knapcache[lab]'") from None
+        raise MissingExtra("reports need Matplotlib and Plotly: pip install 'knapcache[lab]'") from None
 
 
-def picture(plan: Plan, log: str) -> bytes:
-    """The panels side by side, as PNG."""
+def figure_png(plan: CapacityPlan, log: str) -> bytes:
+    """Return the panels side by side, as PNG."""
     factor, unit = price_unit(plan)
     drawn = panels(plan)
     figure, all_axes = new_figure(len(drawn), width=5.0)
-    x = [budget / factor for budget in plan.budgets]
+    x = [capacity / factor for capacity in plan.capacities]
     for axes, panel in zip(all_axes, drawn, strict=True):
         for line in panel.lines:
             y = [float("nan") if value is None else value for value in line.y]
@@ -122,42 +121,41 @@ def picture(plan: Plan, log: str) -> bytes:
             axes.set_ylim(bottom=0.0)
         if panel.level:
             axes.axhline(panel.level, color="#BBBBBB", linewidth=1.0)
-            axes.annotate("room for everything", (x[0], panel.level), color="#777777", va="bottom", fontsize=8)
-        if plan.advice:
-            axes.axvline(plan.advice.budget / factor, color="#D55E00", linewidth=1.0, linestyle=":")
+            axes.annotate("largest possible saving", (x[0], panel.level), color="#777777", va="bottom", fontsize=8)
+        if plan.recommendation:
+            axes.axvline(plan.recommendation.capacity / factor, color="#D55E00", linewidth=1.0, linestyle=":")
         axes.set_title(panel.title)
-        axes.set_xlabel(f"room, {unit}")
+        axes.set_xlabel(f"capacity, {unit}")
     all_axes[0].legend()
     all_axes[-1].legend()
     figure.suptitle(f"{log}: {sentences(plan)[-1]}".replace("$", r"\$"), fontsize=10)
     return as_png(figure)
 
 
-def page(plan: Plan, log: str) -> str:
-    """One HTML file with everything in it."""
+def page(plan: CapacityPlan, log: str) -> str:
+    """Return one self-contained HTML file."""
     from plotly.offline import get_plotlyjs
 
     factor, unit = price_unit(plan)
     rows = table(plan)
     return PAGE.format(
         title=html.escape(f"knapcache plan: {log}"),
-        policy=NOTHING_FROM_ELSEWHERE,
+        policy=CONTENT_SECURITY_POLICY,
         library=get_plotlyjs(),
         text="\n".join(f"<p>{html.escape(text)}</p>" for text in sentences(plan)),
         plots="\n".join(plot(plan, panel, f"plot-{k}", factor, unit) for k, panel in enumerate(panels(plan))),
         head="".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0]),
-        body="\n".join(f"<tr>{''.join(map(cell, row.values()))}</tr>" for row in rows),
+        body="\n".join(f"<tr>{''.join(map(table_cell, row.values()))}</tr>" for row in rows),
     )
 
 
-def cell(value: Any) -> str:
-    """Of the table."""
+def table_cell(value: Any) -> str:
     text = "" if value is None else number(value) if isinstance(value, float) else str(value)
     return f"<td>{html.escape(text)}</td>"
 
 
-def plot(plan: Plan, panel: Panel, name: str, factor: int, unit: str) -> str:
-    """A panel as a piece of HTML that expects plotly.js to be there."""
+def plot(plan: CapacityPlan, panel: Panel, name: str, factor: int, unit: str) -> str:
+    """Return a panel as an HTML fragment for a page that already loads plotly.js."""
     import plotly.graph_objects as go
     import plotly.io
 
@@ -165,7 +163,7 @@ def plot(plan: Plan, panel: Panel, name: str, factor: int, unit: str) -> str:
     for line in panel.lines:
         dash = line.look["linestyle"]
         figure.add_scatter(
-            x=[budget / factor for budget in plan.budgets],
+            x=[capacity / factor for capacity in plan.capacities],
             y=list(line.y),
             error_y={"type": "data", "array": list(line.errors)} if line.errors else None,
             name=line.name,
@@ -173,13 +171,13 @@ def plot(plan: Plan, panel: Panel, name: str, factor: int, unit: str) -> str:
             line={"color": line.look["color"], "dash": DASHES.get(dash, "dot") if isinstance(dash, str) else "dot"},
         )
     if panel.level:
-        figure.add_hline(panel.level, line_color="#BBBBBB", annotation_text="room for everything")
-    if plan.advice:
-        figure.add_vline(plan.advice.budget / factor, line_color="#D55E00", line_dash="dot")
+        figure.add_hline(panel.level, line_color="#BBBBBB", annotation_text="largest possible saving")
+    if plan.recommendation:
+        figure.add_vline(plan.recommendation.capacity / factor, line_color="#D55E00", line_dash="dot")
     figure.update_layout(title=panel.title, template="plotly_white", hovermode="x unified")
-    figure.update_xaxes(type="log", title=f"room, {unit}")
+    figure.update_xaxes(type="log", title=f"capacity, {unit}")
     figure.update_yaxes(type="log" if panel.logarithmic else "linear", rangemode="tozero")
-    # Without the maker's logo, which is a link, and with names that are the same in every run.
+    # No Plotly logo, which links to another site. A fixed id keeps the file equal between runs.
     part = plotly.io.to_html(
         figure, config={"displaylogo": False}, include_plotlyjs=False, full_html=False, div_id=name
     )

@@ -1,12 +1,12 @@
-"""A small log that stands for a large one: keep some keys with all of their requests, and shrink the cache alike.
+"""Sampling a large trace by key, with the cache scaled down by the same rate.
 
-SHARDS (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). A key is kept when its hash falls below a rate R, so of each
-key all requests are kept or none, and the distances between the requests for one key shrink by R on average. A cache of
-R·capacity on the sample then behaves as one of `capacity` on the whole. Requests drawn at random would not do: they
-would thin out every key's repeats, which are what a cache lives on.
+SHARDS (Waldspurger, Park, Garthwaite, Ahmad, FAST 2015). A key is kept if its hash is below a rate R. So each key keeps
+all of its requests or none, and the distance between two requests for one key shrinks by R on average. A cache of
+R·capacity on the sample behaves like one of `capacity` on the whole trace. Sampling single requests would not work: it
+would thin out the repeats of every key.
 
-The sample comes in several slices of the hash's range that share no key. Each is replayed alone, and their spread says
-how far chance, by which a key is in or out, may have moved the answer.
+The sample consists of several slices of the hash's range, which share no key. Each slice is replayed separately, and the
+spread between slices gives the standard error.
 """
 
 from __future__ import annotations
@@ -20,59 +20,52 @@ from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Ints, Trace
 
 AUTO = 0
-"""In place of a number of requests: as many as are quick to replay and enough to trust."""
+"""Sentinel for `take_sample`: about DEFAULT_REQUESTS requests, or more to have MIN_KEYS keys in a slice."""
 SLICES = 4
-REQUESTS = 200_000
-"""Requests that remain, about, where nothing else is asked for."""
-LEAST_KEYS = 1000
-"""Keys a slice shall have, about: with fewer, one popular key more or less changes the answer."""
+DEFAULT_REQUESTS = 200_000
+MIN_KEYS = 1000
+"""Approximate number of keys in a slice. With fewer, a single popular key changes the result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Traces to replay in place of one."""
-
     slices: tuple[Trace, ...]
     rate: float
-    """Share of all keys that each slice has, about."""
+    """Approximate share of all keys in each slice."""
 
     @property
     def whole(self) -> bool:
-        """Nothing was left out."""
         return self.rate == 1.0
 
-    def room(self, capacity: int) -> int:
-        """The capacity for a slice that stands for `capacity` on the whole log."""
-        room = capacity if self.whole else int(capacity * self.rate)
-        if room < 1:
+    def scaled_capacity(self, capacity: int) -> int:
+        """Return the capacity for a slice that represents `capacity` on the whole trace."""
+        scaled = capacity if self.whole else int(capacity * self.rate)
+        if scaled < 1:
             raise InvalidInput(
                 f"a capacity of {capacity} is less than one unit in a sample of one key in {1 / self.rate:,.0f}: "
-                "sample more, or not at all"
+                "use a larger sample, or none"
             )
-        return room
+        return scaled
 
 
-def read_amount(text: str) -> int | None:
-    """`auto` (AUTO), `off` (None) or a number of requests."""
+def parse_sample(text: str) -> int | None:
+    """Parse `auto` (AUTO), `off` (None) or a number of requests."""
     if text == "auto":
         return AUTO
     if text == "off":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidInput(f"sample must be auto, off or a number of requests from 1, not {text!r}")
+        raise InvalidInput(f"sample must be auto, off or a number of requests, at least 1, not {text!r}")
     return int(text)
 
 
-def take(trace: Trace, amount: int | None, *, seed: int = 0) -> Sample:
-    """About `amount` requests in slices; None keeps all.
-
-    A log that is no larger than that is kept whole, in one piece.
-    """
+def take_sample(trace: Trace, amount: int | None, *, seed: int = 0) -> Sample:
+    """Return about `amount` requests in SLICES slices. With None, or a trace no larger than that, return it whole."""
     if amount is None:
         return Sample((trace,), 1.0)
     if amount == AUTO:
         distinct = len(np.unique(trace.keys))
-        share = max(REQUESTS / len(trace), SLICES * LEAST_KEYS / distinct)
+        share = max(DEFAULT_REQUESTS / len(trace), SLICES * MIN_KEYS / distinct)
     else:
         share = amount / len(trace)
     if share >= 1.0:
@@ -83,13 +76,15 @@ def take(trace: Trace, amount: int | None, *, seed: int = 0) -> Sample:
     for k in range(SLICES):
         kept = (where >= k * rate) & (where < (k + 1) * rate)
         if not kept.any():
-            raise InvalidInput(f"a sample of {amount} requests leaves a slice without any: sample more, or not at all")
-        slices.append(narrowed(trace, kept))
+            raise InvalidInput(
+                f"a sample of {amount} requests leaves a slice without any: use a larger sample, or none"
+            )
+        slices.append(subset(trace, kept))
     return Sample(tuple(slices), rate)
 
 
 def hashes(ids: Ints, seed: int) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each id: the finisher of splitmix64, which scatters neighbours, over 53 bits."""
+    """Return a hash in [0, 1) for each id: the finalizer of splitmix64, reduced to 53 bits."""
     golden, first, second = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
     with np.errstate(over="ignore"):  # arithmetic is modulo 2^64
         x = (ids.astype(np.uint64) + np.uint64(1)) * golden + np.array([seed], np.uint64) * second
@@ -99,7 +94,7 @@ def hashes(ids: Ints, seed: int) -> npt.NDArray[np.float64]:
     return np.asarray((x >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def narrowed(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
-    """Some requests of a trace, its keys numbered anew without gaps, so that a policy has no rows that nobody needs."""
+def subset(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
+    """Return the requests where `kept` is True, with keys renumbered without gaps so that policies have no unused rows."""
     found, keys = np.unique(trace.keys[kept], return_inverse=True)
     return Trace(keys, trace.sizes[kept], trace.costs[kept], len(found))

@@ -1,4 +1,4 @@
-"""A plan in words and numbers: sentences and a table for people, a record for scripts."""
+"""A capacity plan as text: sentences and a table for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -6,101 +6,108 @@ import json
 from importlib.metadata import version
 from typing import Any
 
-from knapcache.sim.plan import ENOUGH, Plan
+from knapcache.sim.plan import KNEE_SHARE, CapacityPlan
 
 UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "units"))
 
 
-def readable(room: float) -> str:
-    """An amount of room, to three digits."""
-    factor, name = next((unit for unit in UNITS if room >= unit[0]), UNITS[-1])
-    return f"{room / factor:.3g} {name}"
+def format_size(size: float) -> str:
+    """Format a size or capacity to three digits: `64 MB`."""
+    factor, name = next((unit for unit in UNITS if size >= unit[0]), UNITS[-1])
+    return f"{size / factor:.3g} {name}"
 
 
 def percent(share: float) -> str:
-    """A share, to three digits."""
+    """Format a share to three digits: `12.5 %`."""
     return f"{100.0 * share:.3g} %"
 
 
 def number(value: float) -> str:
-    """To four digits, and thousands whole."""
+    """Format a number to four digits, or as a whole number from 1,000."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def price_unit(plan: Plan) -> tuple[int, str]:
-    """A MB, or where all fits into less than one a kB or a single unit: prices of more would say nothing."""
-    return next((unit for unit in UNITS[2:] if plan.facts.working_set >= unit[0]), UNITS[-1])
+def price_unit(plan: CapacityPlan) -> tuple[int, str]:
+    """Return the factor and name of the unit that prices are quoted for: MB, or kB or 1 for a small working set."""
+    return next((unit for unit in UNITS[2:] if plan.stats.working_set >= unit[0]), UNITS[-1])
 
 
-def sentences(plan: Plan) -> list[str]:
-    """What was looked at, and what to do."""
-    facts = plan.facts
-    span = "no times" if facts.days is None else f"{facts.days:.3g} days"
-    what = f"{facts.requests:,} requests for {facts.keys:,} keys, {span}, working set {readable(facts.working_set)}."
+def sentences(plan: CapacityPlan) -> list[str]:
+    """Return two texts: what was replayed, and the recommendation."""
+    stats = plan.stats
+    span = "no times" if stats.days is None else f"{stats.days:.3g} days"
+    text = f"{stats.requests:,} requests for {stats.keys:,} keys, {span}, working set {format_size(stats.working_set)}."
     if plan.sampled is not None:
-        what += f" Replayed: {plan.sampled:,} requests, sampled by key in {plan.slices} slices; ± is a standard error."
-    return [what, recommendation(plan)]
+        text += (
+            f" Replayed a sample by key: {plan.sampled:,} requests in {plan.slices} slices. ± is the standard error."
+        )
+    return [text, recommendation_text(plan)]
 
 
-def recommendation(plan: Plan) -> str:
-    """The last word."""
-    facts, advice = plan.facts, plan.advice
-    if not facts.largest:
-        return "No request that costs something comes twice: a cache saves nothing on this log."
-    if advice is None:
-        return "No policy that a cache can run was named, so none is recommended."
-    share = advice.saved / facts.rate(facts.largest)
-    room = f"{readable(advice.budget)} ({percent(advice.budget / facts.working_set)} of the working set)"
-    saves = f"{percent(share)} of the largest possible saving, {number(advice.saved)} per {facts.per}"
-    if advice.enough:
-        return f"Recommended: {room} with {advice.policy}, which saves {saves}."
-    return f"No budget here saves {percent(ENOUGH)} of what is possible; {room} with {advice.policy} saves {saves}."
+def recommendation_text(plan: CapacityPlan) -> str:
+    stats, recommended = plan.stats, plan.recommendation
+    if not stats.largest_saving:
+        return "A cache saves nothing on this log: no request that costs something is repeated."
+    if recommended is None:
+        return "No recommendation: none of the compared policies can run in a live cache."
+    share = recommended.saved / stats.rate(stats.largest_saving)
+    capacity = (
+        f"{format_size(recommended.capacity)} ({percent(recommended.capacity / stats.working_set)} of the working set)"
+    )
+    choice = f"a capacity of {capacity} with policy {recommended.policy}"
+    saves = f"{percent(share)} of the largest possible saving: {number(recommended.saved)} per {stats.per}"
+    if recommended.at_knee:
+        return f"Recommended: {choice}. It saves {saves}."
+    return f"No capacity in this range saves {percent(KNEE_SHARE)} of the largest possible saving. Best: {choice}. It saves {saves}."
 
 
-def table(plan: Plan) -> list[dict[str, Any]]:
-    """A row a budget: cost ratios of all policies; saving and price of the recommended one, or else of the first."""
-    facts, (factor, unit) = plan.facts, price_unit(plan)
-    shown = plan.curve(plan.advice.policy if plan.advice else plan.curves[0].policy)
+def table(plan: CapacityPlan) -> list[dict[str, Any]]:
+    """Return one row per capacity, with the cost ratio of every policy.
+
+    Saving and price are those of the recommended policy, or of the first one if none is recommended.
+    """
+    stats, (factor, unit) = plan.stats, price_unit(plan)
+    shown = plan.curve(plan.recommendation.policy if plan.recommendation else plan.curves[0].policy)
     rows = []
-    for k, budget in enumerate(plan.budgets):
-        row: dict[str, Any] = {"budget": readable(budget), "share": percent(budget / facts.working_set)}
+    for k, capacity in enumerate(plan.capacities):
+        row: dict[str, Any] = {"capacity": format_size(capacity), "share": percent(capacity / stats.working_set)}
         row |= {f"cost_{curve.policy}": cost_text(plan, curve.policy, k) for curve in plan.curves}
         price = shown.prices[k]
-        row[f"{shown.policy}_saved per_{facts.per}"] = shown.saved[k]
-        row[f"{shown.policy}_price_of a {unit}"] = None if price is None else price * factor
-        row[f"Oracle's_price of a {unit}"] = plan.oracle_prices[k] * factor
+        row[f"{shown.policy}_saved per_{stats.per}"] = shown.saved[k]
+        row[f"{shown.policy}_price_per {unit}"] = None if price is None else price * factor
+        row[f"Oracle_price_per {unit}"] = plan.oracle_prices[k] * factor
         rows.append(row)
     return rows
 
 
-def cost_text(plan: Plan, policy: str, k: int) -> str:
-    """A cost ratio with its error."""
+def cost_text(plan: CapacityPlan, policy: str, k: int) -> str:
+    """Format a cost ratio with its standard error."""
     ratio, error = cost(plan, policy, k)
     if ratio is None:
         return ""
     return f"{ratio:.3f}" if error is None else f"{ratio:.3f} ±{error:.3f}"
 
 
-def cost(plan: Plan, policy: str, k: int) -> tuple[float | None, float | None]:
-    """Cost ratio and its standard error."""
-    facts, curve = plan.facts, plan.curve(policy)
-    whole = facts.rate(facts.total_cost)
+def cost(plan: CapacityPlan, policy: str, k: int) -> tuple[float | None, float | None]:
+    """Return the cost ratio at the k-th capacity and its standard error; None where it is undefined or not estimated."""
+    stats, curve = plan.stats, plan.curve(policy)
+    whole = stats.rate(stats.total_cost)
     if not whole:
         return None, None
     return 1.0 - curve.saved[k] / whole, None if curve.errors is None else curve.errors[k] / whole
 
 
-def record(plan: Plan, log: str) -> str:
-    """All numbers, as JSON."""
-    facts = plan.facts
+def to_json(plan: CapacityPlan, log: str) -> str:
+    """Return all numbers of the plan as JSON."""
+    stats = plan.stats
     rows = []
     for curve in plan.curves:
-        for k, budget in enumerate(plan.budgets):
+        for k, capacity in enumerate(plan.capacities):
             ratio, error = cost(plan, curve.policy, k)
             rows.append(
                 {
                     "policy": curve.policy,
-                    "budget": budget,
+                    "capacity": capacity,
                     "cost_ratio": ratio,
                     "cost_ratio_error": error,
                     "saved": curve.saved[k],
@@ -111,18 +118,18 @@ def record(plan: Plan, log: str) -> str:
     content = {
         "knapcache": version("knapcache"),
         "log": log,
-        "requests": facts.requests,
-        "keys": facts.keys,
-        "working_set": facts.working_set,
-        "total_cost": facts.total_cost,
-        "days": facts.days,
-        "per": facts.per,
-        "largest_saving": facts.rate(facts.largest),
+        "requests": stats.requests,
+        "keys": stats.keys,
+        "working_set": stats.working_set,
+        "total_cost": stats.total_cost,
+        "days": stats.days,
+        "per": stats.per,
+        "largest_saving": stats.rate(stats.largest_saving),
         "sampled": plan.sampled,
         "slices": plan.slices,
         "rows": rows,
-        "oracle_prices": dict(zip(map(str, plan.budgets), plan.oracle_prices, strict=True)),
+        "oracle_prices": dict(zip(map(str, plan.capacities), plan.oracle_prices, strict=True)),
         "knees": {curve.policy: curve.knee for curve in plan.curves},
-        "recommended": vars(plan.advice) if plan.advice else None,
+        "recommended": vars(plan.recommendation) if plan.recommendation else None,
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from knapcache.sim.executors import Jobs, Parcel, executor
+from knapcache.sim.executors import Jobs, TaskBatch, executor
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ def sweep(
 
     What is shared may be large: it travels once to each process, not once for each item.
     """
-    results = executor(jobs).run(Parcel(function, shared, tuple(items)))
+    results = executor(jobs).run(TaskBatch(function, shared, tuple(items)))
     with _bar(title, len(items)) as tick, closing(results):
         return list(tick(results))
 

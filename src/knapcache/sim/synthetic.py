@@ -26,7 +26,7 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Floats, Ints, Trace
 
-LARGEST = 1e9
+MAX_AMOUNT = 1e9
 """The largest size or cost one can ask for: sums stay exact, and nobody measures in smaller units."""
 
 
@@ -155,8 +155,8 @@ def _mean_costs(word: str, n: int, rng: np.random.Generator) -> tuple[Floats, tu
     if kind == "lognormal":
         return _positive("costs", word, numbers[0]) * rng.lognormal(0.0, 0.8, n), None
     low, high = numbers
-    if not 0.0 < low <= high <= LARGEST:
-        raise InvalidInput(f"costs {word!r}: bounds must be above 0, in order and at most {LARGEST:g}")
+    if not 0.0 < low <= high <= MAX_AMOUNT:
+        raise InvalidInput(f"costs {word!r}: bounds must be above 0, in order and at most {MAX_AMOUNT:g}")
     return (rng.uniform(low, high, n) if kind == "uniform" else rng.choice([low, high], n)), (low, high)
 
 
@@ -188,6 +188,6 @@ def _read(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[st
 
 
 def _positive(what: str, word: str, number: float) -> float:
-    if not 0.0 < number <= LARGEST:
-        raise InvalidInput(f"{what} {word!r}: the number must be above 0 and at most {LARGEST:g}")
+    if not 0.0 < number <= MAX_AMOUNT:
+        raise InvalidInput(f"{what} {word!r}: the number must be above 0 and at most {MAX_AMOUNT:g}")
     return number

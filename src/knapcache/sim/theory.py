@@ -39,7 +39,7 @@ MAX_TABLE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instance:
+class BanditInstance:
     """One problem of the paper, all unknowns known. Arrays are copied and made read-only."""
 
     probabilities: FloatArray
@@ -168,7 +168,7 @@ def _l_min(sizes: IntArray, capacity: int) -> int:
 # The optimal cache and the gaps ----------------------------------------------------------------------------------
 
 
-def optimal_cache(instance: Instance) -> BoolArray:
+def optimal_cache(instance: BanditInstance) -> BoolArray:
     """M*, one flag a query: by enumeration up to MAX_ENUMERATED queries, by the exact Oracle above."""
     if instance.n <= MAX_ENUMERATED:
         valid = valid_sets(instance.sizes, instance.capacity)
@@ -198,7 +198,7 @@ class Gaps:
     """Δ_min = min_q Δ_q."""
 
 
-def gaps(instance: Instance, beta: float = 0.0, *, harmful_only: bool = False) -> Gaps:
+def gaps(instance: BanditInstance, beta: float = 0.0, *, harmful_only: bool = False) -> Gaps:
     """All gaps by enumeration (N ≤ MAX_ENUMERATED): Δ^c_A = Σ_{q∉A} P·C* − (1+β)·Σ_{q∉M*} P·C*.
 
     For β = 0 that is Δ_A = Σ_{q∈M*} P·C* − Σ_{q∈A} P·C*.
@@ -218,7 +218,7 @@ def gaps(instance: Instance, beta: float = 0.0, *, harmful_only: bool = False) -
     return Gaps(beta, optimal, valid, of_set, of_query, float(of_query.min()))
 
 
-def cached_gaps(instance: Instance) -> FloatArray:
+def cached_gaps(instance: BanditInstance) -> FloatArray:
     """Δ_q of each q ∈ M*, in the order of the queries, without enumeration: O(N·log N·M). Its minimum is Δ_min.
 
     Δ_q = V* − max{value of A : q ∉ A, M − S(q) < Σ S ≤ M}. Each valid set without q is among these, and since
@@ -228,7 +228,7 @@ def cached_gaps(instance: Instance) -> FloatArray:
     return _cached_gaps(instance, optimal_cache(instance))
 
 
-def _cached_gaps(instance: Instance, optimal: BoolArray) -> FloatArray:
+def _cached_gaps(instance: BanditInstance, optimal: BoolArray) -> FloatArray:
     room = _table_room(instance.sizes, instance.capacity)
     sizes, values = instance.sizes.tolist(), instance.values.tolist()
     best = float(instance.values[optimal].sum())
@@ -271,7 +271,7 @@ def log_factor(n: int, horizons: npt.ArrayLike) -> FloatArray:
     return np.asarray(np.log(16 * T * T * _checked_number("N", n, at_least=1)))
 
 
-def problem_dependent_bound(instance: Instance, horizons: npt.ArrayLike, *, constant: float = 1.0) -> FloatArray:
+def problem_dependent_bound(instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0) -> FloatArray:
     """Exact Oracle: Σ_{q∈M*} P(q)·N·l(M,Q)/Δ_q. Infinite when two sets are equally good (Δ_min = 0)."""
     optimal = optimal_cache(instance)
     per_gap = _sum_over_gaps(instance.probabilities[optimal], _cached_gaps(instance, optimal))
@@ -279,14 +279,16 @@ def problem_dependent_bound(instance: Instance, horizons: npt.ArrayLike, *, cons
     return _shape(instance, horizons, constant, per_gap * factor if factor else 0.0)
 
 
-def problem_independent_bound(instance: Instance, horizons: npt.ArrayLike, *, constant: float = 1.0) -> FloatArray:
+def problem_independent_bound(
+    instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0
+) -> FloatArray:
     """Exact Oracle: sqrt(N·l(M,Q)·T)."""
     l = lengths(instance.sizes, instance.capacity).l_mq
     return _shape(instance, horizons, constant, np.sqrt(instance.n * l * _checked_horizons(horizons)))
 
 
 def approximate_problem_dependent_bound(
-    instance: Instance, beta: float, horizons: npt.ArrayLike, *, harmful_only: bool = False, constant: float = 1.0
+    instance: BanditInstance, beta: float, horizons: npt.ArrayLike, *, harmful_only: bool = False, constant: float = 1.0
 ) -> FloatArray:
     """β-approximate Oracle, β-regret: Σ_q P(q)·N·(N − l_min)/Δ^c_q, over all queries. N ≤ MAX_ENUMERATED.
 
@@ -299,14 +301,16 @@ def approximate_problem_dependent_bound(
 
 
 def approximate_problem_independent_bound(
-    instance: Instance, horizons: npt.ArrayLike, *, constant: float = 1.0
+    instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0
 ) -> FloatArray:
     """β-approximate Oracle, β-regret: sqrt(N·(N − l_min)·T)."""
     left_out = instance.n - lengths(instance.sizes, instance.capacity).l_min
     return _shape(instance, horizons, constant, np.sqrt(instance.n * left_out * _checked_horizons(horizons)))
 
 
-def _shape(instance: Instance, horizons: npt.ArrayLike, constant: float, leading: float | FloatArray) -> FloatArray:
+def _shape(
+    instance: BanditInstance, horizons: npt.ArrayLike, constant: float, leading: float | FloatArray
+) -> FloatArray:
     constant = _checked_number("constant", constant, above=0)
     return np.asarray(constant * leading * log_factor(instance.n, horizons))
 

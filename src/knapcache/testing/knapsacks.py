@@ -15,7 +15,7 @@ Rng = np.random.Generator
 Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
-class Instance(NamedTuple):
+class KnapsackInstance(NamedTuple):
     values: npt.NDArray[Any]
     sizes: npt.NDArray[Any]
     capacity: int
@@ -97,7 +97,7 @@ CLASSIC: dict[str, Callable[[Rng, int, int], Pair]] = {
 }  # fmt: skip
 
 
-def classic(kind: str, rng: Rng, n: int, R: int) -> Instance:
+def classic(kind: str, rng: Rng, n: int, R: int) -> KnapsackInstance:
     values, sizes = CLASSIC[kind](rng, n, R)
     return _with_capacity(rng, values.astype(np.float64), sizes)
 
@@ -105,7 +105,7 @@ def classic(kind: str, rng: Rng, n: int, R: int) -> Instance:
 CACHE_MODES = ("independent", "noisy cost", "counts", "cost is size", "tokens")
 
 
-def cache_like(mode: str, rng: Rng, n: int, median_size: int = 60) -> Instance:
+def cache_like(mode: str, rng: Rng, n: int, median_size: int = 60) -> KnapsackInstance:
     """Popularity is Zipf's; an answer costs a + b·size, or anything at all; estimates are 0 for what was never seen."""
     sizes = np.maximum(1, rng.lognormal(np.log(median_size), 1.0, n)).astype(np.int64)
     popularity = 1.0 / rng.permutation(np.arange(1.0, n + 1)) ** rng.uniform(0.6, 1.2)
@@ -125,5 +125,5 @@ def cache_like(mode: str, rng: Rng, n: int, median_size: int = 60) -> Instance:
     return _with_capacity(rng, values, sizes)
 
 
-def _with_capacity(rng: Rng, values: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> Instance:
-    return Instance(values, sizes.astype(np.int64), int(rng.uniform(0.02, 0.98) * int(sizes.sum())))
+def _with_capacity(rng: Rng, values: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> KnapsackInstance:
+    return KnapsackInstance(values, sizes.astype(np.int64), int(rng.uniform(0.02, 0.98) * int(sizes.sum())))

@@ -370,11 +370,11 @@ def test_spans_and_steps(browser: Browser, admin: FakeAdmin) -> None:
 @pytest.mark.long
 def test_a_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
     rows = [
-        {"policy": policy, "budget": 4_000_000 * 2**k, "saved": share * 5 * k, "price": None}
+        {"policy": policy, "capacity": 4_000_000 * 2**k, "saved": share * 5 * k, "price": None}
         for policy, share in (("adaptive", 1.0), ("lru", 0.8))
         for k in range(9)
     ]
-    advice = {"policy": "adaptive", "budget": 300_000_000, "saved": 34.0, "enough": True}
+    advice = {"policy": "adaptive", "capacity": 300_000_000, "saved": 34.0, "at_knee": True}
     result = {"rows": rows, "per": "day", "recommended": advice, "largest_saving": 40.0, "working_set": 1_200_000_000}
     with visit(browser, opened(admin)) as page:
         live(page)

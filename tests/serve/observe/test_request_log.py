@@ -21,7 +21,7 @@ from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.request_log import HEADER, LEAST_ROOM, RequestLog, lines_of
-from knapcache.sim.traces import Rules, read_trace
+from knapcache.sim.traces import ColumnRules, read_trace
 from tests.support import ROOT
 from tests.support.events import event, traffic
 
@@ -55,8 +55,8 @@ def test_the_lab_reads_what_happened(tmp_path: Path) -> None:
         assert trace.sizes.tolist() == [e.size for e in events]
         assert trace.costs.tolist() == [e.cost for e in events]
         assert trace.times.tolist() == [e.time for e in events]
-    assert read_trace(log.path, Rules(cost="usd")).total_cost == pytest.approx(sum(e.usd or 0 for e in events))
-    assert read_trace(log.path, Rules(cost="seconds")).total_cost == 600.0
+    assert read_trace(log.path, ColumnRules(cost="usd")).total_cost == pytest.approx(sum(e.usd or 0 for e in events))
+    assert read_trace(log.path, ColumnRules(cost="seconds")).total_cost == 600.0
     assert log.path.stat().st_mode & 0o777 == 0o700
     assert log.current.stat().st_mode & 0o777 == 0o600
 

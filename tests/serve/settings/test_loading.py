@@ -106,7 +106,7 @@ def test_every_problem_in_a_line_with_the_place_it_came_from(tmp_path: Path, mon
     assert lines == [
         "KNAPCACHE_WORKRES is no setting: did you mean workers?",
         "port: must be an integer, not 'http' (from KNAPCACHE_PORT)",
-        "capacity: must be a number, with k, M, G or T (kB, KiB, …) behind it for units, at least 1, not 'lots' "
+        "capacity: must be a number with an optional unit (k, M, G, T, kB, KiB, …), at least 1, not 'lots' "
         f"(from {config})",
         "ttl: must be more than 0 seconds, not '0' (from the command line)",
         "upstreams: must be a list (from KNAPCACHE_UPSTREAMS)",

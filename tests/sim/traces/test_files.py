@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.sim.traces import FORMATS, BrokenLine, Prices, Rules, read_trace
+from knapcache.sim.traces import FORMATS, BrokenLine, ColumnRules, Prices, read_trace
 from knapcache.sim.traces.read import detect
 
 CSV = b"time,key,size,cost\n" + b"".join(b"%d,k%d,%d,1\n" % (i, i % 7, i % 7 + 1) for i in range(5000))
@@ -195,19 +195,19 @@ def test_formats_and_rules_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="unknown format 'xml': allowed are csv, parquet"):
         read_trace(tmp_path / "t", format="xml")
     with pytest.raises(InvalidInput, match=r"--prices has no meaning for .*, which is csv: allowed are --cost"):
-        read_trace(tmp_path / "t", Rules(prices=Prices(1, 2)))
+        read_trace(tmp_path / "t", ColumnRules(prices=Prices(1, 2)))
     with pytest.raises(InvalidInput, match="exclude each other"):
-        Rules(cost="x", prices=Prices(1, 2))
+        ColumnRules(cost="x", prices=Prices(1, 2))
     with pytest.raises(InvalidInput, match="exclude each other"):
-        Rules(time="x", no_time=True)
+        ColumnRules(time="x", no_time=True)
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidInput, match="finite and not negative"):
-            Rules(cost_each=wrong)
+            ColumnRules(cost_each=wrong)
         with pytest.raises(InvalidInput, match="finite and not negative"):
             Prices(1.0, wrong)
     for key in ((), ("",), ("a", "")):
         with pytest.raises(InvalidInput, match="key must name at least one field"):
-            Rules(key=key)
+            ColumnRules(key=key)
 
 
 @pytest.mark.parametrize("content", [CSV, PACKED["gzip"], PACKED["zstd"]], ids=["csv", "gzip", "zstd"])
@@ -245,8 +245,8 @@ def test_oracle_general(
     names = [trace.names[key] for key in trace.keys.tolist()]
     assert list(zip(trace.times.tolist(), names, trace.sizes.tolist(), strict=True)) == rows
     assert trace.costs.tolist() == [1.0] * len(rows)
-    assert read_trace(path, Rules(cost="size")).costs.tolist() == [float(row[2]) for row in rows]
-    assert read_trace(path, Rules(cost_each=0.5)).total_cost == 0.5 * len(rows)
+    assert read_trace(path, ColumnRules(cost="size")).costs.tolist() == [float(row[2]) for row in rows]
+    assert read_trace(path, ColumnRules(cost_each=0.5)).total_cost == 0.5 * len(rows)
 
 
 def test_oracle_general_that_is_none(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_oracle_general_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is cut off, or no oracleGeneral: 23 bytes are left after record 2"):
         read_trace(path, format="oracle-general")
     with pytest.raises(InvalidInput, match="--cost must be `size` for oracleGeneral, not 'latency'"):
-        read_trace(path, Rules(cost="latency"), format="oracle-general")
+        read_trace(path, ColumnRules(cost="latency"), format="oracle-general")
     path.write_bytes(b"")
     with pytest.raises(InvalidInput, match="holds no requests"):
         read_trace(path, format="oracle-general")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
-from knapcache.sim.traces import BrokenLine, Prices, Rules, read_trace
+from knapcache.sim.traces import BrokenLine, ColumnRules, Prices, read_trace
 
-PRICES = Rules(prices=Prices(2.0, 10.0))
+PRICES = ColumnRules(prices=Prices(2.0, 10.0))
 
 
 def log(path: Path, *lines: Any) -> Path:
@@ -22,7 +22,7 @@ def log(path: Path, *lines: Any) -> Path:
     return path
 
 
-def refused(path: Path, rules: Rules = Rules()) -> str:  # noqa: B008 - frozen
+def refused(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B008 - frozen
     with pytest.raises(InvalidInput) as caught:
         read_trace(path, rules)
     assert "\n" not in str(caught.value)
@@ -73,11 +73,11 @@ def test_what_does_not_change_the_answer_does_not_change_the_key(tmp_path: Path)
 
 def test_costs_from_a_field_and_times(tmp_path: Path) -> None:
     path = log(tmp_path / "log", call(), call())
-    trace = read_trace(path, Rules(cost="latency", time="meta.at"))
+    trace = read_trace(path, ColumnRules(cost="latency", time="meta.at"))
     assert trace.costs.tolist() == [1.25, 1.25]
     assert trace.times is not None
     assert trace.times.tolist() == [5.0, 5.0]
-    assert read_trace(path, Rules(cost_each=3.0)).total_cost == 6.0
+    assert read_trace(path, ColumnRules(cost_each=3.0)).total_cost == 6.0
 
 
 def test_usage_of_the_responses_api(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_costs_of_calls_are_not_guessed(tmp_path: Path) -> None:
     said = refused(log(tmp_path / "log", call()))
     for option in ("--prices IN,OUT", "--cost FIELD", "--cost-each X"):
         assert option in said
-    assert "--key has no meaning" in refused(tmp_path / "log", Rules(key=("model",), cost_each=1.0))
+    assert "--key has no meaning" in refused(tmp_path / "log", ColumnRules(key=("model",), cost_each=1.0))
 
 
 def broken_call(side: str, **changes: Any) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def test_broken_calls(line: Any, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("latency", [None, "slow", -1, True])
 def test_broken_costs_of_calls(latency: Any, tmp_path: Path) -> None:
     path = log(tmp_path / "log", {**call(), "latency": latency})
-    assert "line 1: " in refused(path, Rules(cost="latency"))
-    assert "line 1: latency.deep is missing" in refused(path, Rules(cost="latency.deep"))
+    assert "line 1: " in refused(path, ColumnRules(cost="latency"))
+    assert "line 1: latency.deep is missing" in refused(path, ColumnRules(cost="latency.deep"))
 
 
 # Mooncake ----------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_broken_blocks(line: Any, said: str, tmp_path: Path) -> None:
 def test_costs_of_blocks_are_not_guessed(tmp_path: Path) -> None:
     path = log(tmp_path / "log", blocks(1, 2))
     assert "holds no costs: give --prices IN,OUT per million tokens, or --cost-each X" in refused(path)
-    assert read_trace(path, Rules(cost_each=2.0)).costs.tolist() == [2.0]
+    assert read_trace(path, ColumnRules(cost_each=2.0)).costs.tolist() == [2.0]
 
 
 # Token counts ------------------------------------------------------------------------------------------------------
@@ -230,13 +230,13 @@ KEY = ("ContextTokens",)
 def test_token_counts(tmp_path: Path) -> None:
     path = tmp_path / "azure.csv"
     path.write_text(AZURE)
-    trace = read_trace(path, Rules(key=KEY, prices=Prices(1.0, 2.0)))
+    trace = read_trace(path, ColumnRules(key=KEY, prices=Prices(1.0, 2.0)))
     assert (trace.keys.tolist(), trace.sizes.tolist()) == ([0, 0], [418, 383])
     assert trace.costs.tolist() == pytest.approx([462e-6, 392e-6])
     assert trace.times is not None
     assert trace.times[1] - trace.times[0] == pytest.approx(4.314579, abs=1e-5)
     path.write_text(BURST)
-    trace = read_trace(path, Rules(key=("Model", "Log Type"), cost="Response tokens", size="Total tokens"))
+    trace = read_trace(path, ColumnRules(key=("Model", "Log Type"), cost="Response tokens", size="Total tokens"))
     assert (trace.names, trace.sizes.tolist(), trace.costs.tolist()) == (
         [("ChatGPT", "Conversation log")],
         [490],
@@ -250,8 +250,8 @@ def test_token_counts_have_no_identity(content: str, tmp_path: Path) -> None:
     said = refused(tmp_path / "t.csv", PRICES)
     assert "does not say which requests are the same" in said
     assert "--key" in said
-    assert "holds no costs: give --prices IN,OUT" in refused(tmp_path / "t.csv", Rules(key=("x",)))
-    assert "has no column 'x'" in refused(tmp_path / "t.csv", Rules(key=("x",), cost_each=1.0))
+    assert "holds no costs: give --prices IN,OUT" in refused(tmp_path / "t.csv", ColumnRules(key=("x",)))
+    assert "has no column 'x'" in refused(tmp_path / "t.csv", ColumnRules(key=("x",), cost_each=1.0))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_token_counts_have_no_identity(content: str, tmp_path: Path) -> None:
 )
 def test_broken_token_counts(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(AZURE + line + "\n")
-    assert f"line 4: {said}" in refused(tmp_path / "t.csv", Rules(key=KEY, cost_each=1.0))
+    assert f"line 4: {said}" in refused(tmp_path / "t.csv", ColumnRules(key=KEY, cost_each=1.0))
     broken: list[BrokenLine] = []
-    assert len(read_trace(tmp_path / "t.csv", Rules(key=KEY, cost_each=1.0), on_broken=broken.append)) == 2
+    assert len(read_trace(tmp_path / "t.csv", ColumnRules(key=KEY, cost_each=1.0), on_broken=broken.append)) == 2
     assert len(broken) == 1

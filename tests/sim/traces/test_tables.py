@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.sim.trace import Trace
-from knapcache.sim.traces import BrokenLine, Rules, csv_fast, csv_file, read_trace
+from knapcache.sim.traces import BrokenLine, ColumnRules, csv_fast, csv_file, read_trace
 
 Row = tuple[float, Any, int, float]
 HEADER = ("time", "key", "size", "cost")
@@ -229,14 +229,15 @@ def test_times_may_be_dates(tmp_path: Path) -> None:
 def test_columns_by_other_names(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("model,prompt,bytes,usd\nm,p,3,0.5\nm,q,4,0.25\nn,p,5,0.5\nm,p,3,1\n")
-    trace = read_trace(path, Rules(no_time=True, key=("model", "prompt"), size="bytes", cost="usd"))
+    trace = read_trace(path, ColumnRules(no_time=True, key=("model", "prompt"), size="bytes", cost="usd"))
     assert trace.times is None
     assert trace.names == [("m", "p"), ("m", "q"), ("n", "p")]
     assert trace.keys.tolist() == [0, 1, 2, 0]
     assert (
-        read_trace(path, Rules(no_time=True, key=("prompt",), size="bytes", cost_each=2.0)).costs.tolist() == [2.0] * 4
+        read_trace(path, ColumnRules(no_time=True, key=("prompt",), size="bytes", cost_each=2.0)).costs.tolist()
+        == [2.0] * 4
     )
-    by_size = read_trace(path, Rules(no_time=True, key=("bytes",), size="bytes", cost="bytes"))
+    by_size = read_trace(path, ColumnRules(no_time=True, key=("bytes",), size="bytes", cost="bytes"))
     assert (by_size.names, by_size.costs.tolist()) == (["3", "4", "5"], [3.0, 4.0, 5.0, 3.0])
 
 
@@ -248,7 +249,7 @@ def test_columns_that_are_not_there(kind: str, tmp_path: Path) -> None:
         "cost_usd is missing" if kind == "jsonl" else "has no column 'cost_usd' among .*name the right one with --cost"
     )
     with pytest.raises(InvalidInput, match=said):
-        read_trace(path, Rules(cost="cost_usd"))
+        read_trace(path, ColumnRules(cost="cost_usd"))
 
 
 def test_a_column_that_is_there_twice(tmp_path: Path) -> None:

@@ -75,18 +75,18 @@ export class Plan {
     const { rows, per, recommended, largest_saving: largest, working_set: whole } = this.#result;
     const unit = this.#unit, root = at("plan-result");
     const names = [...new Set(rows.map((row) => row.policy))];
-    const budgets = [...new Set(rows.map((row) => row.budget))].sort((a, b) => a - b);
+    const budgets = [...new Set(rows.map((row) => row.capacity))].sort((a, b) => a - b);
     const width = Math.max(240, root.clientWidth), ticks = amounts(Math.max(largest, ...rows.map((row) => row.saved)), unit);
     const left = 12 + 6.6 * Math.max(...ticks.map((tick) => tick.text.length)), right = width - 12;
     const [low, high] = [Math.log(budgets[0]), Math.log(Math.max(budgets.at(-1), budgets[0] * 1.01))];
     const x = (room) => left + ((right - left) * (Math.log(room) - low)) / (high - low);
     const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * value) / ticks.at(-1).value;
-    const path = (name) => rows.filter((row) => row.policy === name).sort((a, b) => a.budget - b.budget)
-      .map((row, k) => `${k ? "L" : "M"}${x(row.budget).toFixed(1)} ${y(row.saved).toFixed(1)}`).join("");
+    const path = (name) => rows.filter((row) => row.policy === name).sort((a, b) => a.capacity - b.capacity)
+      .map((row, k) => `${k ? "L" : "M"}${x(row.capacity).toFixed(1)} ${y(row.saved).toFixed(1)}`).join("");
     const every = Math.ceil(budgets.length / Math.max(2, Math.floor((right - left) / 84)));
     const here = this.#capacity >= budgets[0] && this.#capacity <= budgets.at(-1) ? x(this.#capacity) : null;
     const advice = recommended
-      ? `${bytes(recommended.budget)} with ${recommended.policy} saves ${amount(recommended.saved, unit)} a ${per}, ${percent(recommended.saved / largest)} of all that can be saved (${bytes(whole)} hold everything).`
+      ? `${bytes(recommended.capacity)} with ${recommended.policy} saves ${amount(recommended.saved, unit)} a ${per}, ${percent(recommended.saved / largest)} of all that can be saved (${bytes(whole)} hold everything).`
       : "Nothing comes twice in this log: no budget saves anything.";
     root.replaceChildren(
       h("p", { class: "sub" }, advice),

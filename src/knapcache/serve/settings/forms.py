@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from knapcache.errors import InvalidInput
 from knapcache.price.weights import LARGEST
-from knapcache.units import FORMS, parse
+from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 LOCAL = "local"
 """The upstream that is no address: the embedded model."""
@@ -28,12 +28,12 @@ OURS = {"connection", "content-length", "host", "transfer-encoding", "accept-enc
 
 def room(given: Any) -> int:
     """Bytes, from 4096 or "256MB"."""
-    found = parse(given) if isinstance(given, str) else None
+    found = parse_amount(given) if isinstance(given, str) else None
     if found is not None and not found[1] and found[0].denominator == 1 and found[0] >= 1:
         return int(found[0])
     if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
         return given
-    raise InvalidInput(f"must be {FORMS}, at least 1")
+    raise InvalidInput(f"must be {ALLOWED_AMOUNTS}, at least 1")
 
 
 def seconds(given: Any) -> float:

@@ -14,14 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from knapcache.sim.traces.shape import Requests
+from knapcache.sim.traces.shape import TraceBuilder
 from knapcache.sim.traces.table import Columns
 
 BLOCK = 1 << 21
-LONGEST_HEADER = 1 << 16
+MAX_HEADER = 1 << 16
 
 
-class Rest(io.RawIOBase):
+class RemainingBytes(io.RawIOBase):
     """Bytes that were read too far, then the file they came from."""
 
     def __init__(self, ahead: bytes, file: IO[bytes]) -> None:
@@ -44,31 +44,31 @@ class Rest(io.RawIOBase):
         return len(data)
 
 
-def take(file: IO[bytes], columns: Columns, requests: Requests) -> tuple[Rest, int]:
+def take(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[RemainingBytes, int]:
     """Add the rows of the clean beginning; the header and all that is left, and how many lines are not in that."""
-    header = file.readline(LONGEST_HEADER)
+    header = file.readline(MAX_HEADER)
     tail, lines = b"", 0
-    if parser := Parser.of(header, columns, requests):
+    if parser := PolarsParser.of(header, columns, builder):
         while block := file.read(BLOCK):
             whole, newline, tail = (tail + block).rpartition(b"\n")
             if not parser.add(whole + newline):
                 tail = whole + newline + tail
                 break
             lines += whole.count(b"\n") + len(newline)
-    return Rest(header + tail, file), lines
+    return RemainingBytes(header + tail, file), lines
 
 
-class Parser:
+class PolarsParser:
     """Rows by Polars, for one header."""
 
-    def __init__(self, polars: Any, header: list[str], columns: Columns, requests: Requests) -> None:
-        self.polars, self.columns, self.requests = polars, columns, requests
-        self.where = columns.find(requests.path, header)
+    def __init__(self, polars: Any, header: list[str], columns: Columns, builder: TraceBuilder) -> None:
+        self.polars, self.columns, self.builder = polars, columns, builder
+        self.where = columns.find(builder.path, header)
         kinds = {columns.time: polars.Float64, columns.cost: polars.Float64, columns.size: polars.Int64}
         self.schema = {str(k): kinds.get(name, polars.String) for k, name in enumerate(header)}
 
     @classmethod
-    def of(cls, header: bytes, columns: Columns, requests: Requests) -> Parser | None:
+    def of(cls, header: bytes, columns: Columns, builder: TraceBuilder) -> PolarsParser | None:
         """None without Polars, for a header that is not plain, or a column wanted both as number and as key."""
         try:
             import polars
@@ -84,7 +84,7 @@ class Parser:
         except UnicodeDecodeError:
             return None
         blank = names == [""] or "\r" in "".join(names)
-        return None if blank else cls(polars, names, columns, requests)
+        return None if blank else cls(polars, names, columns, builder)
 
     def add(self, block: bytes) -> bool:
         """Whole lines; False, and nothing is taken, where they are not all clean."""
@@ -106,4 +106,4 @@ class Parser:
             else rows.to_series(where[columns.cost]).to_numpy()
         )
         times = None if columns.time is None else rows.to_series(where[columns.time]).to_numpy()
-        return self.requests.extend(keys[0] if len(keys) == 1 else zip(*keys, strict=True), sizes, costs, times)
+        return self.builder.extend(keys[0] if len(keys) == 1 else zip(*keys, strict=True), sizes, costs, times)

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.traces import csv_fast
-from knapcache.sim.traces.shape import Requests, Rules
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import ColumnRules, TraceBuilder
+from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
 
 __all__ = ["RULES", "chunks", "read"]
@@ -31,19 +31,19 @@ Chunk = tuple[dict[str, Sequence[Any]], Callable[[int], str]]
 """The values of each column, and where in the file the k-th row is."""
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Rows into requests."""
     columns = Columns.of(rules)
     with source.open() as file:
-        rest, done = csv_fast.take(file, columns, requests)
+        rest, done = csv_fast.take(file, columns, builder)
         buffered, find = io.BufferedReader(rest, 1 << 18), partial(columns.find, source.path)
-        for values, place in chunks(buffered, requests, find, done, lambda: rest.cut):
-            add_chunk(requests, columns, values, place)
+        for values, place in chunks(buffered, builder, find, done, lambda: rest.cut):
+            add_chunk(builder, columns, values, place)
 
 
 def chunks(
     file: IO[bytes],
-    requests: Requests,
+    builder: TraceBuilder,
     find: Callable[[list[str]], dict[str, int]],
     done: int = 0,
     cut: Callable[[], bool] = lambda: False,
@@ -59,9 +59,9 @@ def chunks(
     try:
         header = next((row for row in reader if row), None)
     except csv.Error as error:
-        raise InvalidInput(f"{requests.path}, line {reader.line_num}: {error}") from None
+        raise InvalidInput(f"{builder.path}, line {reader.line_num}: {error}") from None
     if header is None:
-        raise InvalidInput(f"{requests.path} is empty")
+        raise InvalidInput(f"{builder.path} is empty")
     wanted = find(header)
     more = True
     while more:
@@ -77,9 +77,9 @@ def chunks(
             unfinished = len(rows) - 1 if cut() and not trouble and len(rows[-1]) < len(header) else None
             for k, row in enumerate(rows):
                 if row and len(row) != len(header) and k != unfinished:
-                    requests.broken(f"line {lines[k]}", f"{len(row)} fields where the header has {len(header)}")
+                    builder.broken(f"line {lines[k]}", f"{len(row)} fields where the header has {len(header)}")
             if trouble:
-                requests.broken(f"line {lines[-1]}", trouble)
+                builder.broken(f"line {lines[-1]}", trouble)
             rows, lines = [rows[k] for k in good], [lines[k] for k in good]
         if rows:
             by_column = list(zip(*rows, strict=True))

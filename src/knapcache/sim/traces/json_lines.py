@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn
 
-from knapcache.sim.traces.shape import Broken, Requests, Rules, short
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, short
+from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
 
 __all__ = ["RULES", "objects", "read"]
@@ -18,7 +18,7 @@ __all__ = ["RULES", "objects", "read"]
 ROWS = 512
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Objects into requests."""
     columns = Columns.of(rules)
     lines: list[int] = []
@@ -27,12 +27,12 @@ def read(source: Source, rules: Rules, requests: Requests) -> None:
     def flush() -> None:
         if rows:
             values = {name: [row.get(name) for row in rows] for name in columns.names}
-            add_chunk(requests, columns, values, lambda k: f"line {lines[k]}")
+            add_chunk(builder, columns, values, lambda k: f"line {lines[k]}")
         lines.clear()
         rows.clear()
 
     with source.open() as file:
-        for line, row in objects(file, requests):
+        for line, row in objects(file, builder):
             lines.append(line)
             rows.append(row)
             if len(rows) == ROWS:
@@ -40,33 +40,33 @@ def read(source: Source, rules: Rules, requests: Requests) -> None:
         flush()
 
 
-def objects(file: IO[bytes], requests: Requests) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects(file: IO[bytes], builder: TraceBuilder) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each line's number and object; blank lines are passed over, what is no object is a broken line."""
     for number, line in enumerate(file, 1):
         try:
             row = parse(line, first=number == 1)
-        except Broken as error:
-            requests.broken(f"line {number}", str(error))
+        except BrokenLineError as error:
+            builder.broken(f"line {number}", str(error))
         else:
             if row is not None:
                 yield number, row
 
 
 def parse(line: bytes, *, first: bool = False) -> dict[str, Any] | None:
-    """The object of a line, or None for a blank one; raises Broken."""
+    """The object of a line, or None for a blank one; raises BrokenLineError."""
     try:
         text = line.decode("utf-8-sig" if first else "utf-8").strip()
         row = DECODER.decode(text) if text else None
     except UnicodeDecodeError:
-        raise Broken("not valid UTF-8") from None
+        raise BrokenLineError("not valid UTF-8") from None
     except json.JSONDecodeError as error:
-        raise Broken(f"not JSON: {error.msg} at column {error.colno}") from None
+        raise BrokenLineError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
-        raise Broken(f"not JSON: {error}") from None
+        raise BrokenLineError(f"not JSON: {error}") from None
     if row is not None and not isinstance(row, dict):
-        raise Broken(f"must be an object, not {short(row)}")
+        raise BrokenLineError(f"must be an object, not {short(row)}")
     if text and row is None:
-        raise Broken("must be an object, not null")
+        raise BrokenLineError("must be an object, not null")
     return row
 
 

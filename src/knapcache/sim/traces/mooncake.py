@@ -22,8 +22,8 @@ from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.traces.json_lines import objects
-from knapcache.sim.traces.shape import Broken, Requests, Rules, moment, short, whole
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, moment, short, whole
+from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import field
 
 RULES = frozenset({"time", "no-time", "cost-each", "prices"})
@@ -32,45 +32,45 @@ NOBODY = -1
 """The successor of a block that ends a segment: blocks that differ come after it, or none."""
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Segments into requests."""
     if rules.no_cost:
         raise InvalidInput(
             f"{source.path} (mooncake) holds no costs: give --prices IN,OUT per million tokens, or --cost-each X"
         )
-    after = successors(source, requests)
+    after = successors(source, builder)
     with source.open() as file:
-        for line, row in objects(file, requests):
+        for line, row in objects(file, builder):
             try:
                 blocks, tokens = chain(row)
                 name = rules.time or "timestamp"
                 time = None if rules.no_time else moment(name, field(row, name)) / 1000.0
                 for first, size in segments(blocks, tokens, after):
                     cost = rules.prices.cost(size, 0) if rules.prices else rules.cost_each or 0.0
-                    requests.add(first, size, cost, time)
-            except Broken as error:
-                requests.broken(f"line {line}", str(error))
+                    builder.add(first, size, cost, time)
+            except BrokenLineError as error:
+                builder.broken(f"line {line}", str(error))
 
 
 def chain(row: dict[str, Any]) -> tuple[list[int], int]:
-    """The blocks of a request and its tokens; raises Broken."""
+    """The blocks of a request and its tokens; raises BrokenLineError."""
     blocks, tokens = field(row, "hash_ids"), whole("input_length", field(row, "input_length"))
     if not isinstance(blocks, list) or not blocks or any(type(b) is not int or b < 0 for b in blocks):
-        raise Broken(f"hash_ids must be a list of whole numbers, not {short(blocks)}")
+        raise BrokenLineError(f"hash_ids must be a list of whole numbers, not {short(blocks)}")
     if not BLOCK * (len(blocks) - 1) < tokens <= BLOCK * len(blocks):
-        raise Broken(f"input_length is {short(tokens)}, which is not {len(blocks)} blocks of {BLOCK} tokens")
+        raise BrokenLineError(f"input_length is {short(tokens)}, which is not {len(blocks)} blocks of {BLOCK} tokens")
     return blocks, tokens
 
 
-def successors(source: Source, requests: Requests) -> dict[int, int]:
+def successors(source: TraceSource, builder: TraceBuilder) -> dict[int, int]:
     """The one block that comes after each, or NOBODY."""
     after: dict[int, int] = {}
-    deaf = Requests(requests.path, lambda _: None)  # broken lines are for the second reading to tell
+    deaf = TraceBuilder(builder.path, lambda _: None)  # broken lines are for the second reading to tell
     with source.open() as file:
         for _, row in objects(file, deaf):
             try:
                 blocks, _ = chain(row)
-            except Broken:
+            except BrokenLineError:
                 continue
             for block, following in zip(blocks, [*blocks[1:], NOBODY], strict=True):
                 if after.setdefault(block, following) != following:

@@ -19,15 +19,15 @@ from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.traces.json_lines import objects, parse
-from knapcache.sim.traces.shape import Broken, Prices, Requests, Rules, moment, number, short, whole
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, Prices, TraceBuilder, moment, number, short, whole
+from knapcache.sim.traces.source import TraceSource
 
 RULES = frozenset({"time", "no-time", "cost", "cost-each", "prices"})
 NOT_IN_KEY = frozenset({"stream", "stream_options", "user", "metadata"})
 USAGE = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Calls into requests."""
     if rules.no_cost:
         raise InvalidInput(
@@ -35,18 +35,18 @@ def read(source: Source, rules: Rules, requests: Requests) -> None:
             f"million tokens, or --cost FIELD for a field such as the latency, or --cost-each X"
         )
     with source.open() as file:
-        for line, call in objects(file, requests):
+        for line, call in objects(file, builder):
             try:
-                add(requests, rules, call)
-            except Broken as error:
-                requests.broken(f"line {line}", str(error))
+                add(builder, rules, call)
+            except BrokenLineError as error:
+                builder.broken(f"line {line}", str(error))
 
 
-def add(requests: Requests, rules: Rules, call: dict[str, Any]) -> None:
-    """One call; raises Broken."""
+def add(builder: TraceBuilder, rules: ColumnRules, call: dict[str, Any]) -> None:
+    """One call; raises BrokenLineError."""
     request, response = body(call, "request"), body(call, "response")
     if response.get("error") is not None:
-        raise Broken("response is an error")
+        raise BrokenLineError("response is an error")
     if rules.prices is not None:
         cost = usage_cost(response, rules.prices)
     elif rules.cost is not None:
@@ -54,7 +54,7 @@ def add(requests: Requests, rules: Rules, call: dict[str, Any]) -> None:
     else:
         cost = rules.cost_each or 0.0
     time = None if rules.time is None else moment(rules.time, at(call, rules.time))
-    requests.add(key(request), size(request) + size(response), cost, time)
+    builder.add(key(request), size(request) + size(response), cost, time)
 
 
 def body(call: dict[str, Any], name: str) -> dict[str, Any]:
@@ -63,10 +63,12 @@ def body(call: dict[str, Any], name: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = parse(value.encode("utf-8", "surrogatepass"))
-        except Broken as error:
-            raise Broken(f"{name} is {error}") from None
+        except BrokenLineError as error:
+            raise BrokenLineError(f"{name} is {error}") from None
     if not isinstance(value, dict) or not value:
-        raise Broken(f"{name} is missing" if value is None else f"{name} must be an object, not {short(value)}")
+        raise BrokenLineError(
+            f"{name} is missing" if value is None else f"{name} must be an object, not {short(value)}"
+        )
     return value
 
 
@@ -86,14 +88,14 @@ def usage_cost(response: dict[str, Any], prices: Prices) -> float:
     """What the tokens of the response's `usage` cost."""
     usage = response.get("usage")
     if not isinstance(usage, dict):
-        raise Broken("response.usage is missing")
+        raise BrokenLineError("response.usage is missing")
     for names in USAGE:
         if names[0] in usage:
             counts = [whole(f"response.usage.{name}", usage.get(name)) for name in names]
             if min(counts) < 0 or max(counts) >= 2**62:
-                raise Broken(f"response.usage must hold counts of tokens, not {short(counts)}")
+                raise BrokenLineError(f"response.usage must hold counts of tokens, not {short(counts)}")
             return prices.cost(*counts)
-    raise Broken("response.usage has neither prompt_tokens nor input_tokens")
+    raise BrokenLineError("response.usage has neither prompt_tokens nor input_tokens")
 
 
 def at(call: dict[str, Any], name: str) -> Any:
@@ -102,5 +104,5 @@ def at(call: dict[str, Any], name: str) -> Any:
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     if value is None:
-        raise Broken(f"{name} is missing")
+        raise BrokenLineError(f"{name} is missing")
     return value

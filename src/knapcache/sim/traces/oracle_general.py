@@ -13,38 +13,38 @@ from typing import IO
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.shape import Requests, Rules
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import ColumnRules, TraceBuilder
+from knapcache.sim.traces.source import TraceSource
 
 RULES = frozenset({"cost", "cost-each"})
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 ROWS = 1 << 15
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Records into requests."""
     if rules.cost not in (None, "size"):
         raise InvalidInput(f"--cost must be `size` for oracleGeneral, not {rules.cost!r}; or give --cost-each")
     with source.open() as file:
-        add_records(file, rules, requests)
+        add_records(file, rules, builder)
 
 
-def add_records(file: IO[bytes], rules: Rules, requests: Requests) -> None:
+def add_records(file: IO[bytes], rules: ColumnRules, builder: TraceBuilder) -> None:
     """The records of an open file."""
     each = 1.0 if rules.cost_each is None else rules.cost_each
     done = 0
     while block := file.read(ROWS * RECORD.itemsize):
         if len(block) % RECORD.itemsize:
             raise InvalidInput(
-                f"{requests.path} is cut off, or no oracleGeneral: {len(block) % RECORD.itemsize} bytes are left "
+                f"{builder.path} is cut off, or no oracleGeneral: {len(block) % RECORD.itemsize} bytes are left "
                 f"after record {done + len(block) // RECORD.itemsize}, and a record has {RECORD.itemsize}"
             )
         records = np.frombuffer(block, RECORD)
         whole = records["size"] > 0  # all else that a record can hold is a request
         for k in np.flatnonzero(~whole).tolist():
-            requests.broken(f"record {done + k + 1}", "size must be at least 1 and below 2^62, not 0")
+            builder.broken(f"record {done + k + 1}", "size must be at least 1 and below 2^62, not 0")
         good = records if whole.all() else records[whole]
         sizes = good["size"].astype(np.int64)
         costs = sizes.astype(np.float64) if rules.cost else np.full(len(good), each)
-        requests.extend(good["id"].astype(np.uint64), sizes, costs, good["time"].astype(np.float64))
+        builder.extend(good["id"].astype(np.uint64), sizes, costs, good["time"].astype(np.float64))
         done += len(records)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.sim.traces.shape import Requests, Rules
-from knapcache.sim.traces.source import Source
+from knapcache.sim.traces.shape import ColumnRules, TraceBuilder
+from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
 
 __all__ = ["RULES", "read"]
@@ -12,7 +12,7 @@ __all__ = ["RULES", "read"]
 ROWS = 1 << 16
 
 
-def read(source: Source, rules: Rules, requests: Requests) -> None:
+def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Rows into requests, a slice at a time."""
     path = source.path
     try:
@@ -27,7 +27,7 @@ def read(source: Source, rules: Rules, requests: Requests) -> None:
         for start in range(0, total, ROWS):
             rows = table.select(columns.names).slice(start, ROWS).collect()
             values = {name: rows[name].to_list() for name in columns.names}
-            add_chunk(requests, columns, values, lambda k, start=start: f"row {start + k + 1}")  # type: ignore[misc]
+            add_chunk(builder, columns, values, lambda k, start=start: f"row {start + k + 1}")  # type: ignore[misc]
             if source.progress:
                 source.progress(min(start + ROWS, total), total)
     except polars.exceptions.PolarsError as error:

@@ -18,8 +18,8 @@ from pathlib import Path
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import csv_file, json_lines, mooncake, openai_log, oracle_general, parquet, token_logs
-from knapcache.sim.traces.shape import Broken, BrokenLine, Progress, Requests, Rules
-from knapcache.sim.traces.source import Source, troubles
+from knapcache.sim.traces.shape import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
+from knapcache.sim.traces.source import TraceSource, file_errors
 
 SNIFF = 1 << 20
 """How much of a file is looked at to tell its format: the first line, which holds a whole prompt in some logs."""
@@ -28,10 +28,10 @@ PACKED = (".gz", ".zst")
 
 
 @dataclass(frozen=True)
-class Format:
+class TraceFormat:
     """A format and what may be chosen in reading it."""
 
-    read: Callable[[Source, Rules, Requests], None]
+    read: Callable[[TraceSource, ColumnRules, TraceBuilder], None]
     rules: frozenset[str]
     summary: str
     several: bool = True
@@ -39,20 +39,24 @@ class Format:
 
 
 FORMATS = {
-    "csv": Format(csv_file.read, csv_file.RULES, "time,key,size,cost"),
-    "parquet": Format(parquet.read, parquet.RULES, "the same columns in Parquet"),
-    "jsonl": Format(json_lines.read, json_lines.RULES, "the same fields, an object a line"),
-    "openai": Format(openai_log.read, openai_log.RULES, "request and response bodies, an object a line"),
-    "mooncake": Format(mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, an object a line", several=False),
-    "azure": Format(token_logs.AZURE.read, token_logs.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
-    "burstgpt": Format(token_logs.BURSTGPT.read, token_logs.RULES, "Timestamp,Model,Request tokens,Response tokens,…"),
-    "oracle-general": Format(oracle_general.read, oracle_general.RULES, "libCacheSim's records of 24 bytes"),
+    "csv": TraceFormat(csv_file.read, csv_file.RULES, "time,key,size,cost"),
+    "parquet": TraceFormat(parquet.read, parquet.RULES, "the same columns in Parquet"),
+    "jsonl": TraceFormat(json_lines.read, json_lines.RULES, "the same fields, an object a line"),
+    "openai": TraceFormat(openai_log.read, openai_log.RULES, "request and response bodies, an object a line"),
+    "mooncake": TraceFormat(
+        mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, an object a line", several=False
+    ),
+    "azure": TraceFormat(token_logs.AZURE.read, token_logs.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
+    "burstgpt": TraceFormat(
+        token_logs.BURSTGPT.read, token_logs.RULES, "Timestamp,Model,Request tokens,Response tokens,…"
+    ),
+    "oracle-general": TraceFormat(oracle_general.read, oracle_general.RULES, "libCacheSim's records of 24 bytes"),
 }
 
 
 def read_trace(
     path: str | Path | Iterable[str | Path],
-    rules: Rules = Rules(),  # noqa: B008 - frozen
+    rules: ColumnRules = ColumnRules(),  # noqa: B008 - frozen
     *,
     format: str | None = None,  # noqa: A002 - what the option is called
     on_broken: Callable[[BrokenLine], None] | None = None,
@@ -65,7 +69,7 @@ def read_trace(
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}: allowed are {', '.join(FORMATS)}")
     paths = files(path)
-    requests = Requests(paths[0], on_broken)
+    builder = TraceBuilder(paths[0], on_broken)
     chosen = format or detect(paths[0])
     if void := sorted(rules.given - FORMATS[chosen].rules):
         allowed = ", ".join(f"--{rule}" for rule in sorted(FORMATS[chosen].rules))
@@ -75,13 +79,13 @@ def read_trace(
     for one, told in zip(paths, shares(paths, progress), strict=True):
         if format is None and (other := detect(one)) != chosen:
             raise InvalidInput(f"{paths[0]} is {chosen} and {one} is {other}: the files of one trace are of one format")
-        requests.path = one
+        builder.path = one
         if len(paths) > 1 and on_broken is not None:
-            requests.on_broken = naming(one, on_broken)
-        FORMATS[chosen].read(Source(one, told), rules, requests)
+            builder.on_broken = naming(one, on_broken)
+        FORMATS[chosen].read(TraceSource(one, told), rules, builder)
     if len(paths) > 1:
-        requests.path = f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
-    return requests.trace()
+        builder.path = f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
+    return builder.trace()
 
 
 def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -92,7 +96,7 @@ def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
         if not one.is_dir():
             found.append(one)
             continue
-        with troubles(one):
+        with file_errors(one):
             names = {inner.name for inner in one.iterdir() if inner.is_file() and not inner.name.startswith(".")}
         found += [one / n for n in sorted(names) if not (n.endswith(PACKED) and n.rpartition(".")[0] in names)]
         if not names:
@@ -122,7 +126,7 @@ def naming(path: Path, on_broken: Callable[[BrokenLine], None]) -> Callable[[Bro
 
 def detect(path: Path) -> str:
     """The format of a file, or one clear error."""
-    with Source(path).open() as file:
+    with TraceSource(path).open() as file:
         start = file.read(SNIFF)
     if "oraclegeneral" in path.name.lower():
         return "oracle-general"
@@ -143,7 +147,7 @@ def detect_json(path: Path, lines: list[bytes]) -> str:
     for line in lines:
         try:
             fields = json_lines.parse(line) or {}
-        except Broken as error:
+        except BrokenLineError as error:
             reason = reason or str(error)
         else:
             if "hash_ids" in fields:

@@ -20,7 +20,7 @@ from knapcache.errors import InvalidInput
 from knapcache.sim.numbering import Numbering
 from knapcache.sim.trace import Floats, Ints, Trace
 
-LARGEST_SIZE = 2**62 - 1
+MAX_SIZE = 2**62 - 1
 """What a policy can add to a full cache without overflow."""
 
 Progress = Callable[[int, int], None]
@@ -44,7 +44,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Rules:
+class ColumnRules:
     """How a line becomes a request, where the format leaves a choice. None: as the format has it."""
 
     time: str | None = None
@@ -89,11 +89,11 @@ class BrokenLine(NamedTuple):
     reason: str
 
 
-class Broken(Exception):  # noqa: N818 - never leaves this package: the reader's word for "skip this one, or stop"
+class BrokenLineError(Exception):
     """Says why a line is no request."""
 
 
-class Requests:
+class TraceBuilder:
     """Collects requests and makes a trace of them. Arrays of machine numbers: 24 or 32 bytes a request."""
 
     def __init__(self, path: object, on_broken: Callable[[BrokenLine], None] | None) -> None:
@@ -110,13 +110,13 @@ class Requests:
         self.on_broken(BrokenLine(place, reason))
 
     def add(self, key: Hashable, size: int, cost: float, time: float | None) -> None:
-        """One request; raises Broken, and takes nothing, when it cannot be one."""
-        if not 1 <= size <= LARGEST_SIZE:
-            raise Broken(f"size must be at least 1 and below 2^62, not {short(size)}")
+        """One request; raises BrokenLineError, and takes nothing, when it cannot be one."""
+        if not 1 <= size <= MAX_SIZE:
+            raise BrokenLineError(f"size must be at least 1 and below 2^62, not {short(size)}")
         if not (math.isfinite(cost) and cost >= 0.0):
-            raise Broken(f"cost must be finite and not negative, not {cost}")
+            raise BrokenLineError(f"cost must be finite and not negative, not {cost}")
         if time is not None and not math.isfinite(time):
-            raise Broken(f"time must be finite, not {time}")
+            raise BrokenLineError(f"time must be finite, not {time}")
         self.keys.append(self.ids.setdefault(key, len(self.ids)))
         self.sizes.append(size)
         self.costs.append(cost)
@@ -129,9 +129,7 @@ class Requests:
         A reader all of whose keys are 64-bit numbers may give arrays of them (uint64), which are numbered much faster,
         and must then never `add`.
         """
-        good = (
-            (sizes >= 1).all() and (sizes <= LARGEST_SIZE).all() and np.isfinite(costs).all() and (costs >= 0.0).all()
-        )
+        good = (sizes >= 1).all() and (sizes <= MAX_SIZE).all() and np.isfinite(costs).all() and (costs >= 0.0).all()
         if not good or not (times is None or np.isfinite(times).all()):
             return False
         if isinstance(keys, np.ndarray):
@@ -168,7 +166,7 @@ def whole(name: str, value: Any) -> int:
         return int(value)
     if type(value) is int:
         return value
-    raise Broken(f"{name} must be a whole number, not {short(value)}")
+    raise BrokenLineError(f"{name} must be a whole number, not {short(value)}")
 
 
 def number(name: str, value: Any) -> float:
@@ -178,19 +176,19 @@ def number(name: str, value: Any) -> float:
             return float(value)
     except (ValueError, OverflowError):
         pass
-    raise Broken(f"{name} must be a number, not {short(value)}")
+    raise BrokenLineError(f"{name} must be a number, not {short(value)}")
 
 
 def moment(name: str, value: Any) -> float:
     """Seconds: a number, or a date and time in ISO 8601 (UTC where it names no zone)."""
     try:
         return number(name, value)  # first: 20240101 is a number, although it could be a date
-    except Broken:
+    except BrokenLineError:
         pass
     try:
         when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
     except ValueError:
-        raise Broken(f"{name} must be a number or a date and time, not {short(value)}") from None
+        raise BrokenLineError(f"{name} must be a number or a date and time, not {short(value)}") from None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
@@ -198,12 +196,12 @@ def name_of(parts: Sequence[Any]) -> Hashable:
     """A key: its only part, or all of them. 7 and "7" are two keys; 1.0 and true, equal to 1 in Python, are refused."""
     for part in parts:
         if type(part) not in (str, int) or part == "":
-            raise Broken(f"key must be a text or a whole number, not {short(part)}")
+            raise BrokenLineError(f"key must be a text or a whole number, not {short(part)}")
         if type(part) is str and not part.isascii():
             try:
                 part.encode()
             except UnicodeEncodeError:
-                raise Broken("key is not valid UTF-8") from None
+                raise BrokenLineError("key is not valid UTF-8") from None
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

@@ -22,7 +22,7 @@ REPORT = 1 << 20
 """Bytes of the file between two reports of progress."""
 
 
-class Watched(io.RawIOBase):
+class ProgressReader(io.RawIOBase):
     """The bytes of a file as they lie on the disk, telling how far the reader is."""
 
     def __init__(self, path: Path, progress: Progress | None) -> None:
@@ -50,7 +50,7 @@ class Watched(io.RawIOBase):
         super().close()
 
 
-class Zstd(io.RawIOBase):
+class ZstdReader(io.RawIOBase):
     """A zstd file, decompressed. zstandard's own stream reader takes a file that is cut off for one that has ended."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -92,7 +92,7 @@ class Zstd(io.RawIOBase):
 
 
 @contextmanager
-def troubles(path: Path) -> Iterator[None]:
+def file_errors(path: Path) -> Iterator[None]:
     """What can go wrong with a file, as one line that names it."""
     try:
         yield
@@ -105,7 +105,7 @@ def troubles(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Source:
+class TraceSource:
     """A file to read from."""
 
     path: Path
@@ -115,13 +115,13 @@ class Source:
     def open(self) -> Iterator[IO[bytes]]:
         """Its content, decompressed."""
         path = self.path
-        with troubles(path), Watched(path, self.progress) as raw, io.BufferedReader(raw, 1 << 18) as file:
+        with file_errors(path), ProgressReader(path, self.progress) as raw, io.BufferedReader(raw, 1 << 18) as file:
             start = file.peek(4)[:4]
             if start.startswith(GZIP):
                 with gzip.GzipFile(fileobj=file) as inner:
                     yield cast(IO[bytes], inner)
             elif start == ZSTD:
-                with io.BufferedReader(Zstd(path, file), 1 << 18) as inner:
+                with io.BufferedReader(ZstdReader(path, file), 1 << 18) as inner:
                     yield inner
             else:
                 yield file

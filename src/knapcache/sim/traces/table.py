@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.shape import Broken, Requests, Rules, moment, name_of, number, short, whole
+from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, moment, name_of, number, short, whole
 
 RULES = frozenset({"time", "no-time", "key", "size", "cost", "cost-each"})
 
@@ -29,7 +29,7 @@ class Columns:
     cost_each: float
 
     @classmethod
-    def of(cls, rules: Rules) -> Columns:
+    def of(cls, rules: ColumnRules) -> Columns:
         """`time,key,size,cost`, unless told otherwise."""
         return cls(
             time=None if rules.no_time else rules.time or "time",
@@ -59,21 +59,21 @@ class Columns:
 
 
 def add_chunk(
-    requests: Requests, columns: Columns, values: Mapping[str, Sequence[Any]], place: Callable[[int], str]
+    builder: TraceBuilder, columns: Columns, values: Mapping[str, Sequence[Any]], place: Callable[[int], str]
 ) -> None:
     """Rows, given as the values of each column; `place` says where in the file the k-th of them is."""
-    if add_whole(requests, columns, values):
+    if add_whole(builder, columns, values):
         return
     for k, row in enumerate(zip(*values.values(), strict=True)):
         try:
-            add_row(requests, columns, dict(zip(values, row, strict=True)))
-        except Broken as error:
-            requests.broken(place(k), str(error))
+            add_row(builder, columns, dict(zip(values, row, strict=True)))
+        except BrokenLineError as error:
+            builder.broken(place(k), str(error))
 
 
-def add_row(requests: Requests, columns: Columns, row: dict[str, Any]) -> None:
-    """One row; raises Broken."""
-    requests.add(
+def add_row(builder: TraceBuilder, columns: Columns, row: dict[str, Any]) -> None:
+    """One row; raises BrokenLineError."""
+    builder.add(
         name_of([field(row, name) for name in columns.key]),
         whole(columns.size, field(row, columns.size)),
         number(columns.cost, field(row, columns.cost)) if columns.cost is not None else columns.cost_each,
@@ -85,11 +85,11 @@ def field(row: dict[str, Any], name: str) -> Any:
     """A field, which must be there and not be empty."""
     value = row.get(name)
     if value is None or value == "":
-        raise Broken(f"{name} is missing")
+        raise BrokenLineError(f"{name} is missing")
     return value
 
 
-def add_whole(requests: Requests, columns: Columns, values: Mapping[str, Sequence[Any]]) -> bool:
+def add_whole(builder: TraceBuilder, columns: Columns, values: Mapping[str, Sequence[Any]]) -> bool:
     """All rows at once; False, and nothing is taken, where one may be broken."""
     try:
         sizes = np.array(numbers(values[columns.size], int), np.int64)
@@ -99,9 +99,9 @@ def add_whole(requests: Requests, columns: Columns, values: Mapping[str, Sequenc
             costs = np.full(len(sizes), columns.cost_each)
         times = np.array(numbers(values[columns.time], float, int), np.float64) if columns.time is not None else None
         parts = [keys(values[name]) for name in columns.key]
-    except (ValueError, OverflowError, Broken):
+    except (ValueError, OverflowError, BrokenLineError):
         return False
-    return requests.extend(parts[0] if len(parts) == 1 else zip(*parts, strict=True), sizes, costs, times)
+    return builder.extend(parts[0] if len(parts) == 1 else zip(*parts, strict=True), sizes, costs, times)
 
 
 def numbers(column: Sequence[Any], kind: Callable[[str], Any], *more: type) -> Iterable[Any]:
@@ -110,16 +110,16 @@ def numbers(column: Sequence[Any], kind: Callable[[str], Any], *more: type) -> I
     if types == {str}:
         joined = "".join(column)
         if "_" in joined or not joined.isascii():
-            raise Broken  # int() takes 1_000; `whole` and `number` do not
+            raise BrokenLineError  # int() takes 1_000; `whole` and `number` do not
         return list(map(kind, column))
     if not types <= {kind, *more}:
-        raise Broken
+        raise BrokenLineError
     return column
 
 
 def keys(column: Sequence[Any]) -> Sequence[Any]:
     """A column as keys."""
     if not set(map(type, column)) <= {str, int} or "" in column:
-        raise Broken
+        raise BrokenLineError
     "".join([key for key in column if type(key) is str]).encode()  # raises on bytes that were no UTF-8
     return column
