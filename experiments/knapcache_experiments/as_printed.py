@@ -14,8 +14,8 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence, count_arrival, count_miss
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import Policy, enter, leave
-from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, promise, recommend
+from knapcache.policy.base import Policy, insert, remove
+from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, add_recommendation, recommend
 
 REPAIRS = ("E1", "E7", "E2", "E4", "E6")
 """The repairs that change what happens, in the order in which `errata` adds them up."""
@@ -44,27 +44,27 @@ def rest_of_round(head: Records, rows: Records, i: int, room: int) -> None:
     """Lines 18–28."""
     h, q = head[0], rows[i]
     was_resident, was_recommended = q.resident, q.recommended
-    if q.recommended or room <= h.capacity - h.promised:  # line 18
+    if q.recommended or room <= h.capacity - h.recommended_size:  # line 18
         if not q.resident:
-            enter(head, rows, i, room)  # line 19
-        promise(head, rows, i)
-    misses_grown = q.misses >= (1.0 + h.alpha) * q.called and (not h.e4 or q.misses >= 2)
+            insert(head, rows, i, room)  # line 19
+        add_recommendation(head, rows, i)
+    misses_grown = q.misses >= (1.0 + h.alpha) * q.misses_at_call and (not h.e4 or q.misses >= 2)
     if misses_grown or h.t >= (1.0 + h.alpha) * h.last_call:  # line 23
-        q.called = q.misses  # line 24
+        q.misses_at_call = q.misses  # line 24
         h.last_call = h.t
         before = h.used
         recommend(head, rows, h.e7)  # line 25
         if q.resident and not was_resident:
-            leave(head, rows, i)  # line 26 intersects with M_{t−1}, not with M_t
+            remove(head, rows, i)  # line 26 intersects with M_{t−1}, not with M_t
         for j in range(len(rows) - 1):
             if rows[j].resident and not rows[j].recommended:
-                leave(head, rows, j)
+                remove(head, rows, j)
         if h.e2 and q.recommended and not q.resident:
-            enter(head, rows, i, room)
+            insert(head, rows, i, room)
         h.wipes += before > 0 and h.used == 0
     elif not h.e1 and q.recommended and not was_recommended:
         q.recommended = False  # line 28: M̂_t = M̂_{t−1} undoes line 19, but M_t keeps q_t: the overflow
-        h.promised -= q.entry_size
+        h.recommended_size -= q.entry_size
     h.rounds_over += h.used > h.capacity
 
 
@@ -83,7 +83,7 @@ class AsPrinted(Policy):
     row_fields: ClassVar = VSOCB_ROW
     arrive_kernel = arrive
     settle_kernel = settle
-    release_kernel = leave
+    release_kernel = remove
 
     def __init__(
         self, capacity: int, ids: int, *, alpha: float, confidence: Confidence, repairs: Collection[str] = ()

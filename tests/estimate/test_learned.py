@@ -7,16 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost, typical
+from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost, typical_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
-from knapcache.estimate.return_probability import PROMISE_HEAD, PROMISE_ROW, count_return, count_seen, promise_of
+from knapcache.estimate.return_probability import (
+    RETURN_HEAD,
+    RETURN_ROW,
+    count_return,
+    count_seen,
+    return_probability_of,
+)
 from knapcache.kernel import Records, records
 
-ROW = [("entry_size", "i8"), *COSTS_ROW, *DISCOUNT_ROW, *PROMISE_ROW]
+ROW = [("entry_size", "i8"), *COSTS_ROW, *DISCOUNT_ROW, *RETURN_ROW]
 
 
 def state(ids: int) -> tuple[Records, Records]:
-    return records([*COSTS_HEAD, *PROMISE_HEAD], 1), records(ROW, ids)
+    return records([*COSTS_HEAD, *RETURN_HEAD], 1), records(ROW, ids)
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
@@ -36,7 +42,7 @@ def test_equal_costs_are_believed_at_once() -> None:
     for _ in range(3):
         for i in range(50):
             count_cost(head, rows, i, int(rng.integers(1, 100)), float(10 ** (i % 3)))
-    assert head["doubt"][0] == 0.0
+    assert head["shrinkage"][0] == 0.0
     assert cost_of(head, rows, 1) == 10.0
 
 
@@ -62,7 +68,7 @@ def test_typical_cost_is_least_squares() -> None:
     for i in range(300):
         count_cost(head, rows, i, int(sizes[i]), float(costs[i]))
     slope, offset = np.polyfit(sizes, costs, 1)
-    assert typical(head, 500) == pytest.approx(offset + 500 * slope, rel=1e-6)
+    assert typical_cost(head, 500) == pytest.approx(offset + 500 * slope, rel=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 7, 2**40])
@@ -70,7 +76,7 @@ def test_one_size_for_all_is_no_trouble(size: int) -> None:
     head, rows = state(20)
     for i in range(20):
         count_cost(head, rows, i, size, 1.0 + i)
-    assert typical(head, size) == pytest.approx(10.5)
+    assert typical_cost(head, size) == pytest.approx(10.5)
 
 
 def test_costs_of_nothing_are_nothing() -> None:
@@ -95,8 +101,8 @@ def test_sizes_that_never_return_promise_little() -> None:
         rows[2000:] = np.zeros(1, rows.dtype)
         count_return(head, rows, 2000)
         count_seen(head, rows, 2000, size)
-        promised[size] = promise_of(head, rows, 2000)
+        promised[size] = return_probability_of(head, rows, 2000)
     assert promised[100] == pytest.approx(1.0, abs=0.05)
     assert promised[5000] < 0.05
     count_return(head, rows, 2000)
-    assert promise_of(head, rows, 2000) == 1.0
+    assert return_probability_of(head, rows, 2000) == 1.0

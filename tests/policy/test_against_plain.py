@@ -72,13 +72,13 @@ def test_arc_counts_pages_as_the_paper_does(seed: int, capacity: int) -> None:
     seed=st.integers(0, 10_000),
     capacity=st.integers(1, 120),
     half_life=st.sampled_from([1.5, 30.0, 4000.0]),
-    choosy=st.booleans(),
+    beats_sum=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_horizon(seed: int, capacity: int, half_life: float, choosy: bool) -> None:
+def test_horizon(seed: int, capacity: int, half_life: float, beats_sum: bool) -> None:
     trace = requests(seed, 300)
-    policy = registry.find("horizon").build(capacity, IDS, half_life=half_life, choosy=choosy)
-    assert hits(policy, trace) == plain.horizon(trace, capacity, half_life, choosy=choosy)
+    policy = registry.find("horizon").build(capacity, IDS, half_life=half_life, beats_sum=beats_sum)
+    assert hits(policy, trace) == plain.horizon(trace, capacity, half_life, beats_sum=beats_sum)
 
 
 def test_a_short_horizon_is_lru() -> None:

@@ -33,7 +33,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("vsocb-lazy", {"alpha": 3.0, "confidence": Confidence(gamma=0.3, gamma_arrival=0.0)}),
     ("vsocb-apx", {"beta": 1.0}),
     ("berkeley-multi", {"confidence": Confidence(gamma=0.0, clip=False)}),
-    ("horizon", {"half_life": 3.0, "choosy": True}),
+    ("horizon", {"half_life": 3.0, "beats_sum": True}),
     ("s3-fifo", {"small": 0.5, "main_first": True}),
     ("w-tinylfu", {"window": 0.5, "protected": 0.3}),
     ("lhd", {"samples": 3, "period": 50, "decay": 0.5, "seed": 7}),
@@ -121,13 +121,13 @@ TestAnyEvents = AnyEvents.TestCase
 TestAnyEvents.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
-def broken_kernel(head: Any, rows: Any, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+def broken_kernel(head: Any, rows: Any, i: int, size: int, cost: float) -> None:  # noqa: ARG001
     """Takes everything in, whatever room there is."""
-    head[0]["gone"] = 0
+    head[0]["evicted"] = 0
     if not rows[i]["resident"]:
         rows[i]["resident"] = True
-        rows[i]["entry_size"] = room
-        head[0]["used"] += room
+        rows[i]["entry_size"] = size
+        head[0]["used"] += size
 
 
 def test_the_suite_notices_an_overflow() -> None:

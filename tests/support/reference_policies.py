@@ -129,7 +129,7 @@ def gdsf_cost_trial(requests: Sequence[Request], capacity: int) -> list[bool]:
     return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, enter_first=True)
 
 
-def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, choosy: bool) -> list[bool]:
+def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, beats_sum: bool) -> list[bool]:
     """Every past request weighs 2^(−age/H); all values are added up anew for every decision."""
     cache: dict[int, int] = {}
     times: dict[int, list[int]] = defaultdict(list)
@@ -149,7 +149,7 @@ def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, cho
             if sum(cache.values()) - sum(cache[v] for v in goes) + size <= capacity:
                 break
             goes.append(q)
-        if choosy and sum(value[q] for q in goes) > value[key]:
+        if beats_sum and sum(value[q] for q in goes) > value[key]:
             continue
         for q in goes:
             del cache[q]

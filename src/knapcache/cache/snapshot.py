@@ -23,7 +23,7 @@ import orjson
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
-from knapcache.policy.adaptive.compaction import most_useful, trimmed
+from knapcache.policy.adaptive.compaction import compacted, retention_order
 from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.base import Policy
 from knapcache.store.base import KEY_BYTES
@@ -54,11 +54,11 @@ def pack(name: str, policy: Policy, state: State, room: int) -> bytes | None:
     packed = _packed(name, policy, state, room)
     if isinstance(packed, bytes) or not isinstance(policy, Adaptive):
         return packed if isinstance(packed, bytes) else None
-    order = most_useful(state.rows, len(state.rows))
+    order = retention_order(state.rows, len(state.rows))
     keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
     many = len(order)
     while True:
-        head, rows = trimmed(state.head, state.rows, order[:many])
+        head, rows = compacted(state.head, state.rows, order[:many])
         packed = _packed(name, policy, State(head, rows, state.spare, keys[order[:many]].tobytes()), room)
         if isinstance(packed, bytes) or not many:
             return packed if isinstance(packed, bytes) else None

@@ -16,82 +16,82 @@ from __future__ import annotations
 from knapcache.kernel import Records, kernel
 
 COSTS_HEAD = [
-    ("weight", "f8"),  # sums for the least squares, over all misses
+    ("cost_count", "f8"),  # sums for the least squares, over all misses
     ("sum_s", "f8"),
     ("sum_c", "f8"),
     ("sum_ss", "f8"),
     ("sum_sc", "f8"),
     ("slope", "f8"),  # b
     ("offset", "f8"),  # a
-    ("within", "f8"),  # squared relative deviations from the mean of the query
+    ("repeat_squares", "f8"),  # squared relative deviations from the mean of the query
     ("repeats", "f8"),  # their degrees of freedom: misses beyond the first of a query
-    ("about", "f8"),  # squared relative deviations of first misses from typical(S)
+    ("first_squares", "f8"),  # squared relative deviations of first misses from typical(S)
     ("firsts", "f8"),
-    ("doubt", "f8"),  # κ
+    ("shrinkage", "f8"),  # κ
 ]
 COSTS_ROW = [
     ("misses", "i8"),
     ("paid", "f8"),
 ]
-LARGEST_DOUBT = 100.0
-LARGEST_COST = 1e150
+MAX_SHRINKAGE = 100.0
+MAX_COST = 1e150
 """Beyond it squares and sums of costs are no numbers any more; no price comes near."""
-FAR = 1e3
+MAX_DEVIATION = 1e3
 """Deviations are counted as at most so many times the cost: one absurd value must not decide for ever."""
 
 
 @kernel
 def relative(cost: float, guess: float) -> float:
     """How far a cost lies from a guess above 0, in guesses."""
-    return min(FAR, max(-FAR, cost / guess - 1.0))
+    return min(MAX_DEVIATION, max(-MAX_DEVIATION, cost / guess - 1.0))
 
 
 @kernel
-def typical(head: Records, room: int) -> float:
+def typical_cost(head: Records, size: int) -> float:
     """What an answer of this size costs: a + b·S, never below 0."""
-    return max(0.0, head[0].offset + head[0].slope * room)  # type: ignore[no-any-return]
+    return max(0.0, head[0].offset + head[0].slope * size)  # type: ignore[no-any-return]
 
 
 @kernel
 def cost_of(head: Records, rows: Records, i: int) -> float:
     """Ĉ(q)."""
     q = rows[i]
-    doubt = head[0].doubt
-    if doubt == 0.0:
+    shrinkage = head[0].shrinkage
+    if shrinkage == 0.0:
         return q.paid / q.misses  # type: ignore[no-any-return]
-    return (q.paid + doubt * typical(head, q.entry_size)) / (q.misses + doubt)  # type: ignore[no-any-return]
+    return (q.paid + shrinkage * typical_cost(head, q.entry_size)) / (q.misses + shrinkage)  # type: ignore[no-any-return]
 
 
 @kernel
-def count_cost(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def count_cost(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     """A miss of i cost `cost`, and its answer takes `room`."""
     h, q = head[0], rows[i]
     if q.misses > 0:
         mean = q.paid / q.misses
         if mean > 0.0:
             # (cost − mean)·(cost − mean with it), as sums of squares grow (Welford), relative to the mean before.
-            h.within += relative(cost, mean) ** 2 * q.misses / (q.misses + 1)
+            h.repeat_squares += relative(cost, mean) ** 2 * q.misses / (q.misses + 1)
             h.repeats += 1.0
     else:
-        guess = typical(head, room)
+        guess = typical_cost(head, size)
         if guess > 0.0:
-            h.about += relative(cost, guess) ** 2
+            h.first_squares += relative(cost, guess) ** 2
             h.firsts += 1.0
-    cost = min(cost, LARGEST_COST)
+    cost = min(cost, MAX_COST)
     q.paid += cost
     q.misses += 1
-    q.entry_size = room
-    h.weight += 1.0
-    h.sum_s += room
+    q.entry_size = size
+    h.cost_count += 1.0
+    h.sum_s += size
     h.sum_c += cost
-    h.sum_ss += float(room) * room
-    h.sum_sc += room * cost
-    spread = h.sum_ss - h.sum_s * h.sum_s / h.weight
-    h.slope = max(0.0, (h.sum_sc - h.sum_s * h.sum_c / h.weight) / spread) if spread > 1e-9 * h.sum_ss else 0.0
-    h.offset = (h.sum_c - h.slope * h.sum_s) / h.weight
+    h.sum_ss += float(size) * size
+    h.sum_sc += size * cost
+    spread = h.sum_ss - h.sum_s * h.sum_s / h.cost_count
+    h.slope = max(0.0, (h.sum_sc - h.sum_s * h.sum_c / h.cost_count) / spread) if spread > 1e-9 * h.sum_ss else 0.0
+    h.offset = (h.sum_c - h.slope * h.sum_s) / h.cost_count
     if h.repeats >= 2.0 and h.firsts >= 2.0:
-        scatter = h.within / h.repeats
-        between = h.about / h.firsts - scatter
-        h.doubt = min(LARGEST_DOUBT, scatter / between) if between > scatter / LARGEST_DOUBT else LARGEST_DOUBT
+        scatter = h.repeat_squares / h.repeats
+        between = h.first_squares / h.firsts - scatter
+        h.shrinkage = min(MAX_SHRINKAGE, scatter / between) if between > scatter / MAX_SHRINKAGE else MAX_SHRINKAGE
         if scatter < 1e-12:
-            h.doubt = 0.0
+            h.shrinkage = 0.0

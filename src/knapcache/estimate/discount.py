@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from knapcache.kernel import Records, kernel
 
-LONGEST = 2.0**20
-SPEEDS = 8
-HALF_LIVES = tuple(LONGEST / 4**k for k in range(SPEEDS))
+MAX_HALF_LIFE = 2.0**20
+HALF_LIFE_COUNT = 8
+HALF_LIVES = tuple(MAX_HALF_LIFE / 4**k for k in range(HALF_LIFE_COUNT))
 """In requests: 1,048,576 … 64."""
 
 DISCOUNT_ROW = [
     ("last", "i8"),  # t of the last request
-    ("recent", f"({SPEEDS},)f4"),  # F as of then, by half-life
+    ("recent", f"({HALF_LIFE_COUNT},)f4"),  # F as of then, by half-life
 ]
 
 
 @kernel
 def count_request(rows: Records, i: int, now: int) -> None:
     """Count a request for i at t = now at every speed."""
-    faded = 2.0 ** ((rows[i].last - now) / LONGEST)
-    for k in range(SPEEDS):
+    faded = 2.0 ** ((rows[i].last - now) / MAX_HALF_LIFE)
+    for k in range(HALF_LIFE_COUNT):
         rows[i].recent[k] = rows[i].recent[k] * faded + 1.0
         faded *= faded
         faded *= faded

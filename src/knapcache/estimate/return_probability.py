@@ -22,19 +22,19 @@ from knapcache.kernel import Records, inlined
 
 CLASSES = 64
 PRIOR = 20.0
-MEMORY = 20_000.0
+WINDOW = 20_000.0
 """Queries after which one that was seen counts 1/e."""
-FADED = 1e100
+RESCALE_ABOVE = 1e100
 
-PROMISE_HEAD = [
+RETURN_HEAD = [
     ("seen", f"({CLASSES},)f8"),
     ("returned", f"({CLASSES},)f8"),
     ("seen_all", "f8"),
     ("returned_all", "f8"),
     ("returned_twice", "f8"),
-    ("counts", "f8"),  # what a query counts now: it grows, instead of old ones fading
+    ("query_weight", "f8"),  # what a query counts now: it grows, instead of old ones fading
 ]
-PROMISE_ROW = [
+RETURN_ROW = [
     ("requests", "i4"),
     ("size_class", "i4"),
 ]
@@ -46,39 +46,39 @@ def count_return(head: Records, rows: Records, i: int) -> None:
     h, q = head[0], rows[i]
     q.requests = min(q.requests + 1, 4)  # more than three are as good as four
     if q.misses > 0 and q.requests == 2:
-        h.returned[q.size_class] += h.counts
-        h.returned_all += h.counts
+        h.returned[q.size_class] += h.query_weight
+        h.returned_all += h.query_weight
     elif q.misses > 0 and q.requests == 3:
-        h.returned_twice += h.counts
+        h.returned_twice += h.query_weight
 
 
 @inlined
-def count_seen(head: Records, rows: Records, i: int, room: int) -> None:
+def count_seen(head: Records, rows: Records, i: int, size: int) -> None:
     """The answer of i takes `room`; called before its cost is counted."""
     h, q = head[0], rows[i]
-    q.size_class = int(math.log2(room))
+    q.size_class = int(math.log2(size))
     if q.misses > 0:
         return
-    h.counts = max(1.0, h.counts) * (1.0 + 1.0 / MEMORY)
-    if h.counts > FADED:
+    h.query_weight = max(1.0, h.query_weight) * (1.0 + 1.0 / WINDOW)
+    if h.query_weight > RESCALE_ABOVE:
         for b in range(CLASSES):
-            h.seen[b] /= h.counts
-            h.returned[b] /= h.counts
-        h.seen_all /= h.counts
-        h.returned_all /= h.counts
-        h.returned_twice /= h.counts
-        h.counts = 1.0
-    h.seen[q.size_class] += h.counts
-    h.seen_all += h.counts
+            h.seen[b] /= h.query_weight
+            h.returned[b] /= h.query_weight
+        h.seen_all /= h.query_weight
+        h.returned_all /= h.query_weight
+        h.returned_twice /= h.query_weight
+        h.query_weight = 1.0
+    h.seen[q.size_class] += h.query_weight
+    h.seen_all += h.query_weight
 
 
 @inlined
-def promise_of(head: Records, rows: Records, i: int) -> float:
+def return_probability_of(head: Records, rows: Records, i: int) -> float:
     """promise(b) of a query that has been asked for once; 1 for all others, and while nothing has come back."""
     h, q = head[0], rows[i]
     if q.requests != 1 or h.returned_all <= 0.0:
         return 1.0
     r = h.returned_all / h.seen_all
     again = max(r, h.returned_twice / h.returned_all)
-    prior = PRIOR * h.counts
+    prior = PRIOR * h.query_weight
     return (h.returned[q.size_class] + prior * r) / (h.seen[q.size_class] + prior) / again  # type: ignore[no-any-return]

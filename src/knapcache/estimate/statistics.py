@@ -168,7 +168,7 @@ def relative_value(head: Records, rows: Records, i: int) -> float:
 
 
 @kernel
-def values_at_once(head: Records, rows: Records, ids: np.ndarray, relative: bool) -> np.ndarray:
+def values_of(head: Records, rows: Records, ids: np.ndarray, relative: bool) -> np.ndarray:
     """`relative_value` of many queries, or their `value_estimate`, to the last bit; what all share is taken once."""
     h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
@@ -184,7 +184,7 @@ def values_at_once(head: Records, rows: Records, ids: np.ndarray, relative: bool
 
 
 @kernel
-def values_stand_still(head: Records) -> bool:
+def values_are_static(head: Records) -> bool:
     """Whether `relative_value` of a query changes only when that query comes or is paid for.
 
     The arrival bound depends on t, the cost radius on t and on the queries seen unless T and N are given, and on all

@@ -45,7 +45,7 @@ from knapcache.model import Decision
 HEAD = [
     ("capacity", "i8"),
     ("used", "i8"),  # Invariant: Σ room of residents
-    ("gone", "i8"),  # how many ids the last settle evicted
+    ("evicted", "i8"),  # how many ids the last settle evicted
     ("oracle_calls", "i8"),
 ]
 ROW = [
@@ -56,15 +56,15 @@ ROW = [
 
 
 @inlined
-def enter(head: Records, rows: Records, i: int, room: int) -> None:
+def insert(head: Records, rows: Records, i: int, size: int) -> None:
     """The answer of i moves in. The caller has made sure that it fits."""
     rows[i].resident = True
-    rows[i].entry_size = room
-    head[0].used += room
+    rows[i].entry_size = size
+    head[0].used += size
 
 
 @inlined
-def leave(head: Records, rows: Records, i: int) -> None:
+def remove(head: Records, rows: Records, i: int) -> None:
     """The answer of i moves out."""
     rows[i].resident = False
     head[0].used -= rows[i].entry_size
@@ -73,32 +73,32 @@ def leave(head: Records, rows: Records, i: int) -> None:
 @inlined
 def evict(head: Records, rows: Records, i: int) -> None:
     """The answer of i moves out to make room for another, and the caller of settle is told."""
-    leave(head, rows, i)
-    rows[head[0].gone].victim = i
-    head[0].gone += 1
+    remove(head, rows, i)
+    rows[head[0].evicted].victim = i
+    head[0].evicted += 1
 
 
-def settling(admit: Callable[..., Any], release: Callable[..., Any]) -> Callable[..., Any]:
+def make_settle(admit: Callable[..., Any], release: Callable[..., Any]) -> Callable[..., Any]:
     """The settle kernel of a policy: what is the same for all of them, around the policy's own `admit`."""
 
     @inlined
-    def settle(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
-        head[0].gone = 0
+    def settle(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
+        head[0].evicted = 0
         # Two flights of one request may come home one after the other: the younger answer replaces the older one.
         replaced = rows[i].resident
         if replaced:
             release(head, rows, i)
         # No set that fits can hold an answer larger than the whole cache, so policies never hear of it.
-        if room <= head[0].capacity:
-            admit(head, rows, i, room, cost)
+        if size <= head[0].capacity:
+            admit(head, rows, i, size, cost)
         if replaced and not rows[i].resident:
-            rows[head[0].gone].victim = i
-            head[0].gone += 1
+            rows[head[0].evicted].victim = i
+            head[0].evicted += 1
 
     return settle
 
 
-class Requests(Protocol):
+class TraceLike(Protocol):
     """A whole trace, as far as a policy may be built for it (the simulator's `Trace` is one)."""
 
     @property
@@ -143,7 +143,7 @@ class Policy:
         self.head["capacity"] = capacity
 
     @classmethod
-    def for_trace(cls, capacity: int, trace: Requests, **options: Any) -> Self:
+    def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
         """A policy to be run over `trace`. Only one that sees the future looks at more than the number of ids."""
         return cls(capacity, trace.ids, **options)
 
@@ -161,7 +161,7 @@ class Policy:
             raise InvalidInput(f"cost must be a finite number and not negative, not {cost}")
         i = self._id(i)
         type(self).settle_kernel(self.head, self.rows, i, size, cost)
-        evicted = self.rows["victim"][: int(self.head["gone"][0])]
+        evicted = self.rows["victim"][: int(self.head["evicted"][0])]
         return Decision(bool(self.rows["resident"][i]), tuple(evicted.tolist()))
 
     def forget(self, i: int) -> bool:
@@ -180,7 +180,7 @@ class Policy:
         kernel = type(self).recycle_kernel
         if kernel is None:
             raise InvalidInput(f"{type(self).__name__} remembers every id: it needs as many as there are keys")
-        return int(kernel(self.head, self.rows)), bool(self.head["gone"][0])
+        return int(kernel(self.head, self.rows)), bool(self.head["evicted"][0])
 
     def check(self) -> None:
         """Derive the totals anew; raise CorruptState when they differ. Subclasses add their own structures."""

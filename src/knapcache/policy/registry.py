@@ -17,7 +17,7 @@ from knapcache.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from knapcache.policy.base import Policy, Requests
+    from knapcache.policy.base import Policy, TraceLike
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Spec:
         """A fresh policy; `options` go to its constructor, after those of the entry."""
         return self.policy_class(capacity, ids, **(self.options | options))
 
-    def build_for(self, capacity: int, trace: Requests, *, seed: int | None = None, **options: Any) -> Policy:
+    def build_for(self, capacity: int, trace: TraceLike, *, seed: int | None = None, **options: Any) -> Policy:
         """A fresh policy to be run over `trace`: the way to build also those that see the future.
 
         `seed` goes to policies that draw random numbers; the others have no such argument.
@@ -67,7 +67,7 @@ class Bound:
     paper: str
     online: bool = False
 
-    def miss_cost(self, capacity: int, trace: Requests) -> float:
+    def miss_cost(self, capacity: int, trace: TraceLike) -> float:
         """No cache of this capacity pays less for these requests in all."""
         module, name = self.where.split(":")
         found: Callable[..., float] = getattr(importlib.import_module(f"knapcache.policy.{module}"), name)

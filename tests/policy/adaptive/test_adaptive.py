@@ -15,9 +15,9 @@ from knapcache.errors import InvalidInput
 from knapcache.estimate.discount import HALF_LIVES
 from knapcache.policy import registry
 from knapcache.policy.adaptive.admission_rules import ALWAYS, BEATS_SUM
-from knapcache.policy.adaptive.experts import GREEDY_DUAL, MEMBERS, SPEED, TEMPER
+from knapcache.policy.adaptive.experts import EXPERT_COUNT, EXPERT_HALF_LIFE, EXPERT_RULE, GREEDY_DUAL
 from knapcache.policy.adaptive.policy import Adaptive
-from knapcache.policy.adaptive.tournament import EVERYONE, SLOTS, WINDOWS
+from knapcache.policy.adaptive.tournament import ALL_HASHES, SLOTS, WINDOWS
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Floats, Ints, Trace
 from knapcache.sim.traffic import answers, zipf
@@ -28,10 +28,10 @@ def trace_of(keys: Ints, sizes: Ints, costs: Floats) -> Trace:
 
 
 @dataclass
-class PlainMember:
+class PlainExpert:
     """A member as members.py says in words: lists and sums, nothing incremental but the counts."""
 
-    member: int
+    expert: int
     capacity: int
     costs: Floats
     held: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -41,22 +41,22 @@ class PlainMember:
     clocked: dict[int, float] = field(default_factory=dict)
     loss: float = 0.0
 
-    def request(self, t: int, i: int, size: int, promise: float) -> None:
-        half_life = HALF_LIVES[SPEED[self.member]]
+    def request(self, t: int, i: int, size: int, return_probability: float) -> None:
+        half_life = HALF_LIVES[EXPERT_HALF_LIFE[self.expert]]
         before, last = self.recent.get(i, (0.0, 0))
         count = float(np.float32(np.float32(before) * 2.0 ** ((last - t) / half_life) + 1.0))
         self.recent[i] = (count, t)
-        density = count * promise * self.costs[i] / size
-        key = self.clocked[i] + density if self.member == GREEDY_DUAL else math.log2(density) + t / half_life
+        density = count * return_probability * self.costs[i] / size
+        key = self.clocked[i] + density if self.expert == GREEDY_DUAL else math.log2(density) + t / half_life
         if i in self.held:
             self.held[i] = (size, key)
             return
         self.loss += self.costs[i] * (1.0 + 1.0 / WINDOWS[0]) ** t
         victims = self.victims(size)
-        if size > self.capacity or not self.lets_in(victims, size, key, t / half_life):
+        if size > self.capacity or not self.admits(victims, size, key, t / half_life):
             return
         for j in victims:
-            if self.member == GREEDY_DUAL:
+            if self.expert == GREEDY_DUAL:
                 self.clock = max(self.clock, self.held[j][1])
             del self.held[j]
         self.held[i] = (size, key)
@@ -71,21 +71,21 @@ class PlainMember:
             free += self.held[j][0]
         return gone
 
-    def lets_in(self, victims: list[int], size: int, key: float, now: float) -> bool:
-        temper = TEMPER[self.member]
-        if not victims or temper == ALWAYS:
+    def admits(self, victims: list[int], size: int, key: float, now: float) -> bool:
+        rule = EXPERT_RULE[self.expert]
+        if not victims or rule == ALWAYS:
             return True
-        if temper == BEATS_SUM:
+        if rule == BEATS_SUM:
             lost = sum(s * 2.0 ** (k - now) for s, k in (self.held[j] for j in victims))
             return bool(lost <= size * 2.0 ** (key - now))
         if any(self.held[j][1] > key for j in victims):
-            if self.member == GREEDY_DUAL:
+            if self.expert == GREEDY_DUAL:
                 self.clock = max(self.clock, key)
             return False
         return True
 
 
-class PlainPromise:
+class PlainReturnProbability:
     """What promise.py says, counted anew for every question."""
 
     def __init__(self) -> None:
@@ -115,24 +115,24 @@ def test_every_shadow_is_the_cache_it_says_it_is(seed: int) -> None:
     sizes, costs = rng.integers(1, 60, ids), rng.uniform(0.5, 4.0, ids)
     trace = trace_of(zipf(rng, 600, ids, 0.7), sizes, costs)
     policy = Adaptive(300, ids)
-    plain = [PlainMember(m, 300, costs) for m in range(MEMBERS)]
-    promise = PlainPromise()
+    plain = [PlainExpert(m, 300, costs) for m in range(EXPERT_COUNT)]
+    return_probability = PlainReturnProbability()
     for t, (i, size, cost) in enumerate(zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs, strict=True), 1):
-        for member in plain:
-            member.clocked[i] = plain[GREEDY_DUAL].clock
-        hope = promise.request(i, size)
+        for expert in plain:
+            expert.clocked[i] = plain[GREEDY_DUAL].clock
+        probability = return_probability.request(i, size)
         if not policy.arrive(i):
             policy.settle(i, size, float(cost))
-        for member in plain:
-            member.request(t, i, size, hope)
+        for expert in plain:
+            expert.request(t, i, size, probability)
         head = policy.head[0]
-        for member in plain:
-            slots = np.flatnonzero(head["place"][member.member])
-            assert set(head["slot_id"][slots].tolist()) == set(member.held), (t, member.member)
+        for expert in plain:
+            slots = np.flatnonzero(head["shadow_position"][expert.expert])
+            assert set(head["slot_id"][slots].tolist()) == set(expert.held), (t, expert.expert)
     policy.check()
     # Counts of queries fade a little between two questions, so promises agree to that much, and stakes too.
     losses = policy.head["loss"][0, 0] / policy.head["loss"][0, 0].sum()
-    theirs = np.array([member.loss for member in plain])
+    theirs = np.array([expert.loss for expert in plain])
     assert np.allclose(losses, theirs / theirs.sum(), rtol=1e-6)
 
 
@@ -144,7 +144,7 @@ def test_live_does_as_its_leader() -> None:
     policy = Adaptive(int(sizes.sum() * 0.2), 300)
     replay(policy, trace)
     leader = int(policy.head["leader"][0])
-    held = set(policy.head["slot_id"][0][np.flatnonzero(policy.head["place"][0, leader])].tolist())
+    held = set(policy.head["slot_id"][0][np.flatnonzero(policy.head["shadow_position"][0, leader])].tolist())
     assert len(held & policy.residents) >= 0.85 * len(held | policy.residents)
 
 
@@ -159,7 +159,7 @@ def test_the_leader_suits_the_traffic(keys: str, slow: bool) -> None:
     trace = trace_of(asked, sizes, costs)
     policy = Adaptive(int(sizes.sum() * (0.05 if slow else 0.005)), trace.ids)
     replay(policy, trace)
-    half_life = HALF_LIVES[SPEED[int(policy.head["leader"][0])]]
+    half_life = HALF_LIVES[EXPERT_HALF_LIFE[int(policy.head["leader"][0])]]
     assert half_life >= 16_384 if slow else half_life <= 1024
 
 
@@ -170,8 +170,8 @@ def test_the_sample_shrinks_and_everything_stays_bounded() -> None:
     policy = Adaptive(int(sizes.sum() * 0.3), 30_000)
     replay(policy, trace)
     policy.check()
-    assert policy.head["limit"][0] < EVERYONE
-    assert 1 <= policy.head["slots_taken"][0] <= SLOTS
+    assert policy.head["hash_limit"][0] < ALL_HASHES
+    assert 1 <= policy.head["slots_used"][0] <= SLOTS
 
 
 def hot_and_flood(rng: np.random.Generator, hot: int, requests: int, flood: int) -> tuple[Trace, Trace, Any]:
@@ -263,7 +263,7 @@ def test_policies_that_remember_all_say_so() -> None:
 def test_the_oracle_decides_in_a_cache_of_few_answers() -> None:
     """By density 3 and 7 would both have to go for 8, and are worth more together; the Oracle lets only 7 go."""
     policy = Adaptive(11, 3)
-    policy.head["leader"] = TEMPER.index(BEATS_SUM)
+    policy.head["leader"] = EXPERT_RULE.index(BEATS_SUM)
     for i, (size, cost) in enumerate([(3, 3.0), (7, 7.7)]):
         policy.arrive(i)
         assert policy.settle(i, size, cost).admit
@@ -276,7 +276,7 @@ def test_the_oracle_decides_in_a_cache_of_few_answers() -> None:
 def test_the_oracle_is_not_asked_in_vain() -> None:
     """What is worth less than the room it lacks, at the least density there is, cannot come in."""
     policy = Adaptive(10, 2)
-    policy.head["leader"] = TEMPER.index(BEATS_SUM)
+    policy.head["leader"] = EXPERT_RULE.index(BEATS_SUM)
     policy.arrive(0)
     policy.settle(0, 10, 10.0)
     policy.arrive(1)

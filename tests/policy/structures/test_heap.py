@@ -33,17 +33,17 @@ def test_as_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
             del plain[i]
         elif what == "raise" and i in plain:
             plain[i] = (plain[i][0] + by, t)
-            rows["priority"][i], rows["turn"][i] = plain[i]  # and not a word to the heap
+            rows["priority"][i], rows["tiebreak"][i] = plain[i]  # and not a word to the heap
         elif what == "add" and i not in plain:
             plain[i] = (float(by), t)
-            rows["priority"][i], rows["turn"][i] = plain[i]
+            rows["priority"][i], rows["tiebreak"][i] = plain[i]
             rows["resident"][i] = True
             heap_add(head, rows, i)
         check_heap(head, rows)
     for i in sorted(plain, key=lambda i: plain[i]):
         assert heap_top(head, rows) == i
         heap_remove(head, rows, i)
-    assert head["heaped"][0] == 0
+    assert head["heap_size"][0] == 0
 
 
 def test_a_lowered_priority_is_noticed() -> None:

@@ -17,24 +17,24 @@ ALWAYS, BEATS_EACH, BEATS_SUM = 0, 1, 2
 
 
 @inlined
-def value_now(key: float, room: int, now: float) -> float:
+def value_now(key: float, size: int, now: float) -> float:
     """What is kept by `key`, at this moment."""
-    return room * 2.0 ** (key - now)  # type: ignore[no-any-return]
+    return size * 2.0 ** (key - now)  # type: ignore[no-any-return]
 
 
 @inlined
-def makes_way(head: Records, rows: Records, i: int, room: int, temper: int, now: float) -> bool:
+def newcomer_wins(head: Records, rows: Records, i: int, size: int, rule: int, now: float) -> bool:
     """Would the residents make way for i? Those who would have to go leave the heap to be looked at, and come back."""
-    if temper == ALWAYS:
+    if rule == ALWAYS:
         return True
     h = head[0]
-    gain = value_now(rows[i].priority, room, now) if temper == BEATS_SUM else 0.0
+    gain = value_now(rows[i].priority, size, now) if rule == BEATS_SUM else 0.0
     free = h.capacity - h.used
     taken = 0
     # The column of victims is ours until settle reports.
-    while free < room and gain >= 0.0:
+    while free < size and gain >= 0.0:
         victim = heap_top(head, rows)
-        if temper == BEATS_SUM:
+        if rule == BEATS_SUM:
             gain -= value_now(rows[victim].priority, rows[victim].entry_size, now)
         elif rows[victim].priority > rows[i].priority:
             gain = -1.0

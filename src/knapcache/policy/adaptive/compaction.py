@@ -17,29 +17,43 @@ import numpy.typing as npt
 from knapcache.kernel import Records
 from knapcache.policy.adaptive.tournament import SLOTS
 
-EMPTIED = ("slots_taken", "slot_id", "slot_room", "slot_holders", "filled", "held", "keys", "order", "place")
+CLEARED_FIELDS = (
+    "slots_used",
+    "slot_id",
+    "slot_size",
+    "slot_refs",
+    "shadow_used",
+    "shadow_count",
+    "shadow_key",
+    "shadow_slot",
+    "shadow_position",
+)
 
 
-def most_useful(rows: Records, ids: int) -> npt.NDArray[np.int64]:
+def retention_order(rows: Records, ids: int) -> npt.NDArray[np.int64]:
     """All of the first `ids` ids, residents first, and then by how lately they were asked for."""
     last, resident = rows["last"][:ids], rows["resident"][:ids]
     return np.lexsort((-last, ~resident))
 
 
-def trimmed(head: Records, rows: Records, keep: npt.NDArray[np.int64]) -> tuple[Records, Records]:
+def compacted(head: Records, rows: Records, keep: npt.NDArray[np.int64]) -> tuple[Records, Records]:
     """Header and rows in which id k is what id keep[k] was."""
     head, rows = head.copy(), rows[keep]
-    for field in EMPTIED:
+    for field in CLEARED_FIELDS:
         head[field] = 0
-    head["slot_free"][0] = np.arange(SLOTS)
+    head["free_slots"][0] = np.arange(SLOTS)
     head["hand"] = 0
     rows["shadow"] = 0
-    for field in ("victim", "holder", "slot", "rank", "since"):
+    for field in ("victim", "heap_id", "heap_slot", "heap_priority", "heap_tiebreak"):
         rows[field] = 0
     residents = np.flatnonzero(rows["resident"])
-    order = residents[np.lexsort((rows["turn"][residents], rows["priority"][residents]))]
+    order = residents[np.lexsort((rows["tiebreak"][residents], rows["priority"][residents]))]
     n = len(order)
-    rows["holder"][:n], rows["rank"][:n], rows["since"][:n] = order, rows["priority"][order], rows["turn"][order]
-    rows["slot"][order] = np.arange(n)
-    head["heaped"], head["used"] = n, rows["entry_size"][residents].sum()
+    rows["heap_id"][:n], rows["heap_priority"][:n], rows["heap_tiebreak"][:n] = (
+        order,
+        rows["priority"][order],
+        rows["tiebreak"][order],
+    )
+    rows["heap_slot"][order] = np.arange(n)
+    head["heap_size"], head["used"] = n, rows["entry_size"][residents].sum()
     return head, rows

@@ -19,40 +19,40 @@ import math
 
 from knapcache.estimate.costs import cost_of
 from knapcache.estimate.discount import HALF_LIVES
-from knapcache.estimate.return_probability import promise_of
+from knapcache.estimate.return_probability import return_probability_of
 from knapcache.kernel import Records, inlined
 from knapcache.policy.adaptive.admission_rules import ALWAYS, BEATS_EACH, BEATS_SUM
 
-_ALL = (
+_EXPERTS = (
     *((k, BEATS_EACH) for k in range(8)),
     *((k, BEATS_SUM) for k in (0, 2, 3, 4, 5, 6)),
     *((k, ALWAYS) for k in (0, 3)),
     (0, BEATS_EACH),  # greedy-dual, the last
 )
-SPEED = tuple(k for k, _ in _ALL)
+EXPERT_HALF_LIFE = tuple(k for k, _ in _EXPERTS)
 """Which half-life a member counts with."""
-TEMPER = tuple(temper for _, temper in _ALL)
-MEMBERS = len(_ALL)
-GREEDY_DUAL = MEMBERS - 1
-FIRST = 4
+EXPERT_RULE = tuple(rule for _, rule in _EXPERTS)
+EXPERT_COUNT = len(_EXPERTS)
+GREEDY_DUAL = EXPERT_COUNT - 1
+INITIAL_LEADER = 4
 """Who leads before anything is known: fair, half-life 4,096."""
 
-MEMBERS_HEAD = [("clock", "f8")]  # L
-MEMBERS_ROW = [("clocked", "f8")]  # L when last asked for
+EXPERTS_HEAD = [("clock", "f8")]  # L
+EXPERTS_ROW = [("clock_at_request", "f8")]  # L when last asked for
 
 
 @inlined
-def key_of(head: Records, rows: Records, i: int, member: int) -> float:
+def key_of(head: Records, rows: Records, i: int, expert: int) -> float:
     """By what a member keeps i, as of its last request: the least goes first."""
     q = rows[i]
-    k = SPEED[member]
-    density = q.recent[k] * promise_of(head, rows, i) * cost_of(head, rows, i) / q.entry_size
-    if member == GREEDY_DUAL:
-        return q.clocked + density  # type: ignore[no-any-return]
+    k = EXPERT_HALF_LIFE[expert]
+    density = q.recent[k] * return_probability_of(head, rows, i) * cost_of(head, rows, i) / q.entry_size
+    if expert == GREEDY_DUAL:
+        return q.clock_at_request + density  # type: ignore[no-any-return]
     return math.log2(density) + q.last / HALF_LIVES[k] if density > 0.0 else -math.inf
 
 
 @inlined
-def clock_of(now: int, member: int) -> float:
+def half_lives_at(now: int, expert: int) -> float:
     """The time in half-lives of a member."""
-    return now / HALF_LIVES[SPEED[member]]  # type: ignore[no-any-return]
+    return now / HALF_LIVES[EXPERT_HALF_LIFE[expert]]  # type: ignore[no-any-return]

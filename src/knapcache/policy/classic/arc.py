@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
 from knapcache.policy.structures.linked_list import oldest
-from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, put, take, total
+from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, list_add, list_remove, list_size
 
 T1, T2, B1, B2 = 1, 2, 3, 4
 
@@ -32,62 +32,62 @@ T1, T2, B1, B2 = 1, 2, 3, 4
 def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - every policy has the same signature
     if not rows[i].resident:
         return False
-    take(rows, i)
-    put(rows, i, T2)  # case I
+    list_remove(rows, i)
+    list_add(rows, i, T2)  # case I
     return True
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001
     h = head[0]
-    home = rows[i].home
-    if home == B1:  # case II
-        h.p = min(h.p + max(total(rows, B2) / total(rows, B1), 1.0), 1.0 * h.capacity)
-    elif home == B2:  # case III
-        h.p = max(h.p - max(total(rows, B1) / total(rows, B2), 1.0), 0.0)
-    if home:
-        take(rows, i)
-    while h.used + room > h.capacity:
-        if home:
-            replace(head, rows, home == B2)
+    list_number = rows[i].list_number
+    if list_number == B1:  # case II
+        h.p = min(h.p + max(list_size(rows, B2) / list_size(rows, B1), 1.0), 1.0 * h.capacity)
+    elif list_number == B2:  # case III
+        h.p = max(h.p - max(list_size(rows, B1) / list_size(rows, B2), 1.0), 0.0)
+    if list_number:
+        list_remove(rows, i)
+    while h.used + size > h.capacity:
+        if list_number:
+            replace(head, rows, list_number == B2)
         else:
-            replace_one_for_one(head, rows, room)
-    enter(head, rows, i, room)
-    put(rows, i, T2 if home else T1)
+            replace_one_for_one(head, rows, size)
+    insert(head, rows, i, size)
+    list_add(rows, i, T2 if list_number else T1)
 
 
 @kernel
-def replace_one_for_one(head: Records, rows: Records, room: int) -> None:
+def replace_one_for_one(head: Records, rows: Records, size: int) -> None:
     """Case IV: an answer for a ghost. Where B1 has none to give, the oldest of T1 leaves no ghost."""
     h = head[0]
-    if total(rows, T1) + total(rows, B1) + room > h.capacity:  # case A
-        if total(rows, B1) == 0:
+    if list_size(rows, T1) + list_size(rows, B1) + size > h.capacity:  # case A
+        if list_size(rows, B1) == 0:
             victim = oldest(rows, T1)
-            take(rows, victim)
+            list_remove(rows, victim)
             evict(head, rows, victim)
             return
-        take(rows, oldest(rows, B1))
-    elif h.used + total(rows, B1) + total(rows, B2) >= 2 * h.capacity and total(rows, B2) > 0:  # case B
-        take(rows, oldest(rows, B2))
+        list_remove(rows, oldest(rows, B1))
+    elif h.used + list_size(rows, B1) + list_size(rows, B2) >= 2 * h.capacity and list_size(rows, B2) > 0:  # case B
+        list_remove(rows, oldest(rows, B2))
     replace(head, rows, False)
 
 
 @kernel
 def replace(head: Records, rows: Records, in_b2: bool) -> None:
     """REPLACE: the oldest of T1 or of T2 becomes a ghost."""
-    small = total(rows, T1)
+    small = list_size(rows, T1)
     first = small > head[0].p or (in_b2 and small == head[0].p)
-    k = T1 if small > 0 and (first or total(rows, T2) == 0) else T2
+    k = T1 if small > 0 and (first or list_size(rows, T2) == 0) else T2
     victim = oldest(rows, k)
-    take(rows, victim)
+    list_remove(rows, victim)
     evict(head, rows, victim)
-    put(rows, victim, B1 if k == T1 else B2)
+    list_add(rows, victim, B1 if k == T1 else B2)
 
 
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
-    take(rows, i)
-    leave(head, rows, i)
+    list_remove(rows, i)
+    remove(head, rows, i)
 
 
 class ARC(Policy):
@@ -96,7 +96,7 @@ class ARC(Policy):
     head_fields: ClassVar = [*HEAD, ("p", "f8")]
     row_fields: ClassVar = ROW + LISTS_ROW
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
     spare = 4
 

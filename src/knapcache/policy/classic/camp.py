@@ -21,11 +21,11 @@ import numpy as np
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.structures.heap import HEAP_HEAD, HEAP_ROW, before, heap_add, heap_remove, heap_top
-from knapcache.policy.structures.linked_list import QUEUE_ROW, members, push, unlink
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
+from knapcache.policy.structures.heap import HEAP_HEAD, HEAP_ROW, heap_add, heap_remove, heap_top, leaves_before
+from knapcache.policy.structures.linked_list import LINK_ROW, linked_ids, push, unlink
 
-LEAST, MOST = -40, 40
+MIN_EXPONENT, MAX_EXPONENT = -40, 40
 
 
 @kernel
@@ -33,18 +33,18 @@ def queue_of(head: Records, ratio: float) -> int:
     """The queue of a ratio: 1, 2, … in rising order, for ratios cut to so many significant bits."""
     steps = 1 << (head[0].precision - 1)
     mantissa, exponent = math.frexp(ratio)  # ratio = mantissa · 2^exponent, 1/2 ≤ mantissa < 1
-    if ratio <= 0.0 or exponent <= LEAST:
+    if ratio <= 0.0 or exponent <= MIN_EXPONENT:
         return 1
-    if exponent > MOST:
-        return int((MOST - LEAST) * steps)
-    return int((exponent - LEAST - 1) * steps + int((2.0 * mantissa - 1.0) * steps) + 1)
+    if exponent > MAX_EXPONENT:
+        return int((MAX_EXPONENT - MIN_EXPONENT) * steps)
+    return int((exponent - MIN_EXPONENT - 1) * steps + int((2.0 * mantissa - 1.0) * steps) + 1)
 
 
 @kernel
 def ratio_of(head: Records, k: int) -> float:
     """The rounded ratio of queue k."""
     steps = 1 << (head[0].precision - 1)
-    return (1.0 + (k - 1) % steps / steps) * 2.0 ** ((k - 1) // steps + LEAST)  # type: ignore[no-any-return]
+    return (1.0 + (k - 1) % steps / steps) * 2.0 ** ((k - 1) // steps + MIN_EXPONENT)  # type: ignore[no-any-return]
 
 
 @kernel
@@ -53,10 +53,10 @@ def attach(head: Records, rows: Records, i: int) -> None:
     k = rows[i].queue
     end = len(rows) - k
     rows[i].priority = head[0].inflation + ratio_of(head, k)
-    rows[i].turn = head[0].t
+    rows[i].tiebreak = head[0].t
     push(rows, i, k)
     if rows[end].newer == i:
-        stand(head, rows, end)
+        heap_add_queue(head, rows, end)
 
 
 @kernel
@@ -68,14 +68,14 @@ def detach(head: Records, rows: Records, i: int) -> None:
     if first:
         heap_remove(head, rows, end)
         if rows[end].newer != end:
-            stand(head, rows, end)
+            heap_add_queue(head, rows, end)
 
 
 @kernel
-def stand(head: Records, rows: Records, end: int) -> None:
+def heap_add_queue(head: Records, rows: Records, end: int) -> None:
     """Put a queue into the heap, by the H of its oldest answer."""
     rows[end].priority = rows[rows[end].newer].priority
-    rows[end].turn = rows[rows[end].newer].turn
+    rows[end].tiebreak = rows[rows[end].newer].tiebreak
     heap_add(head, rows, end)
 
 
@@ -85,46 +85,46 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not rows[i].resident:
         return False
     detach(head, rows, i)
-    if head[0].heaped > 0:
+    if head[0].heap_size > 0:
         head[0].inflation = max(head[0].inflation, rows[heap_top(head, rows)].priority)  # L ← least H of the others
     attach(head, rows, i)
     return True
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1
-    while head[0].used + room > head[0].capacity:
+    while head[0].used + size > head[0].capacity:
         victim = rows[heap_top(head, rows)].newer
         head[0].inflation = max(head[0].inflation, rows[victim].priority)
         detach(head, rows, victim)
         evict(head, rows, victim)
-    enter(head, rows, i, room)
-    rows[i].queue = queue_of(head, rows[i].paid / rows[i].misses / room)
+    insert(head, rows, i, size)
+    rows[i].queue = queue_of(head, rows[i].paid / rows[i].misses / size)
     attach(head, rows, i)
 
 
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
     detach(head, rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class CAMP(Policy):
     """GreedyDual-Size with rounded ratios: LRU queues, and a heap of queues."""
 
     head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("inflation", "f8"), ("precision", "i8")]
-    row_fields: ClassVar = [*ROW, *HEAP_ROW, *QUEUE_ROW, ("queue", "i8"), ("misses", "i8"), ("paid", "f8")]
+    row_fields: ClassVar = [*ROW, *HEAP_ROW, *LINK_ROW, ("queue", "i8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int, *, precision: int = 5) -> None:
         """`precision`: significant bits of a rounded ratio; the paper finds 5 as good as all."""
         if not 1 <= precision <= 10:
             raise InvalidInput(f"precision must be in 1 … 10, not {precision}")
-        self.spare = (MOST - LEAST) << (precision - 1)  # the ends of the queues
+        self.spare = (MAX_EXPONENT - MIN_EXPONENT) << (precision - 1)  # the ends of the queues
         super().__init__(capacity, ids)
         self.head["precision"] = precision
         ends = np.arange(ids, len(self.rows))
@@ -133,14 +133,14 @@ class CAMP(Policy):
     def check(self) -> None:
         super().check()
         found: list[int] = []
-        standing = self.rows["holder"][: int(self.head["heaped"][0])].tolist()
+        heaped_queues = self.rows["heap_id"][: int(self.head["heap_size"][0])].tolist()
         ends = np.arange(self.ids, len(self.rows))
-        self._same("queues in the heap", sorted(standing), ends[self.rows["newer"][ends] != ends].tolist())
-        for end in standing:
+        self._same("queues in the heap", sorted(heaped_queues), ends[self.rows["newer"][ends] != ends].tolist())
+        for end in heaped_queues:
             k = len(self.rows) - end
-            queue = members(self.rows, k)
+            queue = linked_ids(self.rows, k)
             found += queue
             self._same(f"H of queue {k}", self.rows["priority"][end], self.rows["priority"][queue[0]])
-            if any(before(self.rows, b, a) for a, b in itertools.pairwise(queue)):
+            if any(leaves_before(self.rows, b, a) for a, b in itertools.pairwise(queue)):
                 raise CorruptState(f"queue {k} is out of order")
         self._same("queues", frozenset(found), self.residents)

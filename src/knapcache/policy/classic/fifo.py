@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.structures.linked_list import QUEUE_ROW, clear, members, oldest, push, unlink
+from knapcache.policy.base import ROW, Policy, evict, insert, make_settle, remove
+from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, oldest, push, unlink
 
 
 @inlined
@@ -15,27 +15,27 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
-    while head[0].used + room > head[0].capacity:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001
+    while head[0].used + size > head[0].capacity:
         victim = oldest(rows)
         unlink(rows, victim)
         evict(head, rows, victim)
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     push(rows, i)
 
 
 @inlined
 def release(head: Records, rows: Records, i: int) -> None:
     unlink(rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class FIFO(Policy):
     """First in, first out."""
 
-    row_fields: ClassVar = ROW + QUEUE_ROW
+    row_fields: ClassVar = ROW + LINK_ROW
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int) -> None:
@@ -44,4 +44,4 @@ class FIFO(Policy):
 
     def check(self) -> None:
         super().check()
-        self._same("queue", frozenset(members(self.rows)), self.residents)
+        self._same("queue", frozenset(linked_ids(self.rows)), self.residents)

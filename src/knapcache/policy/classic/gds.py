@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import enter, settling
-from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.base import insert, make_settle
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
 
 
 @inlined
@@ -21,7 +21,7 @@ def renew(head: Records, rows: Records, i: int) -> None:
     """H(q) at this moment."""
     q = rows[i]
     q.priority = head[0].inflation + q.paid / q.misses / q.entry_size
-    q.turn = head[0].t
+    q.tiebreak = head[0].t
 
 
 @inlined
@@ -34,11 +34,11 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1
-    head[0].inflation = max(head[0].inflation, make_room(head, rows, room))  # L
-    enter(head, rows, i, room)
+    head[0].inflation = max(head[0].inflation, evict_until_fits(head, rows, size))  # L
+    insert(head, rows, i, size)
     renew(head, rows, i)
     heap_add(head, rows, i)
 
@@ -49,4 +49,4 @@ class GDS(HeapPolicy):
     head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("inflation", "f8")]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import enter, evict, leave, settling
-from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top, make_room
+from knapcache.policy.base import evict, insert, make_settle, remove
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release, heap_remove, heap_top
 
 
 @inlined
@@ -37,27 +37,27 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not rows[i].resident:
         return False
     rows[i].priority = worth(head, rows, i)
-    rows[i].turn = head[0].t
+    rows[i].tiebreak = head[0].t
     return True
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     rows[i].paid += cost
     rows[i].misses += 1
     rows[i].requests = max(rows[i].requests, 1) if head[0].history else 1
     if not head[0].trial:
-        head[0].clock = max(head[0].clock, make_room(head, rows, room))
-    enter(head, rows, i, room)
+        head[0].clock = max(head[0].clock, evict_until_fits(head, rows, size))
+    insert(head, rows, i, size)
     rows[i].priority = worth(head, rows, i)
-    rows[i].turn = head[0].t
+    rows[i].tiebreak = head[0].t
     heap_add(head, rows, i)
     while head[0].used > head[0].capacity:
         victim = heap_top(head, rows)
         head[0].clock = max(head[0].clock, rows[victim].priority)
         heap_remove(head, rows, victim)
         if victim == i:  # nobody has heard of it yet, so nobody is told
-            leave(head, rows, i)
+            remove(head, rows, i)
         else:
             evict(head, rows, victim)
 
@@ -75,7 +75,7 @@ class GDSF(HeapPolicy):
     ]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)
 
     def __init__(
         self, capacity: int, ids: int, *, by_cost: bool = False, history: bool = False, trial: bool = True

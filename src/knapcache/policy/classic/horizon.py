@@ -22,9 +22,9 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, inlined
-from knapcache.policy.adaptive.admission_rules import BEATS_SUM, makes_way
-from knapcache.policy.base import enter, settling
-from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.adaptive.admission_rules import BEATS_SUM, newcomer_wins
+from knapcache.policy.base import insert, make_settle
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
 
 
 @inlined
@@ -32,15 +32,15 @@ def key(head: Records, rows: Records, i: int) -> float:
     """log2(F·Ĉ/S) + t_last/H; an answer that costs nothing is worth nothing."""
     q = rows[i]
     density = q.frequency * (q.paid / q.misses) / q.entry_size
-    return math.log2(density) + q.turn / head[0].half_life if density > 0.0 else -math.inf
+    return math.log2(density) + q.tiebreak / head[0].half_life if density > 0.0 else -math.inf
 
 
 @inlined
 def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     q = rows[i]
-    q.frequency = q.frequency * 2.0 ** ((q.turn - head[0].t) / head[0].half_life) + 1.0
-    q.turn = head[0].t  # t_last, which is also the order among equals
+    q.frequency = q.frequency * 2.0 ** ((q.tiebreak - head[0].t) / head[0].half_life) + 1.0
+    q.tiebreak = head[0].t  # t_last, which is also the order among equals
     if not q.resident:
         return False
     q.priority = key(head, rows, i)
@@ -48,30 +48,30 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     q = rows[i]
     q.paid += cost
     q.misses += 1
-    q.entry_size = room
+    q.entry_size = size
     q.priority = key(head, rows, i)
-    if head[0].choosy and not makes_way(head, rows, i, room, BEATS_SUM, head[0].t / head[0].half_life):
+    if head[0].beats_sum and not newcomer_wins(head, rows, i, size, BEATS_SUM, head[0].t / head[0].half_life):
         return
-    make_room(head, rows, room)
-    enter(head, rows, i, room)
+    evict_until_fits(head, rows, size)
+    insert(head, rows, i, size)
     heap_add(head, rows, i)
 
 
 class Horizon(HeapPolicy):
     """Discounted frequency times cost per size."""
 
-    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("half_life", "f8"), ("choosy", "?")]
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("half_life", "f8"), ("beats_sum", "?")]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("frequency", "f8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)
 
-    def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, choosy: bool = False) -> None:
+    def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, beats_sum: bool = False) -> None:
         """`half_life` in requests; `choosy`: see the top."""
         super().__init__(capacity, ids)
         if not 0.0 < half_life < math.inf:
             raise InvalidInput(f"half_life must be above 0 and finite, not {half_life}")
-        self.head["half_life"], self.head["choosy"] = half_life, choosy
+        self.head["half_life"], self.head["beats_sum"] = half_life, beats_sum

@@ -15,8 +15,16 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW, check_pool, draw, pool_add, pool_remove, sow
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
+from knapcache.policy.structures.pool import (
+    POOL_HEAD,
+    POOL_ROW,
+    check_pool,
+    pool_add,
+    pool_draw,
+    pool_remove,
+    seed_random,
+)
 
 
 @kernel
@@ -36,15 +44,15 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     q = rows[i]
     q.paid += cost
     q.misses += 1
-    while head[0].used + room > head[0].capacity:
+    while head[0].used + size > head[0].capacity:
         victim = worst(head, rows)
         pool_remove(head, rows, victim)
         evict(head, rows, victim)
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     pool_add(head, rows, i)
     q.requests = 1
     q.since = head[0].t
@@ -53,12 +61,12 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
 @kernel
 def worst(head: Records, rows: Records) -> int:
     """The least of a sample; of all, where a sample would be no smaller."""
-    n = head[0].pooled
-    everyone = n <= head[0].samples
+    n = head[0].pool_size
+    exhaustive = n <= head[0].samples
     found = -1
     least = math.inf
-    for k in range(n if everyone else head[0].samples):
-        i = rows[k].pool if everyone else draw(head, rows)
+    for k in range(n if exhaustive else head[0].samples):
+        i = rows[k].pool_id if exhaustive else pool_draw(head, rows)
         p = priority(head, rows, i)
         if found < 0 or p < least:
             least = p
@@ -69,7 +77,7 @@ def worst(head: Records, rows: Records) -> int:
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
     pool_remove(head, rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class Hyperbolic(Policy):
@@ -78,7 +86,7 @@ class Hyperbolic(Policy):
     head_fields: ClassVar = [*HEAD, *POOL_HEAD, ("t", "i8"), ("samples", "i8")]
     row_fields: ClassVar = [*ROW, *POOL_ROW, ("requests", "i8"), ("since", "i8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int, *, samples: int = 64, seed: int = 0) -> None:
@@ -87,7 +95,7 @@ class Hyperbolic(Policy):
         if not samples >= 1:
             raise InvalidInput(f"samples must be at least 1, not {samples}")
         self.head["samples"] = samples
-        sow(self.head, seed)
+        seed_random(self.head, seed)
 
     def check(self) -> None:
         super().check()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import enter, settling
-from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.base import insert, make_settle
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
 
 
 @inlined
@@ -15,16 +15,16 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not rows[i].resident:
         return False
     rows[i].priority += 1.0
-    rows[i].turn = head[0].t
+    rows[i].tiebreak = head[0].t
     return True
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
-    make_room(head, rows, room)
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    evict_until_fits(head, rows, size)
     rows[i].priority = 1.0
-    rows[i].turn = head[0].t
-    enter(head, rows, i, room)
+    rows[i].tiebreak = head[0].t
+    insert(head, rows, i, size)
     heap_add(head, rows, i)
 
 
@@ -33,4 +33,4 @@ class LFU(HeapPolicy):
 
     head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)

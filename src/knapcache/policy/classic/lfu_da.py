@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import enter, settling
-from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, make_room
+from knapcache.policy.base import insert, make_settle
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
 
 
 @inlined
@@ -24,17 +24,17 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
         return False
     rows[i].requests += 1
     rows[i].priority = rows[i].requests + head[0].age  # K = F + L, with the L of now
-    rows[i].turn = head[0].t
+    rows[i].tiebreak = head[0].t
     return True
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
-    head[0].age = max(head[0].age, make_room(head, rows, room))  # L
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    head[0].age = max(head[0].age, evict_until_fits(head, rows, size))  # L
     rows[i].requests = 1
     rows[i].priority = 1.0 + head[0].age
-    rows[i].turn = head[0].t
-    enter(head, rows, i, room)
+    rows[i].tiebreak = head[0].t
+    insert(head, rows, i, size)
     heap_add(head, rows, i)
 
 
@@ -44,4 +44,4 @@ class LFUDA(HeapPolicy):
     head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("age", "f8")]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)

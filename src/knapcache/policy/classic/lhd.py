@@ -33,15 +33,23 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW, check_pool, draw, pool_add, pool_remove, sow
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
+from knapcache.policy.structures.pool import (
+    POOL_HEAD,
+    POOL_ROW,
+    check_pool,
+    pool_add,
+    pool_draw,
+    pool_remove,
+    seed_random,
+)
 
 CLASSES, AGES, RECENT = 16, 8192, 8
 SPAN = 100
 """Ages reach as far as this many requests for each answer in the cache."""
 BORROWED = 0.01
 """The part of every other class's events that a class counts as its own."""
-ENDLESS = 1 << 60
+NEVER_HIT = 1 << 60
 """The age at its last hit of an answer that had none: class 0 until its second hit."""
 
 
@@ -86,17 +94,17 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
     h = head[0]
-    while h.used + room > h.capacity:
+    while h.used + size > h.capacity:
         victim = worst(head, rows)
         h.evictions[class_of(head, rows, victim), age_of(head, h.t - rows[victim].last)] += 1.0
         pool_remove(head, rows, victim)
         evict(head, rows, victim)
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     pool_add(head, rows, i)
     rows[i].last = h.t
-    rows[i].hit_age = ENDLESS
+    rows[i].hit_age = NEVER_HIT
     rows[i].hit_age_before = 0
     h.recent[h.admissions % RECENT] = i
     h.admissions += 1
@@ -106,14 +114,14 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
 def worst(head: Records, rows: Records) -> int:
     """The least hit density in a sample and among the last to come in; of all, where a sample would be no smaller."""
     h = head[0]
-    everyone = h.pooled <= h.samples
+    exhaustive = h.pool_size <= h.samples
     found = -1
     least = math.inf
-    for k in range(h.pooled if everyone else h.samples + RECENT):
-        if everyone:
-            i = rows[k].pool
+    for k in range(h.pool_size if exhaustive else h.samples + RECENT):
+        if exhaustive:
+            i = rows[k].pool_id
         elif k < h.samples:
-            i = draw(head, rows)
+            i = pool_draw(head, rows)
         else:
             i = h.recent[k - h.samples]
             if not rows[i].resident:
@@ -129,20 +137,20 @@ def worst(head: Records, rows: Records) -> int:
 def reconfigure(head: Records) -> None:
     """Make the table of hit densities anew from what was counted, and let the counts fade."""
     h = head[0]
-    while AGES << h.grain < SPAN * h.pooled:
+    while AGES << h.grain < SPAN * h.pool_size:
         coarsen(head)
     hits, events, lifetime = np.zeros(CLASSES), np.zeros(CLASSES), np.zeros(CLASSES)
     for a in range(AGES - 1, -1, -1):
-        everyone_hit, everyone_evicted = 0.0, 0.0
+        borrowed_hits, borrowed_evictions = 0.0, 0.0
         for c in range(CLASSES):
             h.hits[c, a] *= h.decay
             h.evictions[c, a] *= h.decay
-            everyone_hit += BORROWED * h.hits[c, a]
-            everyone_evicted += BORROWED * h.evictions[c, a]
+            borrowed_hits += BORROWED * h.hits[c, a]
+            borrowed_evictions += BORROWED * h.evictions[c, a]
         for c in range(CLASSES):
-            hit = h.hits[c, a] + everyone_hit
+            hit = h.hits[c, a] + borrowed_hits
             hits[c] += hit
-            events[c] += hit + h.evictions[c, a] + everyone_evicted
+            events[c] += hit + h.evictions[c, a] + borrowed_evictions
             lifetime[c] += events[c]  # Σ (x − a + 1) · events(x): an answer stays to the end of the age it is in
             h.density[c, a] = hits[c] / lifetime[c] if events[c] > 1e-5 else 0.0
 
@@ -161,7 +169,7 @@ def coarsen(head: Records) -> None:
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
     pool_remove(head, rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class LHD(Policy):
@@ -183,7 +191,7 @@ class LHD(Policy):
     ]
     row_fields: ClassVar = [*ROW, *POOL_ROW, ("last", "i8"), ("hit_age", "i8"), ("hit_age_before", "i8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
 
     def __init__(
@@ -199,7 +207,7 @@ class LHD(Policy):
         self.head["samples"], self.head["period"], self.head["decay"] = samples, period, decay
         # Until something was counted: what was hit at young ages, and lately, is denser.
         self.head["density"][0] = np.arange(1.0, CLASSES + 1)[:, None] / np.arange(1.0, AGES + 1)
-        sow(self.head, seed)
+        seed_random(self.head, seed)
 
     def check(self) -> None:
         super().check()

@@ -19,9 +19,9 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
 from knapcache.policy.structures.linked_list import oldest
-from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, put, take, total
+from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, list_add, list_remove, list_size
 
 S, M, G = 1, 2, 3
 
@@ -35,37 +35,37 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
-    if room > head[0].small:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001
+    if size > head[0].small:
         return
-    to_main = rows[i].home == G
+    to_main = rows[i].list_number == G
     if to_main:
-        take(rows, i)
+        list_remove(rows, i)
     elif head[0].filling:
-        to_main = total(rows, S) >= head[0].small and head[0].used + room <= head[0].capacity
-    while head[0].used + room > head[0].capacity:
+        to_main = list_size(rows, S) >= head[0].small and head[0].used + size <= head[0].capacity
+    while head[0].used + size > head[0].capacity:
         head[0].filling = False
-        if total(rows, M) > head[0].main or total(rows, S) == 0:
+        if list_size(rows, M) > head[0].main or list_size(rows, S) == 0:
             evict_main(head, rows)
         else:
             evict_small(head, rows)
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     rows[i].freq = 0
-    put(rows, i, M if to_main else S)
+    list_add(rows, i, M if to_main else S)
 
 
 @kernel
 def evict_small(head: Records, rows: Records) -> None:
     """EVICTS: move what was asked for to M, until one leaves or S is empty."""
-    while total(rows, S) > 0:
+    while list_size(rows, S) > 0:
         t = oldest(rows, S)
-        take(rows, t)
+        list_remove(rows, t)
         if rows[t].freq <= 1:
             evict(head, rows, t)
-            remember(head, rows, t)
+            add_ghost(head, rows, t)
             return
         rows[t].freq = 0
-        put(rows, t, M)
+        list_add(rows, t, M)
 
 
 @kernel
@@ -73,28 +73,28 @@ def evict_main(head: Records, rows: Records) -> None:
     """EVICTM: a FIFO queue in which an answer goes round as often as it was asked for, three times at most."""
     while True:
         t = oldest(rows, M)
-        take(rows, t)
+        list_remove(rows, t)
         if rows[t].freq == 0:
             evict(head, rows, t)
             return
         rows[t].freq -= 1
-        put(rows, t, M)
+        list_add(rows, t, M)
 
 
 @kernel
-def remember(head: Records, rows: Records, i: int) -> None:
+def add_ghost(head: Records, rows: Records, i: int) -> None:
     """Put i into G, whose oldest ghosts make room."""
     if rows[i].entry_size > head[0].ghosts:
         return
-    while total(rows, G) + rows[i].entry_size > head[0].ghosts:
-        take(rows, oldest(rows, G))
-    put(rows, i, G)
+    while list_size(rows, G) + rows[i].entry_size > head[0].ghosts:
+        list_remove(rows, oldest(rows, G))
+    list_add(rows, i, G)
 
 
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
-    take(rows, i)
-    leave(head, rows, i)
+    list_remove(rows, i)
+    remove(head, rows, i)
 
 
 class S3FIFO(Policy):
@@ -103,7 +103,7 @@ class S3FIFO(Policy):
     head_fields: ClassVar = [*HEAD, ("small", "i8"), ("main", "i8"), ("ghosts", "i8"), ("filling", "?")]
     row_fields: ClassVar = [*ROW, *LISTS_ROW, ("freq", "i8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
     spare = 3
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
-from knapcache.policy.structures.linked_list import QUEUE_ROW, clear, members, push, unlink
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
+from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, push, unlink
 
 
 @inlined
@@ -21,9 +21,9 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001
     end = len(rows) - 1
-    while head[0].used + room > head[0].capacity:
+    while head[0].used + size > head[0].capacity:
         hand = head[0].hand
         # The fixed point of the ring is the place beyond the head: from there the hand starts again at the tail.
         while hand == end or rows[hand].visited:
@@ -32,7 +32,7 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         release_hand(head, rows, hand)
         evict(head, rows, hand)
     rows[i].visited = False
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     push(rows, i)
 
 
@@ -49,16 +49,16 @@ def release(head: Records, rows: Records, i: int) -> None:
         release_hand(head, rows, i)
     else:
         unlink(rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class Sieve(Policy):
     """A queue in order of arrival, sieved by a moving hand."""
 
     head_fields: ClassVar = [*HEAD, ("hand", "i8")]
-    row_fields: ClassVar = [*ROW, *QUEUE_ROW, ("visited", "?")]
+    row_fields: ClassVar = [*ROW, *LINK_ROW, ("visited", "?")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int) -> None:
@@ -68,7 +68,7 @@ class Sieve(Policy):
 
     def check(self) -> None:
         super().check()
-        queue = members(self.rows)
+        queue = linked_ids(self.rows)
         self._same("queue", frozenset(queue), self.residents)
         hand = int(self.head["hand"][0])
         self._same("hand in the queue", hand in {*queue, len(self.rows) - 1}, True)

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import HEAD, ROW, Policy, enter, evict, leave, settling
+from knapcache.policy.base import HEAD, ROW, Policy, evict, insert, make_settle, remove
 from knapcache.policy.structures.linked_list import oldest
-from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, put, take, total
+from knapcache.policy.structures.lists import LISTS_ROW, check_lists, clear_lists, list_add, list_remove, list_size
 from knapcache.policy.structures.sketch import SKETCH_HEAD, SKETCH_ROW, count, estimate
 
 WINDOW, PROBATION, PROTECTED = 1, 2, 3
@@ -28,41 +28,41 @@ WINDOW, PROBATION, PROTECTED = 1, 2, 3
 @kernel
 def arrive(head: Records, rows: Records, i: int) -> bool:
     # W, the sample after which the sketch ages, is ten times the number of answers in the cache, as in the first paper.
-    count(head, rows, len(rows) - 3, i, 10 * max(head[0].answers, 64))
+    count(head, rows, len(rows) - 3, i, 10 * max(head[0].resident_count, 64))
     if not rows[i].resident:
         return False
-    home = rows[i].home
-    take(rows, i)
-    put(rows, i, WINDOW if home == WINDOW else PROTECTED)
-    while total(rows, PROTECTED) > head[0].protected:
+    list_number = rows[i].list_number
+    list_remove(rows, i)
+    list_add(rows, i, WINDOW if list_number == WINDOW else PROTECTED)
+    while list_size(rows, PROTECTED) > head[0].protected:
         demoted = oldest(rows, PROTECTED)
-        take(rows, demoted)
-        put(rows, demoted, PROBATION)
+        list_remove(rows, demoted)
+        list_add(rows, demoted, PROBATION)
     return True
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
-    if room > head[0].window:
-        rows[i].entry_size = room
-        if wins(head, rows, i):
-            move_in(head, rows, i, room, PROBATION)
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    if size > head[0].window:
+        rows[i].entry_size = size
+        if candidate_wins(head, rows, i):
+            insert_into(head, rows, i, size, PROBATION)
         return
-    while total(rows, WINDOW) + room > head[0].window:
+    while list_size(rows, WINDOW) + size > head[0].window:
         candidate = oldest(rows, WINDOW)
-        take(rows, candidate)
-        if wins(head, rows, candidate):
-            put(rows, candidate, PROBATION)
+        list_remove(rows, candidate)
+        if candidate_wins(head, rows, candidate):
+            list_add(rows, candidate, PROBATION)
         else:
             evict(head, rows, candidate)
-            head[0].answers -= 1
-    move_in(head, rows, i, room, WINDOW)
+            head[0].resident_count -= 1
+    insert_into(head, rows, i, size, WINDOW)
 
 
 @kernel
-def wins(head: Records, rows: Records, i: int) -> bool:
+def candidate_wins(head: Records, rows: Records, i: int) -> bool:
     """Is i worth its victims? If so, they leave main."""
-    free = head[0].main - total(rows, PROBATION) - total(rows, PROTECTED)
+    free = head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED)
     if rows[i].entry_size > head[0].main:
         return False
     frequency = estimate(head, rows, len(rows) - 3, i)
@@ -76,27 +76,27 @@ def wins(head: Records, rows: Records, i: int) -> bool:
             return False
         free += rows[victim].entry_size
         victim = rows[victim].newer
-    while head[0].main - total(rows, PROBATION) - total(rows, PROTECTED) < rows[i].entry_size:
-        victim = oldest(rows, PROBATION if total(rows, PROBATION) > 0 else PROTECTED)
-        take(rows, victim)
+    while head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED) < rows[i].entry_size:
+        victim = oldest(rows, PROBATION if list_size(rows, PROBATION) > 0 else PROTECTED)
+        list_remove(rows, victim)
         evict(head, rows, victim)
-        head[0].answers -= 1
+        head[0].resident_count -= 1
     return True
 
 
 @kernel
-def move_in(head: Records, rows: Records, i: int, room: int, k: int) -> None:
+def insert_into(head: Records, rows: Records, i: int, size: int, k: int) -> None:
     """Into list k, where there is room."""
-    enter(head, rows, i, room)
-    put(rows, i, k)
-    head[0].answers += 1
+    insert(head, rows, i, size)
+    list_add(rows, i, k)
+    head[0].resident_count += 1
 
 
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
-    take(rows, i)
-    leave(head, rows, i)
-    head[0].answers -= 1
+    list_remove(rows, i)
+    remove(head, rows, i)
+    head[0].resident_count -= 1
 
 
 class WTinyLFU(Policy):
@@ -108,11 +108,11 @@ class WTinyLFU(Policy):
         ("window", "i8"),
         ("main", "i8"),
         ("protected", "i8"),
-        ("answers", "i8"),
+        ("resident_count", "i8"),
     ]
     row_fields: ClassVar = [*ROW, *LISTS_ROW, *SKETCH_ROW]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release
     spare = 3
 
@@ -130,7 +130,7 @@ class WTinyLFU(Policy):
     def check(self) -> None:
         super().check()
         check_lists(self.rows, 3, resident=(WINDOW, PROBATION, PROTECTED))
-        self._same("answers", int(self.head["answers"][0]), len(self.residents))
+        self._same("resident_count", int(self.head["resident_count"][0]), len(self.residents))
         window, probation, protected = (int(self.rows["entry_size"][-k]) for k in (WINDOW, PROBATION, PROTECTED))
         self._same("window within its room", window <= self.head["window"][0], True)
         self._same("main within its room", probation + protected <= self.head["main"][0], True)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import Requests, enter, evict, settling
+from knapcache.policy.base import TraceLike, evict, insert, make_settle
 from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_release, heap_remove, heap_top
 
 
@@ -51,19 +51,19 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not q.resident:
         return False
     heap_remove(head, rows, i)
-    q.turn = h.t
+    q.tiebreak = h.t
     q.priority = value(head, rows, i)
     heap_add(head, rows, i)
     return True
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
-    rows[i].entry_size = room
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+    rows[i].entry_size = size
     mine = value(head, rows, i)
     free = head[0].capacity - head[0].used
     going = 0
-    while free < room:
+    while free < size:
         victim = worst(head, rows)
         if rows[victim].priority >= mine:
             break
@@ -71,15 +71,15 @@ def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
         rows[going].victim = victim
         going += 1
         free += rows[victim].entry_size
-    if free < room:
+    if free < size:
         for k in range(going):
             heap_add(head, rows, rows[k].victim)
         return
     for k in range(going):
         evict(head, rows, rows[k].victim)
     rows[i].priority = mine
-    rows[i].turn = head[0].t
-    enter(head, rows, i, room)
+    rows[i].tiebreak = head[0].t
+    insert(head, rows, i, size)
     heap_add(head, rows, i)
 
 
@@ -100,7 +100,7 @@ class Belady(HeapPolicy):
     head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("future", "i8"), ("foreseen", "i8")]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("following", "i8"), ("gain", "f8")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)
 
     def __init__(self, capacity: int, ids: int, *, following: npt.ArrayLike = (), gains: npt.ArrayLike = ()) -> None:
         """For each request: when its query is asked for again (0: never), and what that request would cost.
@@ -117,7 +117,7 @@ class Belady(HeapPolicy):
         self.rows["gain"][ids:-1] = gain
 
     @classmethod
-    def for_trace(cls, capacity: int, trace: Requests, **options: Any) -> Self:
+    def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
         """Belady's rule for these requests."""
         keys = trace.keys
         following = np.zeros(len(keys), np.int64)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from knapcache.estimate.statistics import count_arrival, count_miss
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import leave, settling
+from knapcache.policy.base import make_settle, remove
 from knapcache.policy.vsocb.policy import VSOCB, recommend
 
 
@@ -19,7 +19,7 @@ from knapcache.policy.vsocb.policy import VSOCB, recommend
 def replace(head: Records, rows: Records) -> None:
     """M_t = Oracle(…), whatever M_{t−1} was."""
     recommend(head, rows, True)
-    head[0].used = head[0].promised
+    head[0].used = head[0].recommended_size
     for i in range(len(rows) - 1):
         rows[i].resident = rows[i].recommended
 
@@ -34,9 +34,9 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     count_miss(head, rows, i, cost)
-    rows[i].entry_size = room
+    rows[i].entry_size = size
     replace(head, rows)
 
 
@@ -44,4 +44,4 @@ class Offline(VSOCB):
     """VSOCB's estimates, the Oracle every round, free replacement."""
 
     arrive_kernel: ClassVar = arrive
-    settle_kernel: ClassVar = settling(admit, leave)
+    settle_kernel: ClassVar = make_settle(admit, remove)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import ROW, Policy, Requests, enter, leave, settling
+from knapcache.policy.base import ROW, Policy, TraceLike, insert, make_settle, remove
 
 
 @kernel
@@ -27,7 +27,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
     # The set was chosen by the largest size of each answer, so this can fail only for answers larger than foreseen.
     if rows[i].chosen and head[0].used + room <= head[0].capacity:
-        enter(head, rows, i, room)
+        insert(head, rows, i, room)
 
 
 class Static(Policy):
@@ -35,8 +35,8 @@ class Static(Policy):
 
     row_fields: ClassVar = [*ROW, ("chosen", "?")]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, leave)
-    release_kernel = leave
+    settle_kernel = make_settle(admit, remove)
+    release_kernel = remove
 
     def __init__(self, capacity: int, ids: int, chosen: npt.ArrayLike = ()) -> None:
         """`chosen`: one flag an id (shorter is padded with False)."""
@@ -47,7 +47,7 @@ class Static(Policy):
         self.rows["chosen"][: len(flags)] = flags
 
     @classmethod
-    def for_trace(cls, capacity: int, trace: Requests, **options: Any) -> Self:
+    def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
         """The best fixed set for these requests: all of the future, known."""
         keys, costs = trace.keys, trace.costs
         room = np.ones(trace.ids, np.int64)

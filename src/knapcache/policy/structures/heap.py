@@ -26,132 +26,150 @@ from typing import ClassVar
 
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
-from knapcache.policy.base import HEAD, ROW, Policy, evict, leave
+from knapcache.policy.base import HEAD, ROW, Policy, evict, remove
 
-HEAP_HEAD = [("heaped", "i8")]
+HEAP_HEAD = [("heap_size", "i8")]
 HEAP_ROW = [
     ("priority", "f8"),
-    ("turn", "i8"),
-    ("rank", "f8"),
-    ("since", "i8"),
-    ("holder", "u4"),  # ids are at most 2^31: narrow rows, fewer cache lines
-    ("slot", "u4"),
+    ("tiebreak", "i8"),
+    ("heap_priority", "f8"),
+    ("heap_tiebreak", "i8"),
+    ("heap_id", "u4"),  # ids are at most 2^31: narrow rows, fewer cache lines
+    ("heap_slot", "u4"),
 ]
 
 
 @inlined
-def earlier(rank: float, since: int, other_rank: float, other_since: int) -> bool:
+def precedes(heap_priority: float, heap_tiebreak: int, other_priority: float, other_tiebreak: int) -> bool:
     """Does the first of two ranks leave before the second?
 
     By | and &, which compute both sides: which child is the lesser is anyone's guess, also the processor's, and a wrong
     guess costs it more than a comparison.
     """
-    return (rank < other_rank) | ((rank == other_rank) & (since < other_since))
+    return (heap_priority < other_priority) | ((heap_priority == other_priority) & (heap_tiebreak < other_tiebreak))
 
 
 @inlined
-def before(rows: Records, a: int, b: int) -> bool:
+def leaves_before(rows: Records, a: int, b: int) -> bool:
     """Does id a leave before id b?"""
-    return bool(earlier(rows[a].priority, rows[a].turn, rows[b].priority, rows[b].turn))
+    return bool(precedes(rows[a].priority, rows[a].tiebreak, rows[b].priority, rows[b].tiebreak))
 
 
 @inlined
-def place(rows: Records, i: int, k: int, rank: float, since: int) -> None:
+def set_slot(rows: Records, i: int, k: int, heap_priority: float, heap_tiebreak: int) -> None:
     """Id i stands at position k from now on."""
-    rows[k].rank = rank
-    rows[k].since = since
-    rows[k].holder = i
-    rows[i].slot = k
+    rows[k].heap_priority = heap_priority
+    rows[k].heap_tiebreak = heap_tiebreak
+    rows[k].heap_id = i
+    rows[i].heap_slot = k
 
 
 @inlined
-def sift_up(rows: Records, i: int, k: int, rank: float, since: int) -> None:
+def sift_up(rows: Records, i: int, k: int, heap_priority: float, heap_tiebreak: int) -> None:
     """Move id i from position k towards the top until its parent leaves before it."""
     while k > 0:
         parent = (k - 1) >> 2
-        if not earlier(rank, since, rows[parent].rank, rows[parent].since):
+        if not precedes(heap_priority, heap_tiebreak, rows[parent].heap_priority, rows[parent].heap_tiebreak):
             break
-        place(rows, rows[parent].holder, k, rows[parent].rank, rows[parent].since)
+        set_slot(rows, rows[parent].heap_id, k, rows[parent].heap_priority, rows[parent].heap_tiebreak)
         k = parent
-    place(rows, i, k, rank, since)
+    set_slot(rows, i, k, heap_priority, heap_tiebreak)
 
 
 @inlined
-def sift_down(head: Records, rows: Records, i: int, k: int, rank: float, since: int) -> None:
+def sift_down(head: Records, rows: Records, i: int, k: int, heap_priority: float, heap_tiebreak: int) -> None:
     """Move id i from position k towards the bottom until it leaves before all of its children."""
-    n = head[0].heaped
+    n = head[0].heap_size
     while True:
         first = 4 * k + 1
         if first + 3 < n:
-            a = first + int(earlier(rows[first + 1].rank, rows[first + 1].since, rows[first].rank, rows[first].since))
+            a = first + int(
+                precedes(
+                    rows[first + 1].heap_priority,
+                    rows[first + 1].heap_tiebreak,
+                    rows[first].heap_priority,
+                    rows[first].heap_tiebreak,
+                )
+            )
             b = first + 2
-            b += int(earlier(rows[first + 3].rank, rows[first + 3].since, rows[b].rank, rows[b].since))
-            c = a + (b - a) * int(earlier(rows[b].rank, rows[b].since, rows[a].rank, rows[a].since))
+            b += int(
+                precedes(
+                    rows[first + 3].heap_priority,
+                    rows[first + 3].heap_tiebreak,
+                    rows[b].heap_priority,
+                    rows[b].heap_tiebreak,
+                )
+            )
+            c = a + (b - a) * int(
+                precedes(rows[b].heap_priority, rows[b].heap_tiebreak, rows[a].heap_priority, rows[a].heap_tiebreak)
+            )
         elif first < n:
             c = first
             for other in range(first + 1, n):
-                if earlier(rows[other].rank, rows[other].since, rows[c].rank, rows[c].since):
+                if precedes(
+                    rows[other].heap_priority, rows[other].heap_tiebreak, rows[c].heap_priority, rows[c].heap_tiebreak
+                ):
                     c = other
         else:
             break
-        if not earlier(rows[c].rank, rows[c].since, rank, since):
+        if not precedes(rows[c].heap_priority, rows[c].heap_tiebreak, heap_priority, heap_tiebreak):
             break
-        place(rows, rows[c].holder, k, rows[c].rank, rows[c].since)
+        set_slot(rows, rows[c].heap_id, k, rows[c].heap_priority, rows[c].heap_tiebreak)
         k = c
-    place(rows, i, k, rank, since)
+    set_slot(rows, i, k, heap_priority, heap_tiebreak)
 
 
 @inlined
 def heap_add(head: Records, rows: Records, i: int) -> None:
     """Put id i in; its priority and turn are set."""
-    k = head[0].heaped
-    head[0].heaped = k + 1
-    sift_up(rows, i, k, rows[i].priority, rows[i].turn)
+    k = head[0].heap_size
+    head[0].heap_size = k + 1
+    sift_up(rows, i, k, rows[i].priority, rows[i].tiebreak)
 
 
 @inlined
 def heap_remove(head: Records, rows: Records, i: int) -> None:
     """Take id i out, wherever it stands. The last one takes its place, and may belong above it or below."""
-    head[0].heaped -= 1
-    n = head[0].heaped
-    k = rows[i].slot
+    head[0].heap_size -= 1
+    n = head[0].heap_size
+    k = rows[i].heap_slot
     if k == n:
         return
-    rank, since = rows[n].rank, rows[n].since
-    if earlier(rank, since, rows[k].rank, rows[k].since):
-        sift_up(rows, rows[n].holder, k, rank, since)
+    heap_priority, heap_tiebreak = rows[n].heap_priority, rows[n].heap_tiebreak
+    if precedes(heap_priority, heap_tiebreak, rows[k].heap_priority, rows[k].heap_tiebreak):
+        sift_up(rows, rows[n].heap_id, k, heap_priority, heap_tiebreak)
     else:
-        sift_down(head, rows, rows[n].holder, k, rank, since)
+        sift_down(head, rows, rows[n].heap_id, k, heap_priority, heap_tiebreak)
 
 
 @inlined
 def heap_top(head: Records, rows: Records) -> int:
     """The id that leaves first; there is at least one."""
     while True:
-        i = rows[0].holder
-        if rows[i].priority == rows[0].rank and rows[i].turn == rows[0].since:
+        i = rows[0].heap_id
+        if rows[i].priority == rows[0].heap_priority and rows[i].tiebreak == rows[0].heap_tiebreak:
             return int(i)
-        sift_down(head, rows, i, 0, rows[i].priority, rows[i].turn)
+        sift_down(head, rows, i, 0, rows[i].priority, rows[i].tiebreak)
 
 
 @inlined
 def heap_rebuild(head: Records, rows: Records) -> None:
     """Priorities of many or all have changed, up or down: restore the order."""
-    n = head[0].heaped
+    n = head[0].heap_size
     for k in range(n):
-        i = rows[k].holder
-        rows[k].rank = rows[i].priority
-        rows[k].since = rows[i].turn
+        i = rows[k].heap_id
+        rows[k].heap_priority = rows[i].priority
+        rows[k].heap_tiebreak = rows[i].tiebreak
     for k in range((n + 2) >> 2, -1, -1):
         if k < n:
-            sift_down(head, rows, rows[k].holder, k, rows[k].rank, rows[k].since)
+            sift_down(head, rows, rows[k].heap_id, k, rows[k].heap_priority, rows[k].heap_tiebreak)
 
 
 @inlined
-def make_room(head: Records, rows: Records, room: int) -> float:
+def evict_until_fits(head: Records, rows: Records, size: int) -> float:
     """Evict from the top until `room` more units fit; returns the greatest priority evicted, −1 when none had to go."""
     highest = -1.0
-    while head[0].used + room > head[0].capacity:
+    while head[0].used + size > head[0].capacity:
         victim = heap_top(head, rows)
         highest = rows[victim].priority
         heap_remove(head, rows, victim)
@@ -163,7 +181,7 @@ def make_room(head: Records, rows: Records, room: int) -> float:
 def heap_release(head: Records, rows: Records, i: int) -> None:
     """The resident i goes: what every policy with a heap does then."""
     heap_remove(head, rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 class HeapPolicy(Policy):
@@ -180,16 +198,16 @@ class HeapPolicy(Policy):
 
 def check_heap(head: Records, rows: Records) -> None:
     """The heap holds exactly the residents, in heap order."""
-    n = int(head["heaped"][0])
-    ids = rows["holder"][:n].tolist()
+    n = int(head["heap_size"][0])
+    ids = rows["heap_id"][:n].tolist()
     if sorted(ids) != rows["resident"].nonzero()[0].tolist():
         raise CorruptState("the heap and the residents differ")
     for k, i in enumerate(ids):
-        if rows["slot"][i] != k:
+        if rows["heap_slot"][i] != k:
             raise CorruptState(f"id {i} does not know its place in the heap")
-        rank, since = rows["rank"][k], rows["since"][k]
-        if (rank, since) > (rows["priority"][i], rows["turn"][i]):
+        heap_priority, heap_tiebreak = rows["heap_priority"][k], rows["heap_tiebreak"][k]
+        if (heap_priority, heap_tiebreak) > (rows["priority"][i], rows["tiebreak"][i]):
             raise CorruptState(f"id {i} leaves earlier than the heap was told")
         parent = (k - 1) >> 2
-        if k and (rank, since) < (rows["rank"][parent], rows["since"][parent]):
+        if k and (heap_priority, heap_tiebreak) < (rows["heap_priority"][parent], rows["heap_tiebreak"][parent]):
             raise CorruptState(f"id {i} stands below an id that should leave after it")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
 
-QUEUE_ROW = [("older", "u4"), ("newer", "u4")]  # ids are at most 2^31: narrow rows, fewer cache lines
+LINK_ROW = [("older", "u4"), ("newer", "u4")]  # ids are at most 2^31: narrow rows, fewer cache lines
 
 
 @inlined
@@ -45,7 +45,7 @@ def oldest(rows: Records, k: int = 1) -> int:
     return int(rows[len(rows) - k].newer)
 
 
-def members(rows: Records, k: int = 1) -> list[int]:
+def linked_ids(rows: Records, k: int = 1) -> list[int]:
     """All members from old to new; raises CorruptState when the links do not agree."""
     end = len(rows) - k
     found: list[int] = []

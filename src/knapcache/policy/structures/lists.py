@@ -16,29 +16,29 @@ import numpy as np
 
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
-from knapcache.policy.structures.linked_list import QUEUE_ROW, clear, members, push, unlink
+from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, push, unlink
 
-LISTS_ROW = [*QUEUE_ROW, ("home", "i8")]  # home: the list that the id is in, 0 for none
+LISTS_ROW = [*LINK_ROW, ("list_number", "i8")]  # home: the list that the id is in, 0 for none
 
 
 @inlined
-def put(rows: Records, i: int, k: int) -> None:
+def list_add(rows: Records, i: int, k: int) -> None:
     """Make i, which is in no list, the newest of list k. Its room is known."""
     push(rows, i, k)
-    rows[i].home = k
+    rows[i].list_number = k
     rows[len(rows) - k].entry_size += rows[i].entry_size
 
 
 @inlined
-def take(rows: Records, i: int) -> None:
+def list_remove(rows: Records, i: int) -> None:
     """Take i out of the list it is in."""
     unlink(rows, i)
-    rows[len(rows) - rows[i].home].entry_size -= rows[i].entry_size
-    rows[i].home = 0
+    rows[len(rows) - rows[i].list_number].entry_size -= rows[i].entry_size
+    rows[i].list_number = 0
 
 
 @inlined
-def total(rows: Records, k: int) -> int:
+def list_size(rows: Records, k: int) -> int:
     """Σ room of the members of list k."""
     return int(rows[len(rows) - k].entry_size)
 
@@ -53,8 +53,8 @@ def check_lists(rows: Records, count: int, resident: Iterable[int]) -> None:
     """Members, homes and totals agree, and the lists named in `resident` hold the residents."""
     kept: list[int] = []
     for k in range(1, count + 1):
-        found = members(rows, k)
-        if sorted(found) != np.flatnonzero(rows["home"] == k).tolist():
+        found = linked_ids(rows, k)
+        if sorted(found) != np.flatnonzero(rows["list_number"] == k).tolist():
             raise CorruptState(f"list {k} does not hold the ids that say they are in it")
         if rows["entry_size"][found].sum() != rows["entry_size"][len(rows) - k]:
             raise CorruptState(f"list {k}: its total is not the sum of its members")

@@ -14,49 +14,49 @@ from __future__ import annotations
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, inlined
 
-POOL_HEAD = [("pooled", "i8"), ("random", "i8")]
-POOL_ROW = [("pool", "i8"), ("place", "i8")]
+POOL_HEAD = [("pool_size", "i8"), ("random_state", "i8")]
+POOL_ROW = [("pool_id", "i8"), ("pool_slot", "i8")]
 MODULUS = 2**31 - 1
 
 
 @inlined
 def pool_add(head: Records, rows: Records, i: int) -> None:
     """Put id i in."""
-    k = head[0].pooled
-    rows[k].pool = i
-    rows[i].place = k
-    head[0].pooled = k + 1
+    k = head[0].pool_size
+    rows[k].pool_id = i
+    rows[i].pool_slot = k
+    head[0].pool_size = k + 1
 
 
 @inlined
 def pool_remove(head: Records, rows: Records, i: int) -> None:
     """Take id i out; the last one moves into its place."""
-    head[0].pooled -= 1
-    last = rows[head[0].pooled].pool
-    k = rows[i].place
-    rows[k].pool = last
-    rows[last].place = k
+    head[0].pool_size -= 1
+    last = rows[head[0].pool_size].pool_id
+    k = rows[i].pool_slot
+    rows[k].pool_id = last
+    rows[last].pool_slot = k
 
 
 @inlined
-def draw(head: Records, rows: Records) -> int:
+def pool_draw(head: Records, rows: Records) -> int:
     """Any one of them; there is at least one."""
-    head[0].random = head[0].random * 48271 % MODULUS
-    return int(rows[head[0].random % head[0].pooled].pool)
+    head[0].random_state = head[0].random_state * 48271 % MODULUS
+    return int(rows[head[0].random_state % head[0].pool_size].pool_id)
 
 
-def sow(head: Records, seed: int) -> None:
+def seed_random(head: Records, seed: int) -> None:
     """Start the generator. Neighbouring seeds start far apart."""
     if not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed must be a whole number and not negative, not {seed!r}")
-    head["random"] = 1 + (seed * 1_000_003 + 12_345) % (MODULUS - 1)
+    head["random_state"] = 1 + (seed * 1_000_003 + 12_345) % (MODULUS - 1)
 
 
 def check_pool(head: Records, rows: Records) -> None:
     """The pool holds exactly the residents, each in its place."""
-    ids = rows["pool"][: int(head["pooled"][0])].tolist()
+    ids = rows["pool_id"][: int(head["pool_size"][0])].tolist()
     if sorted(ids) != rows["resident"].nonzero()[0].tolist():
         raise CorruptState("the pool and the residents differ")
     for k, i in enumerate(ids):
-        if rows["place"][i] != k:
+        if rows["pool_slot"][i] != k:
             raise CorruptState(f"id {i} does not know its place in the pool")

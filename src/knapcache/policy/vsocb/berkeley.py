@@ -44,7 +44,7 @@ from knapcache.estimate.statistics import (
     radius_log,
 )
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import enter, evict, settling
+from knapcache.policy.base import evict, insert, make_settle
 from knapcache.policy.structures.heap import HeapPolicy, heap_add, heap_rebuild, heap_release, heap_remove
 
 LIMITS_HEAD = [
@@ -54,7 +54,7 @@ LIMITS_HEAD = [
 ]
 # How far ahead the limits are set. Nearer: all bounds are taken anew more often. Farther: they are looser.
 SPREAD_AHEAD, LOG_AHEAD = 1.01, 0.05
-TOO_LOOSE = 0.95  # a spread that has fallen below this much of its limit: the bounds hold, and are worth little
+MIN_SPREAD_RATIO = 0.95  # a spread that has fallen below this much of its limit: the bounds hold, and are worth little
 DEPTH = 64  # more than the search ever leaves open: three a level, and one
 
 
@@ -82,30 +82,30 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     count_miss(head, rows, i, cost)
-    rows[i].entry_size = room
-    if head[0].used + room > head[0].capacity:
-        keep_within_limits(head, rows)
+    rows[i].entry_size = size
+    if head[0].used + size > head[0].capacity:
+        refresh_bounds(head, rows)
         if head[0].several:
             swap_several(head, rows, i)
         else:
             swap_one(head, rows, i)
-    if head[0].used + room <= head[0].capacity:
-        come_in(head, rows, i)
+    if head[0].used + size <= head[0].capacity:
+        insert_resident(head, rows, i)
 
 
 @kernel
-def come_in(head: Records, rows: Records, i: int) -> None:
+def insert_resident(head: Records, rows: Records, i: int) -> None:
     """Id i becomes a resident."""
-    enter(head, rows, i, rows[i].entry_size)
+    insert(head, rows, i, rows[i].entry_size)
     rows[i].priority = density_bound(head, rows, i)
-    rows[i].turn = i  # of equal densities the lowest id is the first to go
+    rows[i].tiebreak = i  # of equal densities the lowest id is the first to go
     heap_add(head, rows, i)
 
 
 @kernel
-def go(head: Records, rows: Records, i: int) -> None:
+def evict_resident(head: Records, rows: Records, i: int) -> None:
     """Id i is evicted."""
     heap_remove(head, rows, i)
     evict(head, rows, i)
@@ -117,7 +117,7 @@ def swap_one(head: Records, rows: Records, i: int) -> None:
     worst = least_dense(head, rows)
     enough = head[0].used - rows[worst].entry_size + rows[i].entry_size <= head[0].capacity
     if enough and density(head, rows, worst) < density(head, rows, i):
-        go(head, rows, worst)
+        evict_resident(head, rows, worst)
 
 
 @kernel
@@ -128,11 +128,11 @@ def swap_several(head: Records, rows: Records, i: int) -> None:
     while h.used + rows[i].entry_size > h.capacity:
         worst = least_dense(head, rows)
         if density(head, rows, worst) >= mine:
-            while h.gone > 0:  # all come back
-                h.gone -= 1
-                come_in(head, rows, rows[h.gone].victim)
+            while h.evicted > 0:  # all come back
+                h.evicted -= 1
+                insert_resident(head, rows, rows[h.evicted].victim)
             return
-        go(head, rows, worst)
+        evict_resident(head, rows, worst)
 
 
 @kernel
@@ -145,21 +145,21 @@ def least_dense(head: Records, rows: Records) -> int:
     while n > 0:
         n -= 1
         k = open_[n]
-        j = rows[k].holder
-        bound = rows[k].rank  # no more than j's bound, which may have risen since
+        j = rows[k].heap_id
+        bound = rows[k].heap_priority  # no more than j's bound, which may have risen since
         if bound > least or (bound == least and j > worst):
             continue  # and so it is with all that stand below j
         d = density(head, rows, j)
         if d < least or (d == least and j < worst):
             least, worst = d, j
-        for child in range(4 * k + 1, min(4 * k + 5, head[0].heaped)):
+        for child in range(4 * k + 1, min(4 * k + 5, head[0].heap_size)):
             open_[n] = child
             n += 1
     return worst
 
 
 @kernel
-def movers(head: Records) -> tuple[float, float, float]:
+def radius_terms(head: Records) -> tuple[float, float, float]:
     """What moves all densities: the spread and the logarithm of the radius, if there is one, and the floor."""
     if head[0].gamma_cost == 0.0:
         return 0.0, 0.0, cost_floor(head)
@@ -170,20 +170,20 @@ def movers(head: Records) -> tuple[float, float, float]:
 def bounds_hold(head: Records) -> bool:
     """Whether all is within the limits."""
     h = head[0]
-    spread, log, floor = movers(head)
+    spread, log, floor = radius_terms(head)
     return bool(spread <= h.spread_limit and log <= h.log_limit and floor >= h.floor_limit)
 
 
 @kernel
-def keep_within_limits(head: Records, rows: Records) -> None:
+def refresh_bounds(head: Records, rows: Records) -> None:
     """Take all bounds anew if they do not hold any more, or are too loose."""
     h = head[0]
-    spread, log, floor = movers(head)
-    if bounds_hold(head) and spread >= TOO_LOOSE * h.spread_limit:
+    spread, log, floor = radius_terms(head)
+    if bounds_hold(head) and spread >= MIN_SPREAD_RATIO * h.spread_limit:
         return
     h.spread_limit, h.log_limit, h.floor_limit = SPREAD_AHEAD * spread, log + LOG_AHEAD, floor
-    for k in range(h.heaped):
-        i = rows[k].holder
+    for k in range(h.heap_size):
+        i = rows[k].heap_id
         rows[i].priority = density_bound(head, rows, i)
     heap_rebuild(head, rows)
 
@@ -195,7 +195,7 @@ class Berkeley(HeapPolicy):
     head_fields: ClassVar = [*HeapPolicy.head_fields, *STATISTICS_HEAD, *LIMITS_HEAD, ("several", "?")]
     row_fields: ClassVar = [*HeapPolicy.row_fields, *STATISTICS_ROW]
     arrive_kernel = arrive
-    settle_kernel = settling(admit, heap_release)
+    settle_kernel = make_settle(admit, heap_release)
 
     def __init__(self, capacity: int, ids: int, *, confidence: Confidence = Confidence()) -> None:  # noqa: B008 - frozen
         super().__init__(capacity, ids)

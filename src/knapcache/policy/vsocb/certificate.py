@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from knapcache.estimate.statistics import relative_value, values_stand_still
+from knapcache.estimate.statistics import relative_value, values_are_static
 from knapcache.kernel import Records, kernel
 from knapcache.oracle.skip import harmless, slack
 from knapcache.oracle.sums import total
@@ -35,11 +35,11 @@ CERTIFICATE_HEAD = [
     ("slack", "f8"),
 ]
 CERTIFICATE_ROW = [
-    ("judged", "f8"),  # value at the last call that certified M̂; 0 if the query was not seen then
+    ("certified_value", "f8"),  # value at the last call that certified M̂; 0 if the query was not seen then
 ]
 
 # A call keeps M̂ if nothing is better by more than this, relative; it certifies M̂ if it is sure of half of that.
-NOTHING_BETTER = 1e-12
+KEEP_TOLERANCE = 1e-12
 
 
 @kernel
@@ -53,24 +53,24 @@ def certify(
     for k in range(len(ids)):
         size += sizes[k] if old[k] else 0
     worth = total(values, old, True)[0]
-    if exact and size <= h.capacity and worth >= value * (1.0 - NOTHING_BETTER):
+    if exact and size <= h.capacity and worth >= value * (1.0 - KEEP_TOLERANCE):
         chosen[:] = old
     else:
         worth = value
-    h.certified = exact and values_stand_still(head) and worth >= upper_bound * (1.0 - 0.5 * NOTHING_BETTER)
+    h.certified = exact and values_are_static(head) and worth >= upper_bound * (1.0 - 0.5 * KEEP_TOLERANCE)
     if h.certified:
         h.price = price
         h.slack = slack(values, sizes, h.capacity, chosen, price)
         for k in range(len(ids)):
-            rows[ids[k]].judged = values[k]
+            rows[ids[k]].certified_value = values[k]
 
 
 @kernel
-def watch(head: Records, rows: Records, i: int) -> None:
+def update_certificate(head: Records, rows: Records, i: int) -> None:
     """What is known of i has changed: does the certificate of the last call survive?"""
     h, q = head[0], rows[i]
     if h.certified and q.misses > 0:
         value = relative_value(head, rows, i)
-        h.certified = values_stand_still(head) and harmless(
-            q.recommended, q.judged, value, q.entry_size, h.price, h.slack
+        h.certified = values_are_static(head) and harmless(
+            q.recommended, q.certified_value, value, q.entry_size, h.price, h.slack
         )

@@ -13,14 +13,14 @@ import math
 
 import numpy as np
 
-from knapcache.estimate.statistics import values_at_once
+from knapcache.estimate.statistics import values_of
 from knapcache.kernel import Records, kernel
-from knapcache.policy.base import enter, evict, leave
+from knapcache.policy.base import evict, insert, remove
 from knapcache.policy.structures.pool import pool_add, pool_remove
 
 
 @kernel
-def find_guests(head: Records, rows: Records, changed: np.ndarray) -> None:
+def update_lazy_residents(head: Records, rows: Records, changed: np.ndarray) -> None:
     """The Oracle has changed its mind about some: who of them is a guest now, and who is no more?"""
     for i in changed:
         if rows[i].resident and rows[i].recommended:
@@ -30,9 +30,9 @@ def find_guests(head: Records, rows: Records, changed: np.ndarray) -> None:
 
 
 @kernel
-def invite(head: Records, rows: Records, i: int, room: int) -> None:
+def insert_lazy(head: Records, rows: Records, i: int, size: int) -> None:
     """The answer of i, which fits and is not recommended, moves in."""
-    enter(head, rows, i, room)
+    insert(head, rows, i, size)
     pool_add(head, rows, i)
 
 
@@ -41,41 +41,41 @@ def release(head: Records, rows: Records, i: int) -> None:
     """The answer of i, guest or not, is gone."""
     if not rows[i].recommended:
         pool_remove(head, rows, i)
-    leave(head, rows, i)
+    remove(head, rows, i)
 
 
 @kernel
-def dismiss(head: Records, rows: Records, i: int) -> None:
+def evict_lazy(head: Records, rows: Records, i: int) -> None:
     """The guest i is evicted."""
     pool_remove(head, rows, i)
     evict(head, rows, i)
 
 
 @kernel
-def dismiss_all(head: Records, rows: Records) -> None:
+def evict_all_lazy(head: Records, rows: Records) -> None:
     """M ∩ M̂."""
-    for k in range(head[0].pooled):
-        evict(head, rows, rows[k].pool)
-    head[0].pooled = 0
+    for k in range(head[0].pool_size):
+        evict(head, rows, rows[k].pool_id)
+    head[0].pool_size = 0
 
 
 @kernel
-def make_room(head: Records, rows: Records, room: int) -> None:
+def evict_lazy_until_fits(head: Records, rows: Records, size: int) -> None:
     """Dismiss guests, the least dense first and of equals the lowest id, until `room` more units fit. They suffice."""
     h = head[0]
-    if h.used + room <= h.capacity:
+    if h.used + size <= h.capacity:
         return
-    ids = np.empty(h.pooled, np.int64)
+    ids = np.empty(h.pool_size, np.int64)
     for k in range(len(ids)):
-        ids[k] = rows[k].pool
-    densities = values_at_once(head, rows, ids, False)
+        ids[k] = rows[k].pool_id
+    densities = values_of(head, rows, ids, False)
     for k in range(len(ids)):
         densities[k] /= rows[ids[k]].entry_size
-    while h.used + room > h.capacity:
+    while h.used + size > h.capacity:
         first = 0
         for k in range(1, len(ids)):
             d = densities[k]
             if d < densities[first] or (d == densities[first] and ids[k] < ids[first]):
                 first = k
-        dismiss(head, rows, ids[first])
+        evict_lazy(head, rows, ids[first])
         densities[first] = math.inf

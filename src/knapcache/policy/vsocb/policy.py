@@ -47,15 +47,27 @@ from knapcache.estimate.statistics import (
     count_miss,
     empirical_value,
     relative_value,
-    values_at_once,
+    values_of,
 )
 from knapcache.kernel import Records, kernel
 from knapcache.oracle import solve
 from knapcache.oracle.exact import select
-from knapcache.policy.base import HEAD, ROW, Policy, enter, settling
+from knapcache.policy.base import HEAD, ROW, Policy, insert, make_settle
 from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW
-from knapcache.policy.vsocb.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, NOTHING_BETTER, certify, watch
-from knapcache.policy.vsocb.lazy_residents import dismiss_all, find_guests, invite, make_room, release
+from knapcache.policy.vsocb.certificate import (
+    CERTIFICATE_HEAD,
+    CERTIFICATE_ROW,
+    KEEP_TOLERANCE,
+    certify,
+    update_certificate,
+)
+from knapcache.policy.vsocb.lazy_residents import (
+    evict_all_lazy,
+    evict_lazy_until_fits,
+    insert_lazy,
+    release,
+    update_lazy_residents,
+)
 
 VSOCB_HEAD = [
     *HEAD,
@@ -67,14 +79,14 @@ VSOCB_HEAD = [
     ("lazy", "?"),
     ("last_call", "i8"),  # T_t
     ("oracle_work", "i8"),  # states the Oracle looked at, in all calls
-    ("promised", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
+    ("recommended_size", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
 ]
 VSOCB_ROW = [
     *ROW,
     *STATISTICS_ROW,
     *CERTIFICATE_ROW,
     *POOL_ROW,
-    ("called", "i8"),  # T_r(q)
+    ("misses_at_call", "i8"),  # T_r(q)
     ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
 ]
 
@@ -86,35 +98,35 @@ UNLIMITED = -1
 def arrive(head: Records, rows: Records, i: int) -> bool:
     """Lines 2–6: count the arrival; a hit is one in M_{t−1} (E5)."""
     count_arrival(head, rows, i)
-    watch(head, rows, i)
+    update_certificate(head, rows, i)
     return bool(rows[i].resident)
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     """Lines 8–28: q_t = i missed, and its answer is at hand."""
     q = rows[i]
     count_miss(head, rows, i, cost)  # lines 10–11
-    record_size(head, rows, i, room)  # line 9
-    watch(head, rows, i)
+    record_size(head, rows, i, size)  # line 9
+    update_certificate(head, rows, i)
     # Line 17 (P̂ and Ĉ of all queries) waits for a call (E8).
     if oracle_is_due(head, rows, i):  # line 23
-        q.called = q.misses  # line 24, for q_t alone (E3)
+        q.misses_at_call = q.misses  # line 24, for q_t alone (E3)
         head[0].last_call = head[0].t
         if head[0].skip and head[0].certified:
             head[0].calls_skipped += 1  # line 25 would find M̂ again
         else:
             changed = recommend(head, rows, True)  # line 25
-            find_guests(head, rows, changed)
+            update_lazy_residents(head, rows, changed)
             if not head[0].lazy:
-                dismiss_all(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
+                evict_all_lazy(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
         if q.recommended:
-            bring_in(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
-    elif q.recommended or room <= head[0].capacity - head[0].promised:  # line 18
-        promise(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
-        bring_in(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
-    if head[0].lazy and not q.resident and head[0].used + room <= head[0].capacity:
-        invite(head, rows, i, room)  # a guest, in room that nobody uses
+            insert_recommended(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
+    elif q.recommended or size <= head[0].capacity - head[0].recommended_size:  # line 18
+        add_recommendation(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
+        insert_recommended(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
+    if head[0].lazy and not q.resident and head[0].used + size <= head[0].capacity:
+        insert_lazy(head, rows, i, size)  # a guest, in room that nobody uses
 
 
 @kernel
@@ -124,7 +136,7 @@ def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
     A first miss never calls (E4): one observation says nothing of how often q_t returns.
     """
     h, q = head[0], rows[i]
-    grown = q.misses >= 2 and q.misses >= (1.0 + h.alpha) * q.called
+    grown = q.misses >= 2 and q.misses >= (1.0 + h.alpha) * q.misses_at_call
     return bool(grown or h.t >= (1.0 + h.alpha) * h.last_call)
 
 
@@ -142,20 +154,20 @@ def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
         if rows[i].misses > 0:  # q ∈ Q_t
             ids[n], sizes[n], old[n] = i, rows[i].entry_size, rows[i].recommended
             n += 1
-    values = values_at_once(head, rows, ids, True)
+    values = values_of(head, rows, ids, True)
     chosen = np.zeros(n, np.bool_)
     value, upper_bound, price, _, work = select(
         values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
     )
     h.oracle_work += work
     if fill:
-        whole = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
-        certify(head, rows, ids, values, sizes, value, upper_bound, price, whole and h.beta == 0.0, old, chosen)
-    h.promised = 0
+        complete = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
+        certify(head, rows, ids, values, sizes, value, upper_bound, price, complete and h.beta == 0.0, old, chosen)
+    h.recommended_size = 0
     changed, n = np.empty(n, np.int64), 0
     for k in range(len(ids)):
         if chosen[k]:
-            h.promised += sizes[k]
+            h.recommended_size += sizes[k]
         if chosen[k] != old[k]:
             rows[ids[k]].recommended = chosen[k]
             changed[n] = ids[k]
@@ -199,33 +211,33 @@ def fill_with_unproven(
 
 
 @kernel
-def promise(head: Records, rows: Records, i: int) -> None:
+def add_recommendation(head: Records, rows: Records, i: int) -> None:
     """M̂ ∪ {i}."""
     if not rows[i].recommended:
         rows[i].recommended = True
-        head[0].promised += rows[i].entry_size
+        head[0].recommended_size += rows[i].entry_size
         head[0].certified = False
 
 
 @kernel
-def record_size(head: Records, rows: Records, i: int, room: int) -> None:
+def record_size(head: Records, rows: Records, i: int, size: int) -> None:
     """S(q_t), which the paper takes for constant: a recommended query whose answer has grown may not fit M̂ any more."""
     h, q = head[0], rows[i]
-    if room != q.entry_size and q.misses > 1:
+    if size != q.entry_size and q.misses > 1:
         h.certified = False
     if q.recommended:
-        h.promised += room - q.entry_size
-        if h.promised > h.capacity:
-            h.promised -= room
+        h.recommended_size += size - q.entry_size
+        if h.recommended_size > h.capacity:
+            h.recommended_size -= size
             q.recommended = False
-    q.entry_size = room
+    q.entry_size = size
 
 
 @kernel
-def bring_in(head: Records, rows: Records, i: int) -> None:
+def insert_recommended(head: Records, rows: Records, i: int) -> None:
     """M ∪ {i} for a recommended i. Guests make room, the least dense first; M̂ fits the cache, so they suffice."""
-    make_room(head, rows, rows[i].entry_size)
-    enter(head, rows, i, rows[i].entry_size)
+    evict_lazy_until_fits(head, rows, rows[i].entry_size)
+    insert(head, rows, i, rows[i].entry_size)
 
 
 class VSOCB(Policy):
@@ -234,7 +246,7 @@ class VSOCB(Policy):
     head_fields: ClassVar = VSOCB_HEAD
     row_fields: ClassVar = VSOCB_ROW
     arrive_kernel = arrive
-    settle_kernel = settling(admit, release)
+    settle_kernel = make_settle(admit, release)
     release_kernel = release  # M̂ keeps a forgotten query: its next answer comes back in
 
     def __init__(
@@ -278,24 +290,28 @@ class VSOCB(Policy):
     def check(self) -> None:
         super().check()
         self._same(
-            "promised", int(self.head["promised"][0]), int(self.rows["entry_size"][self.rows["recommended"]].sum())
+            "recommended_size",
+            int(self.head["recommended_size"][0]),
+            int(self.rows["entry_size"][self.rows["recommended"]].sum()),
         )
-        self._same("promised within capacity", bool(self.head["promised"][0] <= self.capacity), True)
+        self._same("promised within capacity", bool(self.head["recommended_size"][0] <= self.capacity), True)
         self._same("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
         self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
         if self.head["certified"][0]:
             self._same("M̂ optimal", self._is_optimal(), True)
-        guests = self.rows["pool"][: int(self.head["pooled"][0])].tolist()
-        self._same("guests", sorted(guests), sorted(self.residents - self.recommended))
-        self._same("places of guests", self.rows["place"][guests].tolist(), list(range(len(guests))))
+        lazy_residents = self.rows["pool_id"][: int(self.head["pool_size"][0])].tolist()
+        self._same("guests", sorted(lazy_residents), sorted(self.residents - self.recommended))
+        self._same(
+            "places of guests", self.rows["pool_slot"][lazy_residents].tolist(), list(range(len(lazy_residents)))
+        )
         if not self.head["lazy"][0]:
-            self._same("residents outside M̂", guests, [])
+            self._same("residents outside M̂", lazy_residents, [])
 
     def _is_optimal(self) -> bool:
         seen = np.flatnonzero(self.rows["misses"] > 0)
         values = np.array([relative_value(self.head, self.rows, i) for i in seen.tolist()], np.float64)
         best = solve(values, self.rows["entry_size"][seen], self.capacity).value
-        return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - NOTHING_BETTER))
+        return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - KEEP_TOLERANCE))
 
 
 class LazyVSOCB(VSOCB):
