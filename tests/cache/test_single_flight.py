@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from knapcache import Answer, Reply
-from knapcache.cache.single_flight import CallResult, SingleFlight
+from knapcache import Answer, Cache, InvalidInput, Reply
+from knapcache.cache.engine import PendingFetch
+from knapcache.cache.single_flight import SingleFlight
+from knapcache.keys.request import KeyedRequest
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 
 
@@ -260,21 +262,21 @@ async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
 
 
 def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
-    single_flight: SingleFlight[int] = SingleFlight()
-
-    async def call() -> int:
-        return 1
+    calls: list[int] = []
 
     async def main() -> None:
-        leader = asyncio.create_task(single_flight.run_async("k", call, call, 1.0))
-        await asyncio.sleep(0)  # the leader has launched, and its task has not begun
-        for task in list(single_flight._tasks):
+        leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        await asyncio.sleep(0)  # the leader has created its task, which has not begun
+        for task in list(cache._engine._tasks):
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leader
 
-    asyncio.run(main())
-    assert len(single_flight) == 0
+    with small() as cache:
+        asyncio.run(main())
+        assert len(cache._engine.single_flight) == 0
+        assert cache.stats()["failed"] == 1
+        assert calls == []
     gc.collect()
 
 
@@ -283,18 +285,18 @@ def test_nothing_is_left_behind() -> None:
         for k in range(50):
             cache.fetch(CHAT, request_of(k), Upstream()(k))
         assert len(cache._engine.single_flight) == 0
-        assert not cache._engine.single_flight._tasks
+        assert not cache._engine._tasks
 
 
 def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
     single_flight: SingleFlight[int] = SingleFlight()
     failed, first = single_flight._join("k")
     assert first
-    single_flight._complete(failed, CallResult(None, ConnectionError()))
+    single_flight.fail(failed, ConnectionError())
     newcomer, first = single_flight._join("k")
     assert first
     assert single_flight._join_again(failed) == (newcomer, False)
-    single_flight._complete(newcomer, CallResult(1, None))
+    single_flight.complete(newcomer, 1)
     assert single_flight._join_again(failed) == (newcomer, False)
     assert len(single_flight) == 0
 
@@ -302,15 +304,84 @@ def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
 def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with small() as cache:
         upstream = Upstream()
-        run = cache._engine.single_flight.run
+        join = cache._engine.single_flight.join
 
         def late(*arguments: Any) -> Any:
-            monkeypatch.setattr(cache._engine.single_flight, "run", run)
-            assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # somebody was quicker
-            return run(*arguments)
+            monkeypatch.setattr(cache._engine.single_flight, "join", join)
+            assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # another caller was quicker
+            return join(*arguments)
 
-        monkeypatch.setattr(cache._engine.single_flight, "run", late)
+        monkeypatch.setattr(cache._engine.single_flight, "join", late)
         answer = cache.fetch(CHAT, request_of(1), upstream(1))
         assert (answer.outcome, upstream.calls) == ("coalesced", 1)
         assert right(answer.payload, 1)
         cache.check()
+
+
+def keyed(cache: Cache) -> KeyedRequest:
+    found = cache.keyed_request(CHAT, request_of(1))
+    assert found is not None
+    return found
+
+
+async def begin(cache: Cache, **options: bool) -> PendingFetch:
+    pending = await cache.begin_async(keyed(cache), **options)
+    assert isinstance(pending, PendingFetch)
+    return pending
+
+
+async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
+    async with small() as cache:
+        pending = await begin(cache)
+        waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
+        await asyncio.sleep(0.02)
+        assert not waiter.done()
+        assert pending.complete(Reply(payload_of(1), "m", cost=1.0), 0.1).outcome == "miss"
+        answer = await waiter
+        assert isinstance(answer, Answer)
+        assert (answer.outcome, answer.payload) == ("coalesced", payload_of(1))
+        pending.abandon()  # too late: it changes nothing
+        assert (cache.stats()["misses"], cache.stats()["failed"]) == (1, 0)
+        cache.check()
+
+
+async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
+    async with small() as cache:
+        pending = await begin(cache)
+        waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
+        await asyncio.sleep(0.02)
+        pending.abandon(ConnectionError())
+        second = await waiter
+        assert isinstance(second, PendingFetch)
+        assert second.leads
+        second.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
+        assert cache.stats()["failed"] == 1
+        cache.check()
+
+
+async def test_a_bad_reply_releases_the_waiters() -> None:
+    async with small() as cache:
+        pending = await begin(cache)
+        with pytest.raises(InvalidInput):
+            pending.complete("text", 0.1)  # type: ignore[arg-type]
+        assert len(cache._engine.single_flight) == 0
+
+
+async def test_a_fetch_that_is_not_stored_has_no_waiters() -> None:
+    async with small() as cache:
+        alone = await begin(cache, store=False)
+        other = await begin(cache)
+        assert (alone.leads, other.leads) == (False, True)
+        alone.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
+        other.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
+        assert cache.stats()["kept"] == 1
+
+
+async def test_a_refresh_in_flight_is_known() -> None:
+    async with small() as cache:
+        assert not cache.refreshing(keyed(cache))
+        pending = await begin(cache, refresh=True)
+        assert cache.refreshing(keyed(cache))
+        pending.abandon()
+        assert not cache.refreshing(keyed(cache))

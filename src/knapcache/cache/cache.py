@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.coordinator import Keeper
-from knapcache.cache.engine import DEFAULT_OPTIONS, FetchOptions, RequestEngine, timed, timed_async
+from knapcache.cache.engine import DEFAULT_OPTIONS, FetchOptions, PendingFetch, RequestEngine, timed, timed_async
 from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
@@ -163,6 +163,37 @@ class Cache:
         except BaseException:
             self._ledger.passed("failed", "", self._keyer.tenant(namespace))
             raise
+
+    def begin(
+        self,
+        request: KeyedRequest,
+        *,
+        refresh: bool = False,
+        store: bool = True,
+        only_cached: bool = False,
+        max_age: float | None = None,
+    ) -> Answer | PendingFetch:
+        """Return an answer, or a fetch that the caller must complete or abandon. Options: as of `fetch`.
+
+        For callers that must see the reply before it is stored, or that stream it. Waits for another caller's fetch.
+        """
+        return self._engine.begin(request, FetchOptions(refresh, store, only_cached, max_age))
+
+    async def begin_async(
+        self,
+        request: KeyedRequest,
+        *,
+        refresh: bool = False,
+        store: bool = True,
+        only_cached: bool = False,
+        max_age: float | None = None,
+    ) -> Answer | PendingFetch:
+        """Do the same without blocking the event loop."""
+        return await self._engine.begin_async(request, FetchOptions(refresh, store, only_cached, max_age))
+
+    def refreshing(self, request: KeyedRequest) -> bool:
+        """Return whether a fetch with `refresh` is in flight for this request."""
+        return self._engine.in_flight(request, FetchOptions(refresh=True))
 
     def keyed_request(
         self,
@@ -364,7 +395,7 @@ class Cache:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        await self._engine.single_flight.drain()
+        await self._engine.drain()
         self.close()
 
     # Requests without a key.

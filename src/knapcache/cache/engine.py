@@ -13,10 +13,12 @@ is ever held by somebody who waits for a disk; `check` alone holds everything up
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,7 +26,7 @@ import orjson
 from knapcache.cache.async_reads import AsyncReads
 from knapcache.cache.coordinator import Keeper
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.single_flight import SingleFlight
+from knapcache.cache.single_flight import CallResult, InFlightCall, SingleFlight
 from knapcache.cache.values import NOTHING, Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, NotCached, StoreError
 from knapcache.keys.request import KeyedRequest
@@ -74,11 +76,13 @@ class RequestEngine:
         self.reads = AsyncReads(keeper)
         self.single_flight: SingleFlight[FetchResult] = SingleFlight()
         self._ttl, self._wait, self._clock = ttl, wait, clock
+        self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
         _ENGINES.add(self)
 
     def forked(self) -> None:
         """In a child: no call of the parent's will ever land here."""
         self.single_flight = SingleFlight()
+        self._tasks = set()
         self.reads.forked()
         self.ledger.forked()
         self.keeper.forked()
@@ -167,60 +171,108 @@ class RequestEngine:
 
     # From upstream.
 
-    def fetch(self, request: KeyedRequest, call: Callable[[], Reply], options: FetchOptions) -> Answer:
-        """The whole of it."""
+    def begin(self, request: KeyedRequest, options: FetchOptions) -> Answer | PendingFetch:
+        """Return a stored answer or that of another caller's fetch, or a fetch that the caller must complete."""
         started, ended = time.perf_counter(), self.single_flight.ended
         found = self._begun(request, options, *self._look(request, options), started, ended)
-        return found if isinstance(found, Answer) else self._send(found, request, call, options)
-
-    def _send(self, found: Lookup, request: KeyedRequest, call: Callable[[], Reply], options: FetchOptions) -> Answer:
-        def lead() -> FetchResult:
-            result = None
-            if self._may_be_there(found, options):
-                result = self._stored_result(self.keeper.store.get(request.key.digest), request, options)
-            return result or self.complete(found, *timed(call))
-
-        def alone() -> FetchResult:
-            return self.complete(found, *timed(call), store=False)
-
+        if isinstance(found, Answer):
+            return found
+        if not options.store:
+            return PendingFetch(self, found, None)
         try:
-            if options.store:
-                result, shared = self.single_flight.run(_flight_key(request, options), lead, alone, self._wait)
-            else:
-                result, shared = alone(), False
-        except Exception:
+            joined = self.single_flight.join(_flight_key(request, options), self._wait)
+        except BaseException:
             self.ledger.passed("failed", request.model, request.tenant)
             raise
-        return self._finish(found, result, shared)
+        if isinstance(joined, CallResult):
+            return self.finish(found, joined.value, shared=True)
+        pending = PendingFetch(self, found, joined)
+        if joined is None or not self._may_be_there(found, options):
+            return pending
+        try:
+            result = self._stored_result(self.keeper.store.get(request.key.digest), request, options)
+        except BaseException as error:
+            pending.abandon(error)
+            raise
+        return pending if result is None else pending.reuse(result)
 
-    async def fetch_async(
-        self, request: KeyedRequest, call: Callable[[], Awaitable[Reply]], options: FetchOptions, shielded: bool = False
-    ) -> Answer:
-        """The same for coroutines."""
+    async def begin_async(self, request: KeyedRequest, options: FetchOptions) -> Answer | PendingFetch:
+        """Do the same for coroutines. Cancelling it leaves nothing behind."""
         started, ended = time.perf_counter(), self.single_flight.ended
         found = self._begun(request, options, *await self._look_async(request, options), started, ended)
         if isinstance(found, Answer):
             return found
-
-        async def lead() -> FetchResult:
-            result = None
-            if self._may_be_there(found, options):
-                result = self._stored_result(await self.reads.find(request.key.digest), request, options)
-            return result or self.complete(found, *await timed_async(call), off_thread=True)
-
-        async def alone() -> FetchResult:
-            return self.complete(found, *await timed_async(call), store=False)
-
+        if not options.store:
+            return PendingFetch(self, found, None)
         try:
-            if options.store:
-                key = _flight_key(request, options)
-                result, shared = await self.single_flight.run_async(key, lead, alone, self._wait, shielded=shielded)
-            else:
-                result, shared = await alone(), False
-        except BaseException:  # a cancelled request counts as well
+            joined = await self.single_flight.join_async(_flight_key(request, options), self._wait)
+        except BaseException:
             self.ledger.passed("failed", request.model, request.tenant)
             raise
-        return self._finish(found, result, shared)
+        if isinstance(joined, CallResult):
+            return self.finish(found, joined.value, shared=True)
+        pending = PendingFetch(self, found, joined, off_thread=True)
+        if joined is None or not self._may_be_there(found, options):
+            return pending
+        try:
+            result = self._stored_result(await self.reads.find(request.key.digest), request, options)
+        except BaseException as error:
+            pending.abandon(error)
+            raise
+        return pending if result is None else pending.reuse(result)
+
+    def fetch(self, request: KeyedRequest, call: Callable[[], Reply], options: FetchOptions) -> Answer:
+        """Return a stored answer, or what `call` returns, which is made once at a time for a key."""
+        found = self.begin(request, options)
+        if isinstance(found, Answer):
+            return found
+        try:
+            with found.leading():
+                reply, seconds = timed(call)
+        except BaseException as error:
+            found.abandon(error)
+            raise
+        return found.complete(reply, seconds)
+
+    async def fetch_async(
+        self, request: KeyedRequest, call: Callable[[], Awaitable[Reply]], options: FetchOptions, shielded: bool = False
+    ) -> Answer:
+        """Do the same for coroutines. The leader's call is a task: it goes on if the caller is cancelled."""
+        found = await self.begin_async(request, options)
+        if isinstance(found, Answer):
+            return found
+        if shielded or not found.leads:
+            return await self._call_async(found, call)
+        task = asyncio.ensure_future(self._call_async(found, call))
+
+        def done(task: asyncio.Task[Answer]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # retrieved: the caller may be gone
+            found.abandon()  # if it was cancelled before it began
+
+        self._tasks.add(task)
+        task.add_done_callback(done)
+        return await asyncio.shield(task)
+
+    async def _call_async(self, found: PendingFetch, call: Callable[[], Awaitable[Reply]]) -> Answer:
+        try:
+            with found.leading():
+                reply, seconds = await timed_async(call)
+        except BaseException as error:
+            found.abandon(error)
+            raise
+        return found.complete(reply, seconds)
+
+    async def drain(self) -> None:
+        """Wait for the calls that run in this event loop."""
+        loop = asyncio.get_running_loop()
+        while tasks := [task for task in self._tasks if task.get_loop() is loop]:
+            await asyncio.wait(tasks)
+
+    def in_flight(self, request: KeyedRequest, options: FetchOptions) -> bool:
+        """Return whether a fetch of this request is in flight."""
+        return _flight_key(request, options) in self.single_flight
 
     def _begun(
         self, request: KeyedRequest, options: FetchOptions, hit: Answer | None, i: int, started: float, ended: int
@@ -240,7 +292,8 @@ class RequestEngine:
     def _stored_result(self, entry: Entry | None, request: KeyedRequest, options: FetchOptions) -> FetchResult | None:
         return _stored_result(entry) if entry is not None and self._right(entry, request, options) else None
 
-    def _finish(self, found: Lookup, result: FetchResult, shared: bool) -> Answer:
+    def finish(self, found: Lookup, result: FetchResult, *, shared: bool) -> Answer:
+        """Count how the request was served, and return its answer."""
         request = found.request
         assert request
         if not shared and result.fresh:
@@ -328,6 +381,64 @@ class RequestEngine:
         usd = kept.get("usd")
         age = max(0.0, self._clock() - created)
         return Answer(payload, meta, "hit", key.hex(), age, usd, model, Bill(usd, seconds, cost, "kept"), size)
+
+
+class PendingFetch:
+    """A miss that the caller must fetch, and then complete or abandon. Waiters are held until then."""
+
+    __slots__ = ("_call", "_done", "_engine", "_lookup", "_off_thread")
+
+    def __init__(
+        self, engine: RequestEngine, lookup: Lookup, call: InFlightCall | None, *, off_thread: bool = False
+    ) -> None:
+        self._engine, self._lookup, self._call, self._off_thread = engine, lookup, call, off_thread
+        self._done = False
+
+    @property
+    def key(self) -> str:
+        """The key's digest in hex."""
+        return self._lookup.key
+
+    @property
+    def leads(self) -> bool:
+        """Whether others may be waiting. False: the caller fetches alone, and the answer is not stored."""
+        return self._call is not None
+
+    def leading(self) -> AbstractContextManager[None]:
+        """Mark the code that runs inside as part of this fetch: it never waits for its own key."""
+        return nullcontext() if self._call is None else self._engine.single_flight.leading(self._call)
+
+    def complete(self, reply: Reply, seconds: float) -> Answer:
+        """Count what the reply cost, let the policy decide, and release the waiters. `seconds`: how long it took."""
+        try:
+            result = self._engine.complete(
+                self._lookup, reply, seconds, store=self._call is not None, off_thread=self._off_thread
+            )
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        self._done = True
+        if self._call is not None:
+            self._engine.single_flight.complete(self._call, result)
+        return self._engine.finish(self._lookup, result, shared=False)
+
+    def reuse(self, result: FetchResult) -> Answer:
+        """Release the waiters with an answer that was stored after the lookup."""
+        self._done = True
+        if self._call is not None:
+            self._engine.single_flight.complete(self._call, result)
+        return self._engine.finish(self._lookup, result, shared=False)
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Release the waiters without an answer. Does nothing after `complete`."""
+        if self._done:
+            return
+        self._done = True
+        request = self._lookup.request
+        assert request is not None
+        self._engine.ledger.passed("failed", request.model, request.tenant)
+        if self._call is not None:
+            self._engine.single_flight.fail(self._call, error)
 
 
 _ENGINES: weakref.WeakSet[RequestEngine] = weakref.WeakSet()

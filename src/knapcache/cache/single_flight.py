@@ -1,25 +1,24 @@
-"""Single flight: of those who ask the same at the same time one calls, and all get what it brings.
+"""Single flight: of all callers that want the same key at the same time, one fetches and the others wait for it.
 
-    first to ask      leads: it makes the call
-    others            wait for it, threads and coroutines of any event loop alike
-    the call fails    all who wait hear of it; one of them calls again, once, and the others wait for that
-    no word in time   who has waited long enough calls for itself, keeps nothing, and nobody joins that flight any more
-    leader cancelled  a coroutine's call is a task of its own: it goes on, and those who wait are served. A task that
-                      nobody cancels (`steady`) calls by itself, which spares it that
-    leader lost       its loop has ended, its thread was interrupted: the same as a failed call
+    first caller     leads: it fetches, then calls `complete` or `fail`
+    other callers    wait for its result, threads and coroutines of any event loop alike
+    the fetch fails  one waiter leads a second attempt and the others wait for that; a second failure is raised
+    timeout          the waiter fetches alone and stores nothing; later callers start a new flight
+    leader lost      its event loop ended or its thread was interrupted: the same as a failure
 
-Nobody waits for itself: a call that asks for its own key, or a plain call in the thread of the event loop that runs
-the flight, goes alone.
+A caller never waits for itself: code that runs inside a fetch (`leading`) and wants the same key, or a blocking caller
+in the thread of the event loop that runs the fetch, fetches alone.
 
-    Invariant: a flight's future is resolved once, with an Outcome and never with an exception: those who wait no longer
-    need not come for it, and leave no complaint in the log.
+    Invariant: the future of a flight is resolved once, with a CallResult and never with an exception, so that abandoned
+    waiters never log "exception was never retrieved".
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -60,68 +59,82 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, InFlightCall] = {}
-        self._tasks: set[asyncio.Task[T]] = set()  # an event loop holds its tasks weakly
         self.ended = 0
         """Flights that are over. Who sees another number than before knows that an answer may have come meanwhile."""
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    def run(self, key: Hashable, lead: Callable[[], T], alone: Callable[[], T], wait: float) -> tuple[T, bool]:
-        """What the flight brings, and whether somebody else paid for it."""
-        flight, first = self._join(key)
-        for again in (False, True):
-            if first:
-                return self._lead(flight, lead), False
-            if key in _leading.get() or flight.thread == threading.get_ident():
-                break
-            try:
-                outcome = flight.future.result(wait)
-            except TimeoutError:
-                self._abandon(flight)
-                break
-            if outcome.error is None:
-                return outcome.value, True
-            if again:
-                if isinstance(outcome.error, LeaderLost):
-                    break
-                raise outcome.error
-            flight, first = self._join_again(flight)
-        return alone(), False
+    def join(self, key: Hashable, wait: float) -> InFlightCall | CallResult | None:
+        """Return a call that the caller must lead, the result of another caller's fetch, or None: fetch alone.
 
-    async def run_async(
-        self,
-        key: Hashable,
-        lead: Callable[[], Awaitable[T]],
-        alone: Callable[[], Awaitable[T]],
-        wait: float,
-        *,
-        shielded: bool = False,
-    ) -> tuple[T, bool]:
-        """The same for coroutines."""
-        flight, first = self._join(key)
+        Blocks for at most `wait` seconds a fetch. Raises the error of a fetch that failed twice.
+        """
+        call, first = self._join(key)
         for again in (False, True):
             if first:
-                return await (self._call if shielded else self._start_task)(flight, lead), False
+                return call
+            if key in _leading.get() or call.thread == threading.get_ident():
+                return None
+            try:
+                result = call.future.result(wait)
+            except TimeoutError:
+                self._abandon(call)
+                return None
+            if result.error is None:
+                return result
+            error = result.error
+            if not again:
+                call, first = self._join_again(call)
+        if isinstance(error, LeaderLost):
+            return None
+        raise error
+
+    async def join_async(self, key: Hashable, wait: float) -> InFlightCall | CallResult | None:
+        """Do the same without blocking the event loop."""
+        call, first = self._join(key)
+        for again in (False, True):
+            if first:
+                return call
             if key in _leading.get():
-                break
-            future = asyncio.wrap_future(flight.future)
+                return None
+            future = asyncio.wrap_future(call.future)
             try:
                 done, _ = await asyncio.wait((future,), timeout=wait)
             finally:
-                future.cancel()  # ours, not the flight's; so that a flight that outlives this loop does not look for it
+                future.cancel()  # only the wrapper: a flight that outlives this loop must not call back into it
             if not done:
-                self._abandon(flight)
-                break
-            outcome = future.result()
-            if outcome.error is None:
-                return outcome.value, True
-            if again:
-                if isinstance(outcome.error, LeaderLost):
-                    break
-                raise outcome.error
-            flight, first = self._join_again(flight)
-        return await alone(), False
+                self._abandon(call)
+                return None
+            result = future.result()
+            if result.error is None:
+                return result
+            error = result.error
+            if not again:
+                call, first = self._join_again(call)
+        if isinstance(error, LeaderLost):
+            return None
+        raise error
+
+    @contextlib.contextmanager
+    def leading(self, call: InFlightCall) -> Iterator[None]:
+        """Mark the code that runs inside as part of this fetch."""
+        token = _leading.set(_leading.get() | {call.key})
+        try:
+            yield
+        finally:
+            _leading.reset(token)
+
+    def complete(self, call: InFlightCall, value: T) -> None:
+        """Give the waiters their result."""
+        self._resolve(call, CallResult(value, None))
+
+    def fail(self, call: InFlightCall, error: BaseException | None = None) -> None:
+        """Release the waiters without a result. None, or an error that is no Exception: the leader was lost."""
+        self._resolve(call, CallResult(None, error if isinstance(error, Exception) else LeaderLost()))
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._flights
 
     def _join(self, key: Hashable) -> tuple[InFlightCall, bool]:
         """The flight to this key, and whether it is ours to lead."""
@@ -149,60 +162,11 @@ class SingleFlight(Generic[T]):
             if self._flights.get(flight.key) is flight:
                 del self._flights[flight.key]
 
-    def _lead(self, flight: InFlightCall, call: Callable[[], T]) -> T:
-        outcome = CallResult(None, LeaderLost())
-        token = _leading.set(_leading.get() | {flight.key})
-        try:
-            value = call()
-            outcome = CallResult(value, None)
-            return value
-        except Exception as error:
-            outcome = CallResult(None, error)
-            raise
-        finally:
-            _leading.reset(token)
-            self._complete(flight, outcome)
-
-    async def _start_task(self, flight: InFlightCall, call: Callable[[], Awaitable[T]]) -> T:
-        """Lead with a task of its own. Whoever cancels us does not cancel it."""
-        task = asyncio.ensure_future(self._call(flight, call))
-
-        def over(task: asyncio.Task[T]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled():
-                task.exception()  # seen: the leader may have left
-            self._complete(flight, CallResult(None, LeaderLost()))  # if it was cancelled before it began
-
-        self._tasks.add(task)
-        task.add_done_callback(over)
-        return await asyncio.shield(task)
-
-    async def _call(self, flight: InFlightCall, call: Callable[[], Awaitable[T]]) -> T:
-        outcome = CallResult(None, LeaderLost())
-        token = _leading.set(_leading.get() | {flight.key})
-        try:
-            value = await call()
-            outcome = CallResult(value, None)
-            return value
-        except Exception as error:
-            outcome = CallResult(None, error)
-            raise
-        finally:
-            _leading.reset(token)
-            self._complete(flight, outcome)
-
-    def _complete(self, flight: InFlightCall, outcome: CallResult) -> None:
+    def _resolve(self, call: InFlightCall, result: CallResult) -> None:
         with self._lock:
-            if flight.future.done():
+            if call.future.done():
                 return
             self.ended += 1
-            if self._flights.get(flight.key) is flight:
-                del self._flights[flight.key]
-            # Not under the lock: those who wait may be called from within.
-        flight.future.set_result(outcome)
-
-    async def drain(self) -> None:
-        """Wait for the tasks of this loop, for those who are about to end it."""
-        loop = asyncio.get_running_loop()
-        while tasks := [task for task in self._tasks if task.get_loop() is loop]:
-            await asyncio.wait(tasks)
+            if self._flights.get(call.key) is call:
+                del self._flights[call.key]
+        call.future.set_result(result)  # outside the lock: callbacks of waiters may run in here
