@@ -12,7 +12,7 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak lint format bench bench-oracle experiments lock clean
+.PHONY: help setup run demo test test-long soak lint format bench bench-oracle docs experiments lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,12 +64,16 @@ bench-oracle: $(READY) ## the Oracle against argsort, other solvers and its bars
 	@mkdir -p bench/results
 	$(BIN)/python bench/oracle.py --out bench/results
 
+docs: $(READY) ## build the documentation as a site in out/docs; broken links are errors
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs out/docs
+	@echo "open out/docs/index.html"
+
 experiments: $(READY) ## run every experiment in full, numbers and pictures into experiments/results
 	$(BIN)/knapcache experiment all --out experiments/results
 
 lock: $(READY) ## write requirements.lock (LOCK_FLAGS=--upgrade for newer versions)
 	@cp requirements.lock requirements.lock.new
-	$(BIN)/uv pip compile pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra dev --universal --generate-hashes --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra docs --extra dev --universal --generate-hashes --python-version 3.11 \
 		--no-header --quiet $(LOCK_FLAGS) -o requirements.lock.new
 	@! grep -nE 'https?:|file:|--(index|extra-index|find)' requirements.lock.new || { \
 		echo "the lock must not name addresses; left in requirements.lock.new" >&2; exit 1; }

@@ -189,7 +189,7 @@ def test_numbers_of_figure_2() -> None:
     swept = [r["saved_percent"] for r in rows("table-2") if r["policy"] == "vsocb"]
     assert f"anything from {percent(min(swept))} % (equally popular prompts) to {percent(max(swept))} %" in page
     assert min(rows("table-2"), key=lambda r: (r["policy"] != "vsocb", r["saved_percent"]))["arrivals"] == "uniform"
-    assert f"{saved['vsocb', 0.0]} cheaper than the paper's baseline" in flat("README.md")
+    assert f"**{saved['vsocb', 0.0]} cheaper** than the paper's baseline" in flat("README.md")
 
 
 def test_numbers_of_the_paper_claim_by_claim() -> None:
