@@ -49,7 +49,7 @@ soak: $(READY) ## ten minutes of 200 clients against the proxy, its curves into 
 lint: $(READY) ## style, format, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy src experiments tests examples $(BENCHES)
+	$(BIN)/mypy src experiments tests examples docs $(BENCHES)
 	$(BIN)/lint-imports
 
 format: $(READY) ## rewrite what style and format can rewrite by themselves

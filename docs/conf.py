@@ -24,7 +24,7 @@ version = release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4  # links to headings, as code hosts make them
-exclude_patterns = ["conf.py"]
+exclude_patterns = ["*.py"]
 html_theme = "furo"
 html_title = f"knapcache {version}"
 html_static_path: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,22 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "html"]
+    done = subprocess.run([*command, ROOT / "docs", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.name == "index.md" or f"{page.parent.name}/{page.stem}.html" in index, f"no link to {page.name}"
+
+
+def test_the_command_line_reference_is_current() -> None:
+    cli_reference: Any = runpy.run_path(str(ROOT / "docs" / "cli_reference.py"))
+    assert cli_reference["PAGE"].read_text(encoding="utf-8") == cli_reference["page"](), (
+        "run python docs/cli_reference.py"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

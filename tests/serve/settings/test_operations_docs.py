@@ -34,7 +34,9 @@ def test_every_option_is_documented() -> None:
     options = set(re.findall(r"--[a-z-]+", parser.format_usage()))
     assert len(options) > 10
     for option in options:
-        assert re.search(rf"(?<![\w-]){option}(?![\w-])", SETTINGS), f"docs/reference/settings.md does not mention {option}"
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", SETTINGS), (
+            f"docs/reference/settings.md does not mention {option}"
+        )
 
 
 def test_the_files_shown_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""Writes `reference/cli.md` from the command-line parsers: `python docs/cli_reference.py`. A test compares the two."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from knapcache.cli.main import build_parser
+
+PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
+COMMANDS = ("serve", "demo", "inspect", "purge", "replay", "plan", "policies", "experiment")
+HEAD = """# Command line
+
+`knapcache COMMAND --help` prints the same text. Results go to standard output, progress and errors to standard error.
+Progress is shown on a terminal only. Bad input is one line, with exit code 2. Ctrl-C ends with exit code 130.
+`python -m knapcache` is the same program. `python docs/cli_reference.py` writes this page.
+"""
+
+
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the subcommands by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def cell(text: str) -> str:
+    """Return help text as one table cell."""
+    return " ".join(text.replace("%%", "%").split()).replace("|", "\\|")
+
+
+def rows(parser: argparse.ArgumentParser) -> list[str]:
+    """Return a table row for every argument and option except `--help`."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+        names = [f"{option} {value}".strip() for option in action.option_strings] or [value]
+        found.append(f"| {', '.join(f'`{name}`' for name in names)} | {cell(str(action.help or ''))} |")
+    return found
+
+
+def section(title: str, parser: argparse.ArgumentParser, level: int) -> list[str]:
+    """Return the Markdown of one command and its subcommands."""
+    lines = ["", f"{'#' * level} {title}", ""]
+    if parser.description:
+        lines += [" ".join(parser.description.replace("%%", "%").split()), ""]
+    if table := rows(parser):
+        lines += ["| argument | meaning |", "|---|---|", *table]
+    for name, sub in subparsers(parser).items():
+        lines += section(f"{title} {name}", sub, level + 1)
+    return lines
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = []
+    for command in COMMANDS:
+        lines += section(f"knapcache {command}", subparsers(build_parser([command]))[command], 2)
+    return HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
