@@ -1,4 +1,4 @@
-"""A server that says what it is told, byte by byte; a judge of HTTP (h11); both event loops that the proxy runs on."""
+"""A server that sends scripted bytes, a client connected to it, and a fixture that runs a test on both event loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a scenario on either loop, no longer than it may take."""
+    """Run a coroutine on asyncio's and on uvloop's event loop, for at most 60 seconds."""
     factory = asyncio.new_event_loop if request.param == "asyncio" else pytest.importorskip("uvloop").new_event_loop
 
     def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -35,7 +35,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 class ReceivedRequest(NamedTuple):
-    """A request as h11 has read it."""
+    """A request as h11 parsed it."""
 
     method: str
     target: str
@@ -44,32 +44,32 @@ class ReceivedRequest(NamedTuple):
 
 
 class ServerConnection:
-    """One connection, on the side of the server."""
+    """The server's side of one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self._judge = h11.Connection(h11.SERVER)
+        self._parser = h11.Connection(h11.SERVER)
 
     async def read_request(self) -> ReceivedRequest:
-        """The next request, all of it."""
-        head: Any = await self._next()
+        """Read the next request with its body. ConnectionError if the client closes the connection before."""
+        head: Any = await self._next_event()
         body = b""
-        while isinstance(event := await self._next(), h11.Data):
+        while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
         headers = {name.decode(): value.decode() for name, value in head.headers}
-        self._judge = h11.Connection(h11.SERVER)  # what was sent ahead of its time is in nobody's interest here
+        self._parser = h11.Connection(h11.SERVER)  # h11 would wait for our response; bytes sent ahead are dropped
         return ReceivedRequest(head.method.decode(), head.target.decode(), headers, body)
 
-    async def _next(self) -> Any:
-        while (event := self._judge.next_event()) is h11.NEED_DATA:
+    async def _next_event(self) -> Any:
+        while (event := self._parser.next_event()) is h11.NEED_DATA:
             data = await self.reader.read(65536)
             if not data:
                 raise ConnectionError
-            self._judge.receive_data(data)
+            self._parser.receive_data(data)
         return event
 
     async def send(self, *pieces: bytes) -> None:
-        """Each on its own: the other side has read one before the next is sent."""
+        """Write each piece on its own: the client reads one before the next is written."""
         for k, piece in enumerate(pieces):
             if k:
                 for _ in range(3):
@@ -78,28 +78,34 @@ class ServerConnection:
             await self.writer.drain()
 
     def reset(self) -> None:
-        """Break off, as a machine does that has gone."""
+        """Close with a TCP reset."""
         sock: socket.socket = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def wait_closed(self) -> None:
-        """Until the other side has left; whatever it still says is thrown away."""
+        """Read and drop bytes until the client closes the connection."""
         with contextlib.suppress(OSError):
             while await self.reader.read(65536):
                 pass
 
 
 Script = Callable[[ServerConnection], Awaitable[None]]
+"""What the server does on one connection, which is closed afterwards."""
 
 
 class ScriptedServer:
-    """The server. taken: connections so far; open: those that stand."""
+    """A server that runs a script on every connection.
+
+    options   of asyncio.start_server, such as ssl
+    """
 
     def __init__(self, script: Script, host: str = "127.0.0.1", **options: Any) -> None:
-        self._play, self._host, self._options = script, host, options
+        self._script, self.host, self._options = script, host, options
         self.accepted = 0
+        """Connections so far."""
         self.open: set[asyncio.Task[Any]] = set()
+        """Scripts that are running."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -107,10 +113,10 @@ class ScriptedServer:
         self.accepted += 1
         self.open.add(task)
         try:
-            await self._play(ServerConnection(reader, writer))
-        except (OSError, h11.RemoteProtocolError, asyncio.CancelledError):
+            await self._script(ServerConnection(reader, writer))
+        except (OSError, h11.RemoteProtocolError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
-        except RuntimeError:  # in these words uvloop says that a connection is closed
+        except RuntimeError:  # what uvloop raises on a closed connection
             assert writer.is_closing()
         finally:
             self.open.discard(task)
@@ -118,14 +124,18 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL, with the address that it listens on."""
+        return self.url_of(self.host)
+
+    def url_of(self, host: str) -> str:
+        """Base URL with another name of the host."""
         scheme = "https" if "ssl" in self._options else "http"
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{scheme}://{host}:{self.port}"
+        name = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{name}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self._host, 0, **self._options)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, self.host, 0, **self._options)
+        self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -135,26 +145,27 @@ class ScriptedServer:
         await wait_until(lambda: not self.open)
 
 
-async def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for it; it must come."""
+async def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Poll a condition. TimeoutError if it stays false."""
     async with asyncio.timeout(seconds):
-        while not true():
+        while not condition():
             await asyncio.sleep(0.002)
 
 
 class ClientHarness(NamedTuple):
-    """A client and the server that it asks."""
+    """A client, and the scripted server that it sends requests to."""
 
     client: Client
     server: ScriptedServer
 
     async def request(self, path: str = "/", method: str = "GET", content: Any = None, **more: Any) -> Response:
-        """The head of an answer."""
-        said = encode_headers([("x-test", "1"), *more.pop("headers", [])])
-        return await self.client.request(method, self.server.url, path, said, content, **more)
+        """Send a request and return when the head of its response was received. more: `headers`, `url`, `raw`."""
+        headers = encode_headers([("x-test", "1"), *more.pop("headers", [])])
+        url = more.pop("url", None) or self.server.url
+        return await self.client.request(method, url, path, headers, content, **more)
 
     async def get(self, path: str = "/", method: str = "GET", content: Any = None, **more: Any) -> tuple[int, bytes]:
-        """All of an answer; let go of as everybody does."""
+        """Send a request, read the response and close it. Returns status and body."""
         response = await self.request(path, method, content, **more)
         try:
             return response.status, await response.read()
@@ -164,21 +175,28 @@ class ClientHarness(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def client_harness(
-    script: Script, timeout: float = 10.0, connect_timeout: float = 10.0, **options: Any
+    script: Script,
+    idle_timeout: float = 10.0,
+    connect_timeout: float = 10.0,
+    total_timeout: float | None = None,
+    **options: Any,
 ) -> AsyncIterator[ClientHarness]:
-    """Both; at the end no connection is left on either side."""
+    """Start a server and a client. At the end no connection may be open.
+
+    options   of ScriptedServer
+    """
     async with ScriptedServer(script, **options) as server:
-        client = Client("fake", connect_timeout, timeout)
+        client = Client("fake", connect_timeout, idle_timeout, total_timeout)
         try:
             yield ClientHarness(client, server)
         finally:
             client.close()
         await wait_until(lambda: not len(client))
-        assert [several for several in client._idle.values() if several] == []
+        assert [connections for connections in client._idle.values() if connections] == []
 
 
 def respond_always(*pieces: bytes) -> Script:
-    """Says the same to every request, and stays."""
+    """Send the same bytes for every request."""
 
     async def script(connection: ServerConnection) -> None:
         while True:
@@ -189,7 +207,7 @@ def respond_always(*pieces: bytes) -> Script:
 
 
 def respond_once(*pieces: bytes) -> Script:
-    """Says it to the first request, and leaves."""
+    """Send bytes for the first request, and close the connection."""
 
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
@@ -198,19 +216,33 @@ def respond_once(*pieces: bytes) -> Script:
     return script
 
 
-def parse_with_h11(method: str, sent: bytes, *, ended: bool) -> tuple[int, bytes] | None:
-    """Status and body as h11 reads them; None where they are not whole. ended: the connection is, after that."""
-    judge = h11.Connection(h11.CLIENT)
-    judge.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
-    judge.send(h11.EndOfMessage())
+def send_and_stall(*pieces: bytes) -> Script:
+    """Send bytes for the first request, then nothing until the client closes the connection."""
+
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(*pieces)
+        await connection.wait_closed()
+
+    return script
+
+
+def parse_with_h11(method: str, sent: bytes, *, closed: bool) -> tuple[int, bytes] | None:
+    """Status and body of a response as h11 parses it, or None if it is not complete.
+
+    closed   the connection is closed after these bytes
+    """
+    parser = h11.Connection(h11.CLIENT)
+    parser.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
+    parser.send(h11.EndOfMessage())
     status, body = 0, b""
     try:
         if sent:
-            judge.receive_data(sent)
-        if ended:
-            judge.receive_data(b"")
+            parser.receive_data(sent)
+        if closed:
+            parser.receive_data(b"")
         while True:
-            event = judge.next_event()
+            event = parser.next_event()
             if isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import client as pool
-from knapcache.serve.upstream import connection as connection_module
-from knapcache.serve.upstream.client import Client, encode_headers, split
+from knapcache.serve.upstream import response as response_module
+from knapcache.serve.upstream.client import Client, encode_headers, parse_base_url
 from tests.support.scripted_server import (
     OK,
     ClientHarness,
@@ -35,7 +35,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(connection_module, "LINGER", 60.0)
+    monkeypatch.setattr(response_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -92,7 +92,7 @@ def cuts(sent: bytes) -> list[list[bytes]]:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bodies_wherever_they_are_cut(run: Run, kind: str) -> None:
     sent, again, method = WHOLE[kind]
-    wanted = parse_with_h11(method, sent, ended=False)
+    wanted = parse_with_h11(method, sent, closed=False)
     assert wanted is not None
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def test_bodies_wherever_they_are_cut(run: Run, kind: str) -> None:
 @pytest.mark.parametrize("kind", TO_THE_END)
 def test_bodies_to_the_end_of_the_connection(run: Run, kind: str) -> None:
     sent = TO_THE_END[kind]
-    wanted = parse_with_h11("GET", sent, ended=True)
+    wanted = parse_with_h11("GET", sent, closed=True)
     assert wanted == (200, b"all of it")
 
     async def scenario() -> None:
@@ -135,7 +135,7 @@ def test_answers_that_are_cut_off_are_no_answers(run: Run, kind: str) -> None:
         async with client_harness(plan.script) as harness:
             for k in range(len(sent)):
                 plan.pieces = [sent[:k]]
-                wanted = parse_with_h11(method, sent[:k], ended=True)
+                wanted = parse_with_h11(method, sent[:k], closed=True)
                 if wanted is not None:
                     assert await harness.get(method=method) == wanted, sent[:k]
                 else:
@@ -158,7 +158,7 @@ def test_any_chunks_in_any_pieces(data: st.DataObject) -> None:
     async def scenario() -> None:
         async with client_harness(respond_always(*pieces)) as harness:
             for _ in range(2):
-                assert await harness.get() == parse_with_h11("GET", sent, ended=False) == (200, b"".join(chunks))
+                assert await harness.get() == parse_with_h11("GET", sent, closed=False) == (200, b"".join(chunks))
             assert harness.server.accepted == 1
 
     asyncio.run(scenario())
@@ -274,7 +274,7 @@ def test_a_connection_that_the_server_ends_while_it_waits_is_not_used(run: Run, 
 
 
 def test_connections_that_wait_for_too_long_are_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "KEEP", 0.15)
+    monkeypatch.setattr(pool, "KEEP_ALIVE", 0.15)
 
     async def scenario() -> None:
         async with client_harness(respond_always(OK)) as harness:
@@ -306,7 +306,7 @@ def test_the_end_of_a_client(run: Run) -> None:
             await asyncio.sleep(0.02)
             assert len(harness.client) == 2
             harness.client.close()
-            with pytest.raises(UpstreamFailed, match="broke off"):
+            with pytest.raises(UpstreamFailed, match="closed the connection"):
                 await waiting
             await wait_until(lambda: not len(harness.client))
             async with asyncio.timeout(2):  # whoever comes later is told, and does not wait
@@ -352,10 +352,10 @@ def test_nothing_keeps_a_response_when_it_is_over(run: Run, kind: str) -> None:
 
 
 def test_addresses() -> None:
-    assert split("http://[::1]:8080/v1/") == (("::1", 8080, False), "[::1]:8080", "/v1")
-    assert split("https://[2001:db8::1]") == (("2001:db8::1", 443, True), "[2001:db8::1]", "")
-    assert split("https://Api.Example:443/a/b") == (("api.example", 443, True), "api.example", "/a/b")
-    assert split("http://api.example:443") == (("api.example", 443, False), "api.example:443", "")
+    assert parse_base_url("http://[::1]:8080/v1/") == (("::1", 8080, False), "[::1]:8080", "/v1")
+    assert parse_base_url("https://[2001:db8::1]") == (("2001:db8::1", 443, True), "[2001:db8::1]", "")
+    assert parse_base_url("https://Api.Example:443/a/b") == (("api.example", 443, True), "api.example", "/a/b")
+    assert parse_base_url("http://api.example:443") == (("api.example", 443, False), "api.example:443", "")
 
 
 def test_the_other_internet(run: Run) -> None:

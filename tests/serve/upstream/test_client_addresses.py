@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from knapcache.serve.upstream.client import STAGGER, Client, first_of
+from knapcache.serve.upstream.client import CONNECT_STAGGER, Client, first_connected
 from knapcache.serve.upstream.connection import Connection, Origin
 from tests.support.scripted_server import OK, Run, ScriptedServer, respond_once, run, wait_until
 
@@ -54,8 +54,8 @@ def test_one_that_says_nothing_is_overtaken(run: Run) -> None:
             client = Client("fake", 5, 5)
             with silent() as nowhere:
                 began = time.monotonic()
-                connection = await first_of([attempt(client, nowhere), attempt(client, port)])
-                assert STAGGER * 0.9 <= time.monotonic() - began < 5
+                connection = await first_connected([attempt(client, nowhere), attempt(client, port)])
+                assert CONNECT_STAGGER * 0.9 <= time.monotonic() - began < 5
                 assert connection.transport.get_extra_info("peername")[1] == port
                 connection.transport.abort()
 
@@ -70,8 +70,8 @@ def test_one_that_refuses_is_passed_over_at_once(run: Run) -> None:
             with closed() as nobody:
                 attempts = [attempt(client, nobody)] * 20 + [attempt(client, port)]
                 began = time.monotonic()
-                connection = await first_of(attempts)
-                assert time.monotonic() - began < 20 * STAGGER / 2
+                connection = await first_connected(attempts)
+                assert time.monotonic() - began < 20 * CONNECT_STAGGER / 2
                 connection.transport.abort()
 
     run(scenario())
@@ -81,9 +81,9 @@ def test_the_first_error_is_told_when_all_fail(run: Run) -> None:
     async def scenario() -> None:
         client = Client("fake", 5, 5)
         with closed() as nobody, pytest.raises(ConnectionRefusedError):
-            await first_of([attempt(client, nobody)] * 3)
-        with pytest.raises(OSError, match="without an address"):
-            await first_of([])
+            await first_connected([attempt(client, nobody)] * 3)
+        with pytest.raises(OSError, match="no address"):
+            await first_connected([])
 
     run(scenario())
 
@@ -99,12 +99,12 @@ def test_whoever_comes_second_is_closed(run: Run) -> None:
 
             async def slow() -> Connection:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(STAGGER + 0.2)
+                    await asyncio.sleep(CONNECT_STAGGER + 0.2)
                 found = await attempt(client, port)()
                 came.append(found)
                 return found
 
-            first = await first_of([slow, attempt(client, port)])
+            first = await first_connected([slow, attempt(client, port)])
             assert not first.transport.is_closing()
             await wait_until(lambda: bool(came) and came[0].transport.is_closing())
             first.transport.abort()
@@ -116,8 +116,8 @@ def test_whoever_waits_and_is_cancelled_leaves_nothing(run: Run) -> None:
     async def scenario() -> None:
         client = Client("fake", 5, 5)
         with silent() as nowhere:
-            task = asyncio.ensure_future(first_of([attempt(client, nowhere)] * 3))
-            await asyncio.sleep(STAGGER * 1.5)
+            task = asyncio.ensure_future(first_connected([attempt(client, nowhere)] * 3))
+            await asyncio.sleep(CONNECT_STAGGER * 1.5)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

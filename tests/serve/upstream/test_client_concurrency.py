@@ -92,7 +92,7 @@ async def crowd(run_of: int, width: int, seed: int) -> None:
             if response is not None:
                 await response.close()
 
-    async with client_harness(mixed, timeout=0.2) as harness:
+    async with client_harness(mixed, idle_timeout=0.2) as harness:
         left = iter(range(run_of))
 
         async def worker() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream import connection as connection_module
-from knapcache.serve.upstream.client import Client, trust
-from knapcache.serve.upstream.connection import MOST_HEAD
+from knapcache.serve.upstream import response as response_module
+from knapcache.serve.upstream.client import Client, default_tls
+from knapcache.serve.upstream.response import MAX_HEAD
 from tests.support.scripted_server import (
     OK,
     ClientHarness,
@@ -35,7 +35,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(connection_module, "LINGER", 60.0)
+    monkeypatch.setattr(response_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -46,7 +46,7 @@ async def failing(harness: ClientHarness, status: int, *, safe_to_retry: bool, *
     with pytest.raises(UpstreamFailed) as told:
         await harness.get(**more)  # type: ignore[arg-type]
     assert (told.value.status, told.value.safe_to_retry) == (status, safe_to_retry)
-    assert harness.server._host not in str(told.value)
+    assert harness.server.host not in str(told.value)
     await wait_until(lambda: not len(harness.client))
     return str(told.value)
 
@@ -102,7 +102,7 @@ def test_nothing_more_comes(run: Run, said: bytes, safe_to_retry: bool) -> None:
         await connection.wait_closed()
 
     async def scenario() -> None:
-        async with client_harness(script, timeout=0.05) as harness:
+        async with client_harness(script, idle_timeout=0.05) as harness:
             assert "in time" in await failing(harness, 504, safe_to_retry=safe_to_retry)
             await wait_until(lambda: not harness.server.open)
 
@@ -117,7 +117,7 @@ def test_time_is_counted_between_bytes(run: Run) -> None:
             await asyncio.sleep(0.005)
 
     async def scenario() -> None:
-        async with client_harness(script, timeout=0.1) as harness:
+        async with client_harness(script, idle_timeout=0.1) as harness:
             assert await harness.get() == (200, b"hi")
 
     run(scenario())
@@ -199,7 +199,7 @@ def test_nonsense(run: Run, kind: str) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("where", ["name", "value", "many", "reason", "words", "trailer", "extension"])
+@pytest.mark.parametrize("where", ["name", "value", "many", "reason", "trailer", "extension"])
 def test_heads_have_an_end(run: Run, where: str) -> None:
     chunks = HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n"
     begin, more = {
@@ -207,7 +207,6 @@ def test_heads_have_an_end(run: Run, where: str) -> None:
         "value": (HEAD + b"x: ", b"y" * 1000),
         "many": (HEAD, b"abcd: efgh\r\n" * 100),
         "reason": (b"HTTP/1.1 200 ", b"O" * 1000),
-        "words": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n" * 30),
         "trailer": (chunks + b"0\r\nx: ", b"y" * 1000),
         "extension": (chunks + b"2;", b"y" * 1000),
     }[where]
@@ -225,7 +224,7 @@ def test_heads_have_an_end(run: Run, where: str) -> None:
     async def scenario() -> None:
         async with client_harness(script) as harness:
             await failing(harness, 502, safe_to_retry=False)
-            assert MOST_HEAD < sent < 64 * MOST_HEAD  # what the sockets hold comes on top
+            assert MAX_HEAD < sent < 64 * MAX_HEAD  # what the sockets hold comes on top
 
     run(scenario())
 
@@ -260,9 +259,9 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_trust() -> Iterator[None]:
-    trust.cache_clear()
+    default_tls.cache_clear()
     yield
-    trust.cache_clear()
+    default_tls.cache_clear()
 
 
 def served(certificate: Path) -> ssl.SSLContext:
@@ -301,7 +300,7 @@ def test_who_cannot_is_not(run: Run, certificate: Path) -> None:
     async def scenario() -> None:
         async with client_harness(respond_always(OK), ssl=served(certificate)) as harness:
             told = await failing(harness, 502, safe_to_retry=True)
-            assert told == "fake cannot be reached, or broke off: SSLCertVerificationError"
+            assert told == "fake cannot be reached, or closed the connection: SSLCertVerificationError"
             assert harness.server.accepted == 0
         async with client_harness(respond_always(OK)) as harness:  # no TLS at all
             with pytest.raises(UpstreamFailed, match=r"SSLError|ConnectionLost|Connection"):

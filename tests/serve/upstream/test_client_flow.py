@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream import connection as connection_module
-from knapcache.serve.upstream.connection import HIGH
+from knapcache.serve.upstream import response as response_module
+from knapcache.serve.upstream.response import HIGH_WATER
 from tests.support.scripted_server import OK, Run, ServerConnection, client_harness, respond_always, run, wait_until
 
 __all__ = ["run"]
@@ -19,7 +19,7 @@ __all__ = ["run"]
 @pytest.fixture(autouse=True)
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends its connection does so by itself, not because nobody reads on."""
-    monkeypatch.setattr(connection_module, "LINGER", 60.0)
+    monkeypatch.setattr(response_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -59,10 +59,10 @@ def test_a_slow_reader_makes_the_sender_wait(run: Run, framed: str) -> None:
                 if read < 8 << 20:  # slow at first
                     await asyncio.sleep(0.01)
                 read += len(got)
-                most = max(most, len(got), response._held)
+                most = max(most, len(got), response._buffered)
                 assert sent - read < 32 << 20  # what the sockets hold is much, but not all
             assert read == size
-            assert most < HIGH + (1 << 20)
+            assert most < HIGH_WATER + (1 << 20)
             await wait_until(lambda: len(harness.client) == (framed != "to the end"))
 
     run(scenario())
@@ -124,7 +124,7 @@ def test_an_answer_before_the_upload_is_over_ends_the_connection(run: Run, conte
                 await wait_until(lambda: not len(harness.client))
                 assert harness.server.accepted == count
             others = asyncio.all_tasks() - {asyncio.current_task()} - harness.server.open
-            await wait_until(lambda: all(task.done() for task in others if "_send" in repr(task)))
+            await wait_until(lambda: all(task.done() for task in others if "_send_body" in repr(task)))
 
     run(scenario())
 
@@ -206,12 +206,12 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
         async def script(_: ServerConnection) -> None:
             await asyncio.sleep(1)
 
-        async with client_harness(script, timeout=0.1) as harness:
+        async with client_harness(script, idle_timeout=0.1) as harness:
             with pytest.raises(UpstreamFailed, match="in time"):
                 await harness.get(method="POST", content=endless())
             await wait_until(lambda: not len(harness.client))
             await asyncio.sleep(0.01)
-            assert not [task for task in asyncio.all_tasks() if "_send" in repr(task.get_coro())]
+            assert not [task for task in asyncio.all_tasks() if "_send_body" in repr(task.get_coro())]
 
     run(scenario())
 
@@ -221,7 +221,7 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
 def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LINGER", 0.05)
+    monkeypatch.setattr(response_module, "LINGER", 0.05)
 
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
@@ -242,7 +242,7 @@ def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatc
 
 
 def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LINGER", 0.05)
+    monkeypatch.setattr(response_module, "LINGER", 0.05)
 
     async def scenario() -> None:
         async with client_harness(respond_always(HEAD, b"content-length: 4\r\n\r\n", b"ab", b"cd")) as harness:
@@ -261,7 +261,7 @@ def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("comes", ["in time", "late", "never", "with more"])
 def test_an_end_that_is_still_on_its_way(run: Run, comes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LINGER", 0.1)
+    monkeypatch.setattr(response_module, "LINGER", 0.1)
 
     async def script(connection: ServerConnection) -> None:
         while (await connection.read_request()).target == "/":
@@ -301,7 +301,7 @@ def test_an_end_that_lies_behind_too_much_is_not_waited_for(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(script) as harness:
             response = await harness.request()
-            await wait_until(lambda: response._paused)
+            await wait_until(lambda: response._reading_paused)
             await response.close()
             await wait_until(lambda: not len(harness.client))
 

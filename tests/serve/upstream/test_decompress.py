@@ -10,7 +10,7 @@ import pytest
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import Response
-from knapcache.serve.upstream import connection as connection_module
+from knapcache.serve.upstream import response as response_module
 from knapcache.serve.upstream.decompress import UNPACKED, Decompressor
 from tests.support.scripted_server import Run, client_harness, respond_always, respond_once, run, wait_until
 
@@ -85,7 +85,7 @@ def test_nothing_packed_is_nothing(run: Run) -> None:
 
 
 def test_more_than_there_may_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MOST", 4 << 20)
+    monkeypatch.setattr(response_module, "MAX_BODY", 4 << 20)
     bomb = gzip.compress(bytes(64 << 20), 9)
     assert len(bomb) < 100_000
 

@@ -1,7 +1,7 @@
-"""HTTP to providers: what the proxy asks with."""
+"""The way to upstreams: an HTTP client, its errors, retries, and the embedded model."""
 
 from knapcache.serve.upstream.client import Client, encode_headers
-from knapcache.serve.upstream.connection import Pairs, Response
 from knapcache.serve.upstream.failures import ConnectionLost, ProtocolError, upstream_failed
+from knapcache.serve.upstream.response import Pairs, Response
 
 __all__ = ["Client", "ConnectionLost", "Pairs", "ProtocolError", "Response", "encode_headers", "upstream_failed"]

@@ -1,25 +1,33 @@
-"""What may go wrong on the way to a provider, and what a caller is told of it."""
+"""Network errors of the upstream client, and the UpstreamFailed that callers get for them."""
 
 from __future__ import annotations
 
 from knapcache.errors import UpstreamFailed
 
 
-class ConnectionLost(OSError):  # noqa: N818
-    """The other side ended the connection in the middle of an exchange."""
+class ConnectionLost(OSError):  # noqa: N818 - named like asyncio's connection_lost
+    """The connection was closed before the exchange was complete."""
 
 
 class ProtocolError(OSError):
-    """What came is no HTTP, or packed in a way that was not asked for."""
+    """The upstream's bytes are not valid HTTP/1.1, exceed a limit, or use a content-encoding that was not requested."""
+
+
+class TotalTimeout(TimeoutError):  # noqa: N818 - named like TimeoutError
+    """The exchange took longer than the client's total_timeout."""
 
 
 def without_traceback(error: OSError) -> OSError:
-    """Without the frames that it was raised in: they hold the response, which holds the error."""
+    """Drop the traceback: its frames refer to the response, and the response refers to the error."""
     return error.with_traceback(None)
 
 
 def upstream_failed(name: str, error: Exception, *, safe_to_retry: bool = False) -> UpstreamFailed:
-    """What a caller is told: who, and what kind of trouble; no address, for it may be nobody's business."""
+    """Convert a network error. The message holds the upstream's name and the kind of error, and never an address."""
+    if isinstance(error, TotalTimeout):
+        return UpstreamFailed(504, f"{name} did not complete its answer in time", safe_to_retry)
     if isinstance(error, TimeoutError):
         return UpstreamFailed(504, f"{name} did not answer in time", safe_to_retry)
-    return UpstreamFailed(502, f"{name} cannot be reached, or broke off: {type(error).__name__}", safe_to_retry)
+    return UpstreamFailed(
+        502, f"{name} cannot be reached, or closed the connection: {type(error).__name__}", safe_to_retry
+    )

@@ -92,7 +92,7 @@ class OwnerClient:
         self._path = folder / SOCKET
         self._waiting: list[Event] = []
         self.lost = 0
-        self._client = Client("the owner", CONNECT, ANSWER, path=self._path)
+        self._client = Client("the owner", CONNECT, ANSWER, socket_path=self._path)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
