@@ -142,7 +142,7 @@ def on_disk(folder: Path, keys: int, asked: int) -> list[Row]:
         for k, name in enumerate(names):
             payload = answers[k * 64 : k * 64 + 64] * (BYTES // 64)
             entry = Entry(name, "", "m", 0, 1.0, 1.0, 1.0, None, {}, b"a request of some bytes" * 20, payload)
-            store.apply(entry._replace(size=store.charge(entry)))
+            store.apply(entry._replace(size=store.entry_size(entry)))
             if k % 256 == 0:
                 store.flush()
         with peer.transact():

@@ -155,7 +155,7 @@ def run(plan: LiveRunPlan, policy: str, bodies: Sequence[bytes], asked: Sequence
     books = {name: after["all"][name] - before["all"][name] for name in LEDGER}
     then = before["all"]["would"]  # a shadow that is not in there yet has saved nothing
     would = {name: cost - then.get(name, then["none"]) for name, cost in after["all"]["would"].items()}
-    kept = {name: after["budget"][name] for name in ("capacity", "bytes", "entries")}
+    kept = {name: after["storage"][name] for name in ("capacity", "bytes", "entries")}
     return {
         "policy": policy,
         "wall_seconds": wall,

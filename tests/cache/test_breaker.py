@@ -233,7 +233,7 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(quick_path: Path, we
     weather.storm()
     for name in range(300):
         assert (await ask(cache, name, 200_000))[0] == "miss"
-    assert writer._queued <= writer._most_queued + store.largest
+    assert writer._queued <= writer._most_queued + store.max_entry_size
     stats = cache.stats()
     assert stats["too_slow"] > 0
     assert stats["kept"] + stats["too_slow"] == 300
@@ -256,7 +256,7 @@ async def test_what_is_missing_is_forgotten(quick_path: Path) -> None:
     """The same three steps as without a loop."""
     cache = filled(quick_path / "answers.db")
     store = cache._keeper.store
-    gone = next(iter(store.heads())).key
+    gone = next(iter(store.scan())).key
     await asyncio.to_thread(store.apply(evict=[gone]).result)
     hows = [(await ask(cache, name))[0] for name in range(ENTRIES)]
     assert (hows.count("hit"), hows.count("miss")) == (ENTRIES - 1, 1)
@@ -304,7 +304,7 @@ async def test_after_the_end(quick_path: Path) -> None:
 def test_a_read_that_fails_says_so(quick_path: Path, weather: Slow) -> None:
     cache = filled(quick_path / "answers.db")
     store = cache._keeper.store
-    key = next(iter(store.heads())).key
+    key = next(iter(store.scan())).key
     found = store.get(key)
     assert found
     assert found.payload == payload_of(int(found.request.split(b"question ")[1].split(b'"')[0]), 8000)

@@ -12,7 +12,7 @@ from knapcache import Cache, InvalidInput
 from knapcache.cache.entries import SORTS
 from knapcache.cache.entry_index import FEW_NAMES, Index, Names
 from knapcache.errors import CorruptState
-from knapcache.store.base import Head
+from knapcache.store.base import EntryInfo
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, small
 
 
@@ -43,7 +43,7 @@ def test_rows_are_the_entries(cache: Cache) -> None:
     cache.fetch(CHAT, request_of(3), Upstream()(3), namespace="a")
     cache._keeper.store.flush()
     found = cache.entries(limit=1000)
-    heads = {head.key.hex(): head for head in cache._keeper.store.heads()}
+    heads = {head.key.hex(): head for head in cache._keeper.store.scan()}
     assert found["total"] == len(found["rows"]) == len(heads) == 10
     for row in found["rows"]:
         head = heads[row["key"]]
@@ -143,11 +143,11 @@ def test_more_of_the_statistics(quick_path: Path) -> None:
         stats = cache.stats()
         assert stats["oracle_calls"] > 0
         assert 0.0 < stats["oracle_seconds"] < 60.0
-        assert (stats["disk_bytes"], stats["budget"]) == (0, 1 << 16)
+        assert (stats["disk_bytes"], stats["size_limit"]) == (0, 1 << 16)
     with filled(path=quick_path / "answers.db") as cache:
         cache.maintain()
         stats = cache.stats()
-        assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["budget"] == 1 << 20
+        assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["size_limit"] == 1 << 20
 
 
 def test_names_are_numbered_anew() -> None:
@@ -167,7 +167,7 @@ def sorted_last(k: int) -> list[int]:
 
 def test_check_sees_a_wrong_record() -> None:
     index = Index(4)
-    head = Head(b"k" * 32, "tenant", "model", 10, 1.0, 2.0, 3.0, None, {})
+    head = EntryInfo(b"k" * 32, "tenant", "model", 10, 1.0, 2.0, 3.0, None, {})
     index.note(2, head)
     index.check({2: head})
     changes: tuple[dict[str, Any], ...] = ({"tenant": "another"}, {"model": "another"}, {"cost": 2.0})

@@ -16,8 +16,8 @@ from knapcache.cache import options as opening
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.sqlite.store import SqliteStore
-from tests.store.sqlite.test_budget import Watch
 from tests.store.sqlite.test_faults import Disk, Weather
+from tests.store.sqlite.test_size_limit import Watch
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
 from tests.support.stores import files_bytes
 

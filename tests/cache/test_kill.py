@@ -85,7 +85,7 @@ def storm(folder: Path, kills: int) -> int:
         ended(child)
         assert files_bytes(path) <= BUDGET
         with SqliteStore(path, BUDGET) as store:
-            found = {head.key.hex(): store.get(head.key) for head in store.heads()}
+            found = {head.key.hex(): store.get(head.key) for head in store.scan()}
         promises = promised(ledger)
         for key, version in promises.items():
             entry = found.get(key)

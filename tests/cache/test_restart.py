@@ -236,7 +236,7 @@ def test_entries_that_the_policy_does_not_want_are_removed() -> None:
         books.ids = Ids(books.policy)
         books.open(0.0)
         assert 1 <= len(books.residents()) <= 4
-        assert {head.key for head in store.heads()} == books.residents()
+        assert {head.key for head in store.scan()} == books.residents()
         books.check()
 
 

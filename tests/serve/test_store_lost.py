@@ -56,7 +56,7 @@ def test_requests_are_answered_all_the_same(
         bearer = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
         found = client.get("/admin/v1/summary", headers=bearer).json()
     assert found["health"]["store"] == "memory"
-    assert found["budget"]["entries"] == 1
+    assert found["storage"]["entries"] == 1
     assert upstream.count() == 1
     proxy.proxy.cache.check()
     if before is not None:
@@ -74,12 +74,12 @@ def test_a_request_log_that_cannot_be_written(start: Start, tmp_path: Path, capl
 def test_a_large_file_does_not_become_a_large_memory(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").mkdir()
     proxy = Proxy(Settings(path=tmp_path, capacity="500GB", policy="lru", shadows=()))
-    assert proxy.cache.stats()["budget"] == MOST_MEMORY
+    assert proxy.cache.stats()["size_limit"] == MOST_MEMORY
     proxy.cache.close()
 
 
 def test_settings_that_cannot_be_used_are_no_lost_store(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="budget must be"):
+    with pytest.raises(InvalidInput, match="size_limit must be"):
         Proxy(Settings(path=tmp_path, capacity=1000, policy="lru", shadows=()))
 
 

@@ -57,7 +57,7 @@ class Machine(RuleBasedStateMachine):
             del self.held[key]
             gone.append(key)
         done = self.store.apply(entry, gone, snapshot)
-        if entry.size <= self.store.largest:
+        if entry.size <= self.store.max_entry_size:
             self.held[entry.key] = entry
             self.snapshot = self.snapshot if snapshot is None else snapshot
             if wait:
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look_around(self) -> None:
-        assert sorted(self.store.heads()) == sorted(entry.head for entry in self.held.values())
+        assert sorted(self.store.scan()) == sorted(entry.info for entry in self.held.values())
         assert self.store.totals() == Totals(len(self.held), sum(entry.size for entry in self.held.values()))
         assert self.store.load_snapshot() == self.snapshot
         self.store.check()
@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.check()
-            assert not {"damaged", "failed_reads", "failed_writes", "set_aside"} & set(self.store.counters())
+            assert not {"damaged", "failed_reads", "failed_writes", "quarantined"} & set(self.store.counters())
             self.store.close()
 
 

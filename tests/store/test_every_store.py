@@ -72,10 +72,10 @@ def test_the_suite_notices(broken: type[MemoryStore], check: str) -> None:
         check_store(lambda clock: broken(2 << 20, clock=clock))
 
 
-@pytest.mark.parametrize("budget", [0, 1000, -5])
-def test_budgets_too_small_to_work_with(budget: int, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="budget must be at least"):
-        MemoryStore(budget)
-    with pytest.raises(InvalidInput, match="budget must be at least 1048576"):
-        SqliteStore(tmp_path / "x", budget)
+@pytest.mark.parametrize("size_limit", [0, 1000, -5])
+def test_budgets_too_small_to_work_with(size_limit: int, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="size_limit must be at least"):
+        MemoryStore(size_limit)
+    with pytest.raises(InvalidInput, match="size_limit must be at least 1048576"):
+        SqliteStore(tmp_path / "x", size_limit)
     assert list(tmp_path.iterdir()) == []

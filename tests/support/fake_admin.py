@@ -161,8 +161,8 @@ class FakeAdmin:
         return {
             "now": time.time(), "started": self.started, "version": "0.1.0", "unit": self.unit,
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
-            "budget": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
-                       "disk_bytes": int(1.04 * used), "budget": 268_000_000},
+            "storage": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
+                       "disk_bytes": int(1.04 * used), "size_limit": 268_000_000},
             "today": today, "all": total, "models": models, "tenants": tenants,
             "price_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
             "doubling": {"saves": more, "per_day": more / 2},

@@ -28,7 +28,7 @@ def entry_of(store: Store, name: object, n: int = 2000, version: int = 0, **chan
         key_of(name), "tenant", "model", 0, 0.5, 1.0, 1_700_000_000.0 + version, None, {"n": n, "version": version},
         request, content((name, version), n),
     )._replace(**changes)  # fmt: skip
-    return entry._replace(size=store.charge(entry))
+    return entry._replace(size=store.entry_size(entry))
 
 
 def right(entry: Entry, name: object) -> bool:

@@ -40,12 +40,12 @@ from knapcache.cache.store_change import StoreChange, warm_up
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
-from knapcache.store.base import Entry, Head, Store, expired
+from knapcache.store.base import Entry, EntryInfo, Store, expired
 
 log = logging.getLogger("knapcache.cache")
 
 
-DAMAGE = ("damaged", "set_aside", "failed_reads")
+DAMAGE = ("damaged", "quarantined", "failed_reads")
 """What stores count when entries are lost that were kept."""
 MOST_TIMES = 1000
 """Requests for one key that are counted at once; what is asked for as often as that is kept anyway."""
@@ -99,8 +99,10 @@ class AdmissionController:
         keys = unpack(self.name, self.policy, snapshot) if snapshot else None
         if keys:
             self.ids.load(keys)
-        heads = {head.key: head for head in self.store.heads()}
-        gone = [key for key, head in heads.items() if expired(head.expires, now) or head.size > self.store.largest]
+        heads = {head.key: head for head in self.store.scan()}
+        gone = [
+            key for key, head in heads.items() if expired(head.expires, now) or head.size > self.store.max_entry_size
+        ]
         for key in gone:
             del heads[key]
         for i in self.policy.residents:
@@ -206,15 +208,15 @@ class AdmissionController:
         return kept
 
     def _decide(self, i: int, entry: Entry) -> bool:
-        too_large = entry.size > self.store.largest
-        if too_large or self.store.behind or not self.quotas.fits(entry.tenant, entry.size):
+        too_large = entry.size > self.store.max_entry_size
+        if too_large or self.store.write_backlog_full or not self.quotas.fits(entry.tenant, entry.size):
             # The policy is not asked. But what lies there is older than what was just paid for. While a disk hangs such
             # evictions are all that is queued: no more of them than there are answers.
             if self._forget(i):
                 self._queue.append(StoreChange(None, [entry.key]))
             if too_large:
                 self.ledger.count("too_large")
-            elif self.store.behind:
+            elif self.store.write_backlog_full:
                 self.ledger.count("too_slow")
             else:
                 self.ledger.count("over_quota")
@@ -235,7 +237,7 @@ class AdmissionController:
 
     # What is resident is known to the policy, and besides to the index and the quotas.
 
-    def _came(self, i: int, kept: Entry | Head) -> None:
+    def _came(self, i: int, kept: Entry | EntryInfo) -> None:
         self.index.note(i, kept)
         self.quotas.came(i, kept.tenant, kept.size)
 
@@ -384,7 +386,7 @@ class AdmissionController:
         self.shadows.check()
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
             raise CorruptState("keys and ids differ")
-        found = {head.key: head for head in self.store.heads()}
+        found = {head.key: head for head in self.store.scan()}
         heads = {key: head.size for key, head in found.items()}
         if any(self.store.counters().get(what) for what in DAMAGE):
             # What a disk has lost is noticed when it is asked for; here it is asked for all at once.

@@ -34,7 +34,7 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
-from knapcache.store.base import Clock, Entry, Store, expired, matcher
+from knapcache.store.base import Clock, Entry, Store, expired, purge_filter
 from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.cache")
@@ -218,7 +218,7 @@ class Keeper:
         if self._thread is None or books.arrived == self._snapped:
             return  # what does not outlive the process needs none
         self._snapped = books.arrived
-        snapshot = pack(books.name, books.policy, books.state(), self.store.snapshot_room)
+        snapshot = pack(books.name, books.policy, books.state(), self.store.max_snapshot_size)
         if snapshot is not None:
             books.keep_snapshot(snapshot)
 
@@ -230,7 +230,7 @@ class Keeper:
             "entries": totals.entries,
             "bytes": totals.size,
             "capacity": self.store.capacity,
-            "budget": self.store.budget,
+            "size_limit": self.store.size_limit,
             "disk_bytes": self._disk_bytes,
             "owner": books is not None,
             "store": dict(self.store.counters()),
@@ -258,7 +258,7 @@ class Keeper:
         entry = self.store.get(key)
         if entry is None:
             return None
-        kept = entry_table([entry.head], {}) if self.books is None else self.books.kept(key)
+        kept = entry_table([entry.info], {}) if self.books is None else self.books.kept(key)
         return (kept, entry) if kept.keys else None
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
@@ -266,8 +266,8 @@ class Keeper:
         if self.books is None:
             raise NotOwner("another process owns the file, and has to do it")
         before = None if older_than is None else self._clock() - amount("older_than", older_than)
-        meets = matcher(tenant, model, before)
-        keys = [head.key for head in self.store.heads() if (key is None or head.key == key) and meets(head)]
+        meets = purge_filter(tenant, model, before)
+        keys = [head.key for head in self.store.scan() if (key is None or head.key == key) and meets(head)]
         for k in range(0, len(keys), AT_ONCE):
             self.books.forget(keys[k : k + AT_ONCE])
         return len(keys)

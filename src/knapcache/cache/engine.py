@@ -362,7 +362,7 @@ class RequestEngine:
             None if ttl is None else now + ttl, kept, request.key.canonical, reply.payload,
         )  # fmt: skip
         try:
-            return entry._replace(size=self.keeper.store.charge(entry))
+            return entry._replace(size=self.keeper.store.entry_size(entry))
         except (InvalidInput, StoreError):  # a name with half a character in it
             self.ledger.count("unstorable")
             return None

@@ -25,7 +25,7 @@ from knapcache.estimate.discount import HALF_LIVES
 from knapcache.kernel import Records
 from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.base import Policy
-from knapcache.store.base import Entry, Head
+from knapcache.store.base import Entry, EntryInfo
 
 RECORD = np.dtype(
     [
@@ -92,7 +92,7 @@ class Index:
         self.models, self.tenants = Names(), Names()
         self._written = 0
 
-    def note(self, i: int, kept: Entry | Head) -> None:
+    def note(self, i: int, kept: Entry | EntryInfo) -> None:
         """The answer of id i is this one from now on."""
         self._written = max(self._written, i + 1)
         records = self.records[: self._written]
@@ -119,7 +119,7 @@ class Index:
         room = np.bincount(self.records["tenant"][ids], policy.rows["entry_size"][ids])
         return {self.tenants.texts[k]: int(room[k]) for k in np.flatnonzero(room).tolist()}
 
-    def check(self, heads: dict[int, Head]) -> None:
+    def check(self, heads: dict[int, EntryInfo]) -> None:
         """Records are those of the entries in the store."""
         for i, head in heads.items():
             record = self.records[i]
@@ -141,7 +141,7 @@ class Index:
         )
 
 
-def entry_table(heads: list[Head], counted: dict[bytes, float]) -> EntryTable:
+def entry_table(heads: list[EntryInfo], counted: dict[bytes, float]) -> EntryTable:
     """The same from a store's heads, for those who have no policy: with the requests that somebody has counted."""
     index = Index(max(1, len(heads)))
     for i, head in enumerate(heads):

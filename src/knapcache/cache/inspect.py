@@ -21,9 +21,9 @@ from knapcache.cache.entry_index import EntryTable, entry_table, requests_at
 from knapcache.cache.options import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.base import Clock, Head, Store, wall_clock
+from knapcache.store.base import Clock, EntryInfo, Store, wall_clock
 from knapcache.store.sqlite.database import is_of_another_secret
-from knapcache.store.sqlite.layout import LEAST_BUDGET, PAGE, Layout
+from knapcache.store.sqlite.layout import MIN_SIZE_LIMIT, PAGE, Layout
 from knapcache.store.sqlite.store import SqliteStore
 
 
@@ -35,10 +35,10 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def budget_of(path: Path) -> int:
+def size_limit_of(path: Path) -> int:
     """The least budget that the file as it is fits into: opening it with less would make it smaller."""
     pages = -(-path.stat().st_size // PAGE)
-    low, high = LEAST_BUDGET, LEAST_BUDGET
+    low, high = MIN_SIZE_LIMIT, MIN_SIZE_LIMIT
     while Layout.of(high).pages < pages:
         low, high = high, 2 * high
     while low < high:
@@ -50,13 +50,13 @@ def budget_of(path: Path) -> int:
 def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store, for reading only, whoever owns it."""
     found = existing(path)
-    return SqliteStore(found, budget_of(found), own=False, secret=seals_of(found, secret))
+    return SqliteStore(found, size_limit_of(found), own=False, secret=seals_of(found, secret))
 
 
 def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store as its owner; NotOwner while there is another."""
     found = existing(path)
-    return SqliteStore(found, budget_of(found), secret=seals_of(found, secret))
+    return SqliteStore(found, size_limit_of(found), secret=seals_of(found, secret))
 
 
 def seals_of(path: Path, secret: bytes | None) -> bytes:
@@ -76,7 +76,7 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
     now = clock()
     known = read(store.load_snapshot() or b"")
     counted = _counted(known)
-    rows = [_row(head, counted.get(head.key, 1.0), now) for head in store.heads()]
+    rows = [_row(head, counted.get(head.key, 1.0), now) for head in store.scan()]
     rows.sort(key=lambda row: (-row["value"], row["key"]))
     size = sum(row["size"] for row in rows)
     return {
@@ -95,7 +95,7 @@ def look(store: SqliteStore, clock: Clock = wall_clock) -> dict[str, Any]:
 
 def read_entries(store: Store) -> EntryTable:
     """All that lies in a store that another process owns, with the requests of its last snapshot."""
-    return entry_table(list(store.heads()), _counted(read(store.load_snapshot() or b"")))
+    return entry_table(list(store.scan()), _counted(read(store.load_snapshot() or b"")))
 
 
 def _counted(known: Known | None) -> dict[bytes, float]:
@@ -103,7 +103,7 @@ def _counted(known: Known | None) -> dict[bytes, float]:
     return {} if known is None else dict(zip(known.keys, requests_at(known.policy, slice(None)).tolist(), strict=False))
 
 
-def _row(head: Head, requests: float, now: float) -> dict[str, Any]:
+def _row(head: EntryInfo, requests: float, now: float) -> dict[str, Any]:
     age = max(0.0, now - head.created)
     return {
         "key": head.key.hex(),

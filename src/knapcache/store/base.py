@@ -49,7 +49,7 @@ Clock = Callable[[], float]
 KEY_BYTES = 32
 
 
-class Head(NamedTuple):
+class EntryInfo(NamedTuple):
     """All about an entry but its bytes."""
 
     key: bytes
@@ -92,9 +92,9 @@ class Entry(NamedTuple):
     payload: bytes
 
     @property
-    def head(self) -> Head:
+    def info(self) -> EntryInfo:
         """The entry without its bytes."""
-        return Head(*self[:9])
+        return EntryInfo(*self[:9])
 
 
 class NotInMemory:
@@ -117,7 +117,7 @@ class Store(Protocol):
     """A store, as caches see it."""
 
     @property
-    def budget(self) -> int:
+    def size_limit(self) -> int:
         """Bytes for all that the store keeps, whatever it is for."""
 
     @property
@@ -125,11 +125,11 @@ class Store(Protocol):
         """Room for entries: the capacity of the policy above."""
 
     @property
-    def largest(self) -> int:
+    def max_entry_size(self) -> int:
         """No entry charged more than this can be put."""
 
     @property
-    def snapshot_room(self) -> int:
+    def max_snapshot_size(self) -> int:
         """Bytes a snapshot may have."""
 
     @property
@@ -162,7 +162,7 @@ class Store(Protocol):
     def reader(self) -> Store:
         """Return a reader on the same data, for a forked child."""
 
-    def charge(self, entry: Entry) -> int:
+    def entry_size(self, entry: Entry) -> int:
         """Room the entry takes; its own `size` is not looked at."""
 
     def get(self, key: bytes) -> Entry | None:
@@ -175,7 +175,7 @@ class Store(Protocol):
         """The same from where it lies; StoreError when that cannot be read."""
 
     @property
-    def behind(self) -> bool:
+    def write_backlog_full(self) -> bool:
         """Does so much wait to be kept that more would be refused?"""
 
     def apply(
@@ -191,7 +191,7 @@ class Store(Protocol):
     def expire(self) -> tuple[bytes, ...]:
         """Remove what has expired."""
 
-    def heads(self) -> Iterator[Head]:
+    def scan(self) -> Iterator[EntryInfo]:
         """Every entry, expired or not, in no order. Changes made meanwhile may or may not be seen."""
 
     def load_snapshot(self) -> bytes | None:
@@ -221,18 +221,18 @@ def expired(expires: float | None, now: float) -> bool:
     return expires is not None and expires <= now
 
 
-def checked_key(key: Any) -> bytes:
+def validate_key(key: Any) -> bytes:
     """A key, or InvalidInput."""
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:
         raise InvalidInput(f"a key must be {KEY_BYTES} bytes, not {_shown(key)}")
     return key
 
 
-def checked(entry: Entry, charge: int) -> Entry:
+def validate_entry(entry: Entry, entry_size: int) -> Entry:
     """The entry with its numbers as floats, or InvalidInput."""
-    checked_key(entry.key)
-    if entry.size != charge:
-        raise InvalidInput(f"size must be what the store charges, {charge}, not {entry.size!r}")
+    validate_key(entry.key)
+    if entry.size != entry_size:
+        raise InvalidInput(f"size must be {entry_size}, as the store computes it, not {entry.size!r}")
     return entry._replace(
         cost=_number("cost", entry.cost),
         seconds=_number("seconds", entry.seconds),
@@ -241,7 +241,7 @@ def checked(entry: Entry, charge: int) -> Entry:
     )
 
 
-def packed(entry: Entry) -> tuple[bytes, bytes, bytes]:
+def encode_fields(entry: Entry) -> tuple[bytes, bytes, bytes]:
     """Tenant, model and meta as bytes, or InvalidInput."""
     try:
         return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
@@ -254,7 +254,7 @@ def content(entry: Entry) -> int:
     request, payload = entry.request, entry.payload
     if not (isinstance(request, bytes) and isinstance(payload, bytes)):
         raise InvalidInput(f"request and payload must be bytes, not {_shown(request)} and {_shown(payload)}")
-    return len(request) + len(payload) + sum(map(len, packed(entry)))
+    return len(request) + len(payload) + sum(map(len, encode_fields(entry)))
 
 
 def _number(what: str, value: Any) -> float:
@@ -278,10 +278,10 @@ def wall_clock() -> float:
     return time.time()
 
 
-def matcher(tenant: str | None, model: str | None, before: float | None) -> Callable[[Head], bool]:
+def purge_filter(tenant: str | None, model: str | None, before: float | None) -> Callable[[EntryInfo], bool]:
     """The condition of `purge` as a function."""
 
-    def meets(head: Head) -> bool:
+    def meets(head: EntryInfo) -> bool:
         return (
             (tenant is None or head.tenant == tenant)
             and (model is None or head.model == model)

@@ -19,14 +19,14 @@ from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.base import (
     Clock,
     Entry,
-    Head,
+    EntryInfo,
     Totals,
-    checked,
-    checked_key,
     content,
+    encode_fields,
     expired,
-    matcher,
-    packed,
+    purge_filter,
+    validate_entry,
+    validate_key,
     wall_clock,
 )
 
@@ -37,10 +37,10 @@ SNAPSHOT_SHARE = 32  # one part in so many is set aside for the policy's state
 class MemoryStore:
     """Answers in a dict. `budget` in bytes, part of which is set aside for the snapshot."""
 
-    def __init__(self, budget: int, *, clock: Clock = wall_clock) -> None:
-        if budget < 64 << 10:
-            raise InvalidInput(f"budget must be at least 64 KiB, not {budget} bytes")
-        self.budget = budget
+    def __init__(self, size_limit: int, *, clock: Clock = wall_clock) -> None:
+        if size_limit < 64 << 10:
+            raise InvalidInput(f"size_limit must be at least 64 KiB, not {size_limit} bytes")
+        self.size_limit = size_limit
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[bytes, Entry] = {}
@@ -52,17 +52,17 @@ class MemoryStore:
     @property
     def capacity(self) -> int:
         """Room for entries."""
-        return self.budget - self.snapshot_room
+        return self.size_limit - self.max_snapshot_size
 
     @property
-    def largest(self) -> int:
+    def max_entry_size(self) -> int:
         """No entry charged more than this can be put."""
         return self.capacity
 
     @property
-    def snapshot_room(self) -> int:
+    def max_snapshot_size(self) -> int:
         """Bytes a snapshot may have."""
-        return self.budget // SNAPSHOT_SHARE
+        return self.size_limit // SNAPSHOT_SHARE
 
     shared = False
     owner = True
@@ -92,7 +92,7 @@ class MemoryStore:
         """Return this store: a fork copies it, and each process owns its copy."""
         return self
 
-    def charge(self, entry: Entry) -> int:
+    def entry_size(self, entry: Entry) -> int:
         """Room the entry takes."""
         return OVERHEAD + content(entry)
 
@@ -100,7 +100,7 @@ class MemoryStore:
         """The entry under `key`, or None."""
         entry = self._entries.get(key)  # one look into a dict is atomic
         if entry is None:
-            checked_key(key)
+            validate_key(key)
         elif entry.expires is not None and entry.expires <= self._clock():
             return None
         return entry
@@ -114,7 +114,7 @@ class MemoryStore:
         return self.get(key)
 
     @property
-    def behind(self) -> bool:
+    def write_backlog_full(self) -> bool:
         """Nothing ever waits here."""
         return False
 
@@ -122,10 +122,10 @@ class MemoryStore:
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
         """`evict` leaves, then `put` comes and `snapshot` replaces the older one."""
-        evict = [checked_key(key) for key in evict]
+        evict = [validate_key(key) for key in evict]
         if put is not None:
-            put = checked(put, self.charge(put))
-            put = put._replace(meta=MappingProxyType(orjson.loads(packed(put)[2])))  # nobody else can change it
+            put = validate_entry(put, self.entry_size(put))
+            put = put._replace(meta=MappingProxyType(orjson.loads(encode_fields(put)[2])))  # nobody else can change it
         done: Future[None] = Future()
         with self._lock:
             refusal = self._apply(put, evict, snapshot)
@@ -145,8 +145,8 @@ class MemoryStore:
             self._drop(put.key)
             if self._size + put.size > self.capacity:
                 refusal = f"no room: {put.size} bytes, {self.capacity - self._size} left"
-        if refusal is None and snapshot is not None and len(snapshot) > self.snapshot_room:
-            refusal = f"a snapshot of {len(snapshot)} bytes, of {self.snapshot_room} allowed"
+        if refusal is None and snapshot is not None and len(snapshot) > self.max_snapshot_size:
+            refusal = f"a snapshot of {len(snapshot)} bytes, of {self.max_snapshot_size} allowed"
         if refusal is not None:
             self._refused += 1
             return refusal
@@ -166,9 +166,9 @@ class MemoryStore:
         self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
     ) -> tuple[bytes, ...]:
         """Remove what meets every condition given."""
-        meets = matcher(tenant, model, before)
+        meets = purge_filter(tenant, model, before)
         with self._lock:
-            return tuple(key for key, entry in list(self._entries.items()) if meets(entry.head) and self._drop(key))
+            return tuple(key for key, entry in list(self._entries.items()) if meets(entry.info) and self._drop(key))
 
     def expire(self) -> tuple[bytes, ...]:
         """Remove what has expired."""
@@ -178,11 +178,11 @@ class MemoryStore:
                 key for key, entry in list(self._entries.items()) if expired(entry.expires, now) and self._drop(key)
             )
 
-    def heads(self) -> Iterator[Head]:
+    def scan(self) -> Iterator[EntryInfo]:
         """Every entry but its bytes."""
         with self._lock:
             entries = list(self._entries.values())
-        return (entry.head for entry in entries)
+        return (entry.info for entry in entries)
 
     def load_snapshot(self) -> bytes | None:
         """The last snapshot, or None."""

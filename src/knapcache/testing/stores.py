@@ -44,7 +44,7 @@ def make_entry(store: Store, name: object, rng: Rng, **changes: object) -> Entry
         hashlib.sha256(repr(name).encode()).digest(), "tenant", "model", 0, 0.25, 1.5, 1_000_000.0, None,
         {"usage": {"total": 7}, "tags": ["a"]}, request, payload,
     )._replace(**changes)  # type: ignore[arg-type]  # fmt: skip
-    return entry._replace(size=store.charge(entry))
+    return entry._replace(size=store.entry_size(entry))
 
 
 def check_store(build: Build, *, seed: int = 0) -> None:
@@ -89,7 +89,7 @@ def what_was_put_is_got(store: Store, _clock: Hand, rng: Rng) -> None:
     assert [future.result(10) for future in done] == [None] * len(done)
     for entry in entries:
         assert store.get(entry.key) == entry, "not as it was put"
-    assert sorted(store.heads()) == sorted(entry.head for entry in entries), "heads() differ"
+    assert sorted(store.scan()) == sorted(entry.info for entry in entries), "heads() differ"
     assert store.totals() == Totals(len(entries), sum(entry.size for entry in entries)), "wrong totals"
 
 
@@ -109,7 +109,7 @@ def at_hand_or_away(store: Store, clock: Hand, rng: Rng) -> None:
                     found = store.read(entry.key)
                 assert found == store.get(entry.key), "get_nowait and get differ"
         clock.now += 20.0
-    assert not store.behind, "nothing waits"
+    assert not store.write_backlog_full, "nothing waits"
 
 
 def replaced(store: Store, _clock: Hand, rng: Rng) -> None:
@@ -201,7 +201,7 @@ def snapshots(store: Store, _clock: Hand, rng: Rng) -> None:
     store.apply(snapshot=b"")
     assert store.load_snapshot() == b""
     entry = make_entry(store, 0, rng)
-    whole = rng.bytes(store.snapshot_room)
+    whole = rng.bytes(store.max_snapshot_size)
     store.apply(entry, snapshot=whole)
     assert store.load_snapshot() == whole
     fails(store.apply(make_entry(store, 0, rng), snapshot=whole + b"x"), "a snapshot that is too large")
@@ -213,11 +213,11 @@ def too_much(store: Store, _clock: Hand, rng: Rng) -> None:
     """What does not fit is refused, with its evictions done; the store goes on."""
     first = make_entry(store, "first", rng)
     store.apply(first).result(10)
-    huge = make_entry(store, "huge", rng, payload=bytes(store.largest + 1))
+    huge = make_entry(store, "huge", rng, payload=bytes(store.max_entry_size + 1))
     fails(store.apply(huge, evict=[first.key]), "an entry that is too large")
     assert store.get(huge.key) is None, "found what was refused"
     assert store.get(first.key) is None, "an eviction was refused"
-    size = max(n for n in range(0, store.largest, 997) if _with(store, huge, n).size <= store.largest)
+    size = max(n for n in range(0, store.max_entry_size, 997) if _with(store, huge, n).size <= store.max_entry_size)
     held = []
     for k in range(10_000):
         entry = _with(store, make_entry(store, k, rng, request=huge.request), size)
@@ -264,8 +264,8 @@ def charges(store: Store, _clock: Hand, rng: Rng) -> None:
         size = _with(store, entry, n).size
         assert size >= max(previous, n), f"{n} bytes are charged {size}"
         previous = size
-    assert store.charge(entry._replace(expires=1.0)) >= store.charge(entry)
-    assert 0 < store.largest <= store.capacity
+    assert store.entry_size(entry._replace(expires=1.0)) >= store.entry_size(entry)
+    assert 0 < store.max_entry_size <= store.capacity
 
 
 def many_threads(store: Store, _clock: Hand, rng: Rng) -> None:
@@ -318,7 +318,7 @@ def roles(store: Store, _clock: Hand, rng: Rng) -> None:
             assert not child.own(), "two owners"
             assert child.get(kept.key) == kept, "a reader does not see what was committed"
             assert child.get(gone.key) is None, "a reader sees what was evicted"
-            assert list(child.heads()) == [kept.head]
+            assert list(child.scan()) == [kept.info]
             assert child.totals() == Totals(1, kept.size)
             assert child.load_snapshot() == b"state"
             apply = functools.partial(child.apply, kept)
@@ -405,4 +405,4 @@ def fails(done: Future[None], what: str) -> None:
 
 def _with(store: Store, entry: Entry, n: int) -> Entry:
     entry = entry._replace(payload=bytes(n))
-    return entry._replace(size=store.charge(entry))
+    return entry._replace(size=store.entry_size(entry))

@@ -47,13 +47,13 @@ def test_summary_says_what_was_spent_and_saved(parts: AdminContext, client: Test
     assert found["today"]["requests"] == 4
     assert found["unit"] == "seconds"
     assert found["policy"]["name"] == "lru"
-    assert found["budget"]["entries"] == 2
-    assert found["budget"]["capacity"] > 0
+    assert found["storage"]["entries"] == 2
+    assert found["storage"]["capacity"] > 0
     assert [one["name"] for one in found["models"]] == ["m"]
     (tenant,) = found["tenants"]
     assert tenant["name"] == "anonymous"
     assert tenant["namespace"] == parts.callers.namespace_of("anonymous")
-    assert tenant["bytes"] == found["budget"]["bytes"] > 0
+    assert tenant["bytes"] == found["storage"]["bytes"] > 0
     assert found["price_per_mb"] > 0
     assert found["doubling"] is None
     assert found["health"]["store"] == "ok"

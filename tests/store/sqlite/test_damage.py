@@ -15,7 +15,7 @@ from knapcache.store.sqlite.database import SECRET_ROW
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of, right, spawn
 
-BUDGET = 1 << 20
+SIZE_LIMIT = 1 << 20
 NAMES = 24
 
 # Leaves entries both in the file and in the log, as a process that was killed does.
@@ -23,13 +23,13 @@ WRITE_AND_DIE = f"""
 import os, sys
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of
-store = SqliteStore(sys.argv[1], {BUDGET})
+store = SqliteStore(sys.argv[1], {SIZE_LIMIT})
 for name in range({NAMES}):
     ttl = None if name % 2 else 4e9
     store.apply(entry_of(store, name, 300 * name, expires=ttl), snapshot=b"snapshot %d" % name).result()
     if name == {NAMES} // 2:
         store.close()
-        store = SqliteStore(sys.argv[1], {BUDGET})
+        store = SqliteStore(sys.argv[1], {SIZE_LIMIT})
 os._exit(0)
 """
 
@@ -54,9 +54,9 @@ def used(store: SqliteStore, rng: random.Random) -> int:
             assert entry == entry_of(store, name, about["n"], about["version"], expires=entry.expires)
             found += 1
     try:
-        for head in store.heads():
+        for head in store.scan():
             assert head.key in {key_of(name) for name in range(NAMES)}
-            assert head.size < BUDGET
+            assert head.size < SIZE_LIMIT
     except StoreError:
         pass
     snapshot = store.load_snapshot()
@@ -101,10 +101,10 @@ def flip(crashed: Path, quick_path: Path, rounds: int, seed: int) -> list[int]:
         which = rng.choice(["", "-wal"])
         for suffix, content in written.items():
             Path(f"{path}{suffix}").write_bytes(harmed(content, rng) if suffix == which else content)
-        store = SqliteStore(path, BUDGET, memory=rng.choice([0, None]))
+        store = SqliteStore(path, SIZE_LIMIT, memory=rng.choice([0, None]))
         found.append(used(store, rng))
         store.close()
-        again = SqliteStore(path, BUDGET)
+        again = SqliteStore(path, SIZE_LIMIT)
         used(again, rng)
         again.close()
         shutil.rmtree(folder)
@@ -129,12 +129,12 @@ def test_damage_under_a_running_store(tmp_path: Path) -> None:
     rng = random.Random(3)
     for k in range(10):
         path = tmp_path / f"{k}.db"
-        store = SqliteStore(path, BUDGET, memory=0)
+        store = SqliteStore(path, SIZE_LIMIT, memory=0)
         for name in range(NAMES):
             store.apply(entry_of(store, name, 300 * name))
         store.flush()
         store.close()
-        store = SqliteStore(path, BUDGET, memory=0)
+        store = SqliteStore(path, SIZE_LIMIT, memory=0)
         first, step = rng.randrange(0, 4096, 64), rng.randrange(1500, 9000)
         harm = f"""
             import os
@@ -149,7 +149,7 @@ def test_damage_under_a_running_store(tmp_path: Path) -> None:
 
 def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    store = SqliteStore(path, BUDGET, memory=0)
+    store = SqliteStore(path, SIZE_LIMIT, memory=0)
     entries = [entry_of(store, name) for name in range(4)]
     for entry in entries:
         store.apply(entry)
@@ -162,10 +162,10 @@ def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
     (number,) = plain.execute("SELECT id FROM entries WHERE key = ?", (entries[3].key,)).fetchall()[0]
     plain.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
     plain.close()
-    store = SqliteStore(path, BUDGET, memory=0)
+    store = SqliteStore(path, SIZE_LIMIT, memory=0)
     assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
     assert store.counters()["damaged"] == 2
-    assert [head.key for head in store.heads()] == [entries[2].key]
+    assert [head.key for head in store.scan()] == [entries[2].key]
     store.flush()
     assert store.totals() == (1, entries[2].size)
     store.check()
@@ -174,21 +174,21 @@ def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    store = SqliteStore(path, BUDGET, secret=b"one")
+    store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
     entry = entry_of(store, 0)
     store.apply(entry, snapshot=b"state")
     store.close()
     for other in (b"two", b""):
         with pytest.raises(StoreError, match="another secret"):
-            SqliteStore(path, BUDGET, secret=other)
-    store = SqliteStore(path, BUDGET, secret=b"one")
+            SqliteStore(path, SIZE_LIMIT, secret=other)
+    store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
     assert store.get(entry.key) == entry, "a mistaken secret must not cost the answers"
     assert store.load_snapshot() == b"state"
     store.close()
     plain = apsw.Connection(str(path))
     plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # as one would who wants his rows believed
     plain.close()
-    store = SqliteStore(path, BUDGET, secret=b"two")
+    store = SqliteStore(path, SIZE_LIMIT, secret=b"two")
     assert store.get(entry.key) is None
     assert store.load_snapshot() is None
     store.flush()
@@ -199,17 +199,17 @@ def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> N
 @pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
 def test_a_damaged_word_on_the_secret_is_said_again(tmp_path: Path, change: str) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET, secret=b"one") as store:
+    with SqliteStore(path, SIZE_LIMIT, secret=b"one") as store:
         entry = entry_of(store, 0)
         store.apply(entry)
     plain = apsw.Connection(str(path))
     plain.execute(f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
     plain.close()
-    with SqliteStore(path, BUDGET, secret=b"one") as store:
+    with SqliteStore(path, SIZE_LIMIT, secret=b"one") as store:
         assert store.get(entry.key) == entry
         store.check()
     with pytest.raises(StoreError, match="another secret"):
-        SqliteStore(path, BUDGET, secret=b"two")
+        SqliteStore(path, SIZE_LIMIT, secret=b"two")
 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
@@ -221,9 +221,9 @@ def test_a_hopeless_file_is_set_aside(tmp_path: Path, content: bytes, caplog: py
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            store = SqliteStore(path, BUDGET, keep_damaged=2)
+            store = SqliteStore(path, SIZE_LIMIT, keep_damaged=2)
         assert ["set aside" in record.message for record in caplog.records] == [True]
-        assert store.counters()["set_aside"] == 1
+        assert store.counters()["quarantined"] == 1
         entry = entry_of(store, "after")
         store.apply(entry).result()
         assert store.get(entry.key) == entry

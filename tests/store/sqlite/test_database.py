@@ -13,14 +13,14 @@ from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
 
-BUDGET = 1 << 20
+SIZE_LIMIT = 1 << 20
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with two entries, closed."""
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, "a"), snapshot=b"state")
         store.apply(entry_of(store, "b"))
     return path
@@ -46,11 +46,11 @@ def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) 
             ("ALTER TABLE extra ADD COLUMN y TEXT",),
         ],
     )
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.get(key_of("a")) == entry_of(store, "a")
         assert store.load_snapshot() == b"state"
         assert store.totals().entries == 2
-        assert "set_aside" not in store.counters()
+        assert "quarantined" not in store.counters()
         store.check()
     assert formats(path) == (3, b"3")
     plain = apsw.Connection(str(path))
@@ -67,7 +67,7 @@ def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch:
             file._prepare(connection)
         connection.close()
     assert formats(path) == (1, b"1")
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.totals().entries == 2
 
 
@@ -78,14 +78,14 @@ def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
     plain.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"newer version \(format 7, this one knows 1\)"):
-        SqliteStore(path, BUDGET)
+        SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
     assert list(path.parent.glob("*damaged*")) == []
     plain = apsw.Connection(str(path))
     plain.pragma("user_version", 1)
     plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", b"1"), b"1"))
     plain.close()
-    with SqliteStore(path, BUDGET) as store:  # and the lock is free
+    with SqliteStore(path, SIZE_LIMIT) as store:  # and the lock is free
         assert store.totals().entries == 2
 
 
@@ -94,7 +94,7 @@ def test_one_flipped_bit_makes_no_newer_version_and_no_stranger(path: Path, prag
     plain = apsw.Connection(str(path))
     plain.pragma(pragma, plain.pragma(pragma) ^ 2)
     plain.close()
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.totals().entries == (2 if pragma == "application_id" else 0)
         store.check()
 
@@ -106,37 +106,37 @@ def test_a_database_of_somebody_else_is_refused_and_untouched(tmp_path: Path) ->
     plain.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="not one of knapcache's"):
-        SqliteStore(path, BUDGET)
+        SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
 
 
 def test_paths_and_settings_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="path must name a file"):
-        SqliteStore(tmp_path, BUDGET)
+        SqliteStore(tmp_path, SIZE_LIMIT)
     with pytest.raises(InvalidInput, match="synchronous must be 'normal' or 'full', not 'off'"):
-        SqliteStore(tmp_path / "x", BUDGET, synchronous="off")
+        SqliteStore(tmp_path / "x", SIZE_LIMIT, synchronous="off")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="cannot be opened"):
-        SqliteStore(tmp_path / "file" / "x", BUDGET)
+        SqliteStore(tmp_path / "file" / "x", SIZE_LIMIT)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
 def test_an_empty_file_is_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     path.write_bytes(b"")
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, "a")).result()
         store.check()
 
 
 def test_check_finds_books_that_do_not_agree(path: Path) -> None:
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         plain = apsw.Connection(str(path))
         plain.execute("DELETE FROM entries WHERE key = ?", (key_of("a"),))
         plain.close()
         with pytest.raises(CorruptState, match="totals"):
             store.check()
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         plain = apsw.Connection(str(path))
         plain.execute("UPDATE entries SET payload = x'00'")
         plain.close()

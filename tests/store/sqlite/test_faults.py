@@ -19,7 +19,7 @@ from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import content, entry_of, key_of, right, spawn
 
-BUDGET = 2 << 20
+SIZE_LIMIT = 2 << 20
 _numbers = itertools.count()
 
 
@@ -96,7 +96,7 @@ def outcome(done: Future[None]) -> bool:
 def test_two_in_a_hundred_operations_fail(quick_path: Path, disk: Disk, seed: int, memory: int | None) -> None:
     disk.weather.rng = rng = random.Random(seed)
     names = 40
-    with SqliteStore(quick_path / "answers.db", BUDGET, vfs=disk.name, memory=memory) as store:
+    with SqliteStore(quick_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory=memory) as store:
         held: dict[int, int] = {}
         disk.weather.share = 0.02
         kept = 0
@@ -119,14 +119,14 @@ def test_two_in_a_hundred_operations_fail(quick_path: Path, disk: Disk, seed: in
         disk.weather.share = 0.0
         for _ in range(3):
             store.flush()
-        assert store.counters().get("set_aside", 0) == 0
+        assert store.counters().get("quarantined", 0) == 0
         found = {other: entry.meta["version"] for other in range(names) if (entry := store.get(key_of(other)))}
         assert found == held, "what was kept, and nothing else, is there when the disk works again"
         store.check()
 
 
 def test_a_full_disk_and_an_emptied_one(tmp_path: Path, disk: Disk) -> None:
-    with SqliteStore(tmp_path / "answers.db", BUDGET, vfs=disk.name, memory=0) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory=0) as store:
         entries = [entry_of(store, name) for name in range(6)]
         for entry in entries[:4]:
             store.apply(entry).result()
@@ -148,7 +148,7 @@ def test_a_full_disk_and_an_emptied_one(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_owed_evictions_are_made_good_without_being_asked(tmp_path: Path, disk: Disk) -> None:
-    with SqliteStore(tmp_path / "answers.db", BUDGET, vfs=disk.name) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name) as store:
         entry = entry_of(store, 0)
         store.apply(entry).result()
         disk.weather.full = True
@@ -179,7 +179,7 @@ def test_a_slow_disk_fills_the_queue_and_no_more(tmp_path: Path, disk: Disk) -> 
 
 def test_a_damaged_file_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     """No new file can be made in its place; when the disk works again, one is."""
-    with SqliteStore(tmp_path / "answers.db", BUDGET, vfs=disk.name, memory=0) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory=0) as store:
         store.apply(entry_of(store, "before")).result()
         disk.weather.full = True
         assert store._writer
@@ -232,7 +232,7 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
 
 def test_a_database_locked_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET, busy=0.1, memory=0) as store:
+    with SqliteStore(path, SIZE_LIMIT, busy=0.1, memory=0) as store:
         entry, other = entry_of(store, 0), entry_of(store, 1)
         store.apply(entry).result()
         child = spawn(
@@ -262,7 +262,7 @@ def test_a_writer_that_dies_leaves_nobody_waiting(tmp_path: Path, monkeypatch: p
     """A bug, for once: callers get an error, not silence."""
     died: list[object] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
-    with SqliteStore(tmp_path / "answers.db", BUDGET) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT) as store:
         assert store._writer
         monkeypatch.setattr(store._writer, "_commit", lambda _batch: 1 / 0)
         done = [store.apply(entry_of(store, name, 10)) for name in range(5)]

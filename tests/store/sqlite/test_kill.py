@@ -17,7 +17,7 @@ import pytest
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import files_bytes, right, spawn
 
-BUDGET = 2 << 20
+SIZE_LIMIT = 2 << 20
 
 # Keeps to the capacity by letting the oldest go. Says what it is about to do before it does it, and when it is done.
 CHILD = """
@@ -28,7 +28,7 @@ path, ledger, seed, synchronous = sys.argv[1], sys.argv[2], int(sys.argv[3]), sy
 out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 store = SqliteStore(path, int(sys.argv[5]), synchronous=synchronous)
 names = {key_of(name): name for name in range(400)}
-held = {names[head.key]: head.size for head in store.heads()}
+held = {names[head.key]: head.size for head in store.scan()}
 rng = random.Random(seed)
 print("ready", flush=True)
 number = 0
@@ -60,7 +60,7 @@ while True:
 
 
 def killed(path: Path, ledger: Path, seed: int, rng: random.Random) -> None:
-    child = spawn(CHILD, path, ledger, seed, rng.choice(["normal", "normal", "full"]), BUDGET)
+    child = spawn(CHILD, path, ledger, seed, rng.choice(["normal", "normal", "full"]), SIZE_LIMIT)
     assert child.stdout
     assert child.stdin
     assert child.stderr
@@ -76,7 +76,7 @@ def killed(path: Path, ledger: Path, seed: int, rng: random.Random) -> None:
 def state_of(store: SqliteStore) -> dict[int, int]:
     """Version by name, every answer read and found right."""
     state = {}
-    for head in store.heads():
+    for head in store.scan():
         entry = store.get(head.key)
         assert entry is not None
         name = int(entry.request.split()[1])
@@ -104,8 +104,8 @@ def storm(folder: Path, kills: int, seed: int) -> int:
     for k in range(kills):
         ledger = folder / f"ledger-{k}"
         killed(path, ledger, k, rng)
-        assert files_bytes(path) <= BUDGET
-        store = SqliteStore(path, BUDGET)
+        assert files_bytes(path) <= SIZE_LIMIT
+        store = SqliteStore(path, SIZE_LIMIT)
         found, snapshot = state_of(store), store.load_snapshot()
         begun, acknowledged = changes(ledger)
         matches = acknowledged == 0 and found == state
@@ -117,7 +117,7 @@ def storm(folder: Path, kills: int, seed: int) -> int:
         assert matches, f"kill {k}: no part of the {len(begun)} changes, {acknowledged} of them promised, leads here"
         store.check()
         assert not store.counters().get("damaged")
-        assert not store.counters().get("set_aside")
+        assert not store.counters().get("quarantined")
         store.close()
         written += acknowledged
         state = found

@@ -194,7 +194,7 @@ class Run:
 
     def go(self, store: SqliteStore, power: Power, rng: random.Random, first: int) -> None:
         """Changes without end, within capacity, until the power goes."""
-        sizes = {int(entry.request.split()[1]): entry.size for head in store.heads() if (entry := store.get(head.key))}
+        sizes = {int(entry.request.split()[1]): entry.size for head in store.scan() if (entry := store.get(head.key))}
         for version in itertools.count(first):
             if power.left is not None:
                 return
@@ -235,14 +235,14 @@ class Run:
 def storm(folder: Path, disk: Disk, cuts: int, seed: int, synchronous: str, *, honest: bool = True) -> tuple[int, int]:
     """Cut after cut. Returns how many writes the cuts spoiled and how many acknowledged changes they took along."""
     rng = random.Random(seed)
-    path, budget = folder / "answers.db", rng.choice([1 << 20, 4 << 20])
+    path, size_limit = folder / "answers.db", rng.choice([1 << 20, 4 << 20])
     state: dict[int, int] = {}
     snapshot: bytes | None = None
     spoiled = missing = version = 0
     for cut in range(cuts):
         run = Run()
         disk.power = power = Power(int(rng.paretovariate(0.5)) % 1500 + 1, rng, run.witness, honest=honest)
-        with SqliteStore(path, budget, synchronous=synchronous, vfs=disk.name, memory=0) as store:
+        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory=0) as store:
             found, last = state_of(store), store.load_snapshot()
             assert (found, last) == (state, snapshot), f"cut {cut}: opened again, and it is different"
             run.go(store, power, rng, version)
@@ -250,11 +250,11 @@ def storm(folder: Path, disk: Disk, cuts: int, seed: int, synchronous: str, *, h
         spoiled += power.lost
         power.restore(path)
         disk.power = Power(0, rng, run.witness, honest=True)
-        with SqliteStore(path, budget, synchronous=synchronous, vfs=disk.name, memory=0) as store:
+        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory=0) as store:
             found, last = state_of(store), store.load_snapshot()
             store.check()
             assert not store.counters().get("damaged"), f"cut {cut}: damaged rows"
-            assert not store.counters().get("set_aside"), f"cut {cut}: a damaged file"
+            assert not store.counters().get("quarantined"), f"cut {cut}: a damaged file"
         late = run.then[1] - run.position(state, snapshot, found, last)
         assert late <= 0 or synchronous == "normal", f"cut {cut}: {late} acknowledged changes are missing"
         missing += max(0, late)

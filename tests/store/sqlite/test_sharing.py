@@ -20,13 +20,13 @@ from knapcache.store.sqlite.database import SNAPSHOT_ROW, Ownership
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, files_bytes, key_of, spawn
 
-BUDGET = 2 << 20
+SIZE_LIMIT = 2 << 20
 
 OWNER = f"""
 import sys
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
-store = SqliteStore(sys.argv[1], {BUDGET})
+store = SqliteStore(sys.argv[1], {SIZE_LIMIT})
 print("owner", flush=True)
 for line in sys.stdin:
     word, name = line.split()
@@ -69,7 +69,7 @@ def owner(path: Path) -> Iterator[Owner]:
 
 def test_others_read_what_the_owner_writes(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, BUDGET, own=False) as reader:
+    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         assert not reader.owner
         assert reader.get(key_of("a")) is None
         other.tell("put", "a")
@@ -77,27 +77,27 @@ def test_others_read_what_the_owner_writes(tmp_path: Path) -> None:
         other.tell("evict", "a")
         assert reader.get(key_of("a")) is None, "what the owner evicted is gone for all at once"
         other.tell("put", "b")
-        assert [head.key for head in reader.heads()] == [key_of("b")]
+        assert [head.key for head in reader.scan()] == [key_of("b")]
         assert reader.totals() == (1, entry_of(reader, "b").size)
         calls: list[Callable[[], object]] = [
             lambda: reader.apply(entry_of(reader, "c")),
             reader.purge,
             reader.expire,
             reader.collect,
-            lambda: SqliteStore(path, BUDGET),
+            lambda: SqliteStore(path, SIZE_LIMIT),
         ]
         for call in calls:
             with pytest.raises(NotOwner, match=f"{path} "):
                 call()
         with pytest.raises(NotOwner, match=f"belongs to process {other.process.pid}"):
-            SqliteStore(path, BUDGET)
+            SqliteStore(path, SIZE_LIMIT)
         assert reader.own() is False
         reader.check()
 
 
 def test_ownership_passes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, BUDGET, own=False) as heir:
+    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as heir:
         other.tell("put", "a")
         assert heir.own() is False
         other.process.send_signal(signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_ownership_passes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
 
 def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, BUDGET, own=False) as reader:
+    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         other.tell("put", "a")
         assert reader.get(key_of("a")) is not None
         other.tell("break", "-")  # the owner sets its file aside
@@ -127,14 +127,14 @@ def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
         other.process.send_signal(signal.SIGKILL)
         other.process.wait()
         assert reader.own()
-        assert {head.key for head in reader.heads()} == {key_of("b"), key_of("c")}
+        assert {head.key for head in reader.scan()} == {key_of("b"), key_of("c")}
 
 
 def test_one_goes_as_the_other_comes(quick_path: Path) -> None:
     """Seen from outside, evictions and the put are one step: there is always one entry, and its own snapshot."""
     path = quick_path / "answers.db"
     seen = []
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, 0), snapshot=b"0").result()
         names: dict[object, bytes] = {key_of(name): b"%d" % name for name in range(400)}
         done = threading.Event()
@@ -158,15 +158,15 @@ def test_one_goes_as_the_other_comes(quick_path: Path) -> None:
 
 def test_one_owner_within_a_process(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         with pytest.raises(NotOwner, match="open in this process already"):
-            SqliteStore(path, BUDGET)
-        with SqliteStore(path, BUDGET, own=False) as reader:
+            SqliteStore(path, SIZE_LIMIT)
+        with SqliteStore(path, SIZE_LIMIT, own=False) as reader:
             store.apply(entry_of(store, "a")).result()
             assert reader.get(key_of("a")) is not None
         child = spawn(OWNER, path)
         assert "NotOwner" in child.communicate()[1], "the refused attempt, or the reader, dropped the lock"
-    with SqliteStore(path, BUDGET) as store:
+    with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.get(key_of("a")) is not None
 
 
@@ -208,7 +208,7 @@ def test_a_fork_has_no_store(tmp_path: Path) -> None:
 
 def test_hand_over(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET) as store, SqliteStore(path, BUDGET, own=False) as other:
+    with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         entries = [entry_of(other, name, 500, expires=None if name else 4e9) for name in range(3)]
         for entry in entries:
             other.hand_over(entry)
@@ -220,14 +220,14 @@ def test_hand_over(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="the spool is full"):
             other.hand_over(entry_of(other, "more", 5000))
         assert handed >= 2
-        assert files_bytes(path) <= BUDGET
+        assert files_bytes(path) <= SIZE_LIMIT
         store.check()
         assert len(list(store.collect())) == handed
 
 
 def test_what_is_handed_over_damaged_or_half_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, BUDGET) as store, SqliteStore(path, BUDGET, own=False) as other:
+    with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         folder = Path(f"{path}.spool")
         for name in range(4):
             other.hand_over(entry_of(other, name, 500))
@@ -245,7 +245,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     previous = os.umask(0)
     try:
         path = tmp_path / "new" / "folder" / "answers.db"
-        with SqliteStore(path, BUDGET) as store:
+        with SqliteStore(path, SIZE_LIMIT) as store:
             store.apply(entry_of(store, "a")).result()
             store.hand_over(entry_of(store, "b"))
             modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.rglob("*") if file.is_file()}
@@ -253,7 +253,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
         assert len(modes) == 6
         assert path.parent.stat().st_mode & 0o777 == 0o700
         path.chmod(0o644)
-        with SqliteStore(path, BUDGET):
+        with SqliteStore(path, SIZE_LIMIT):
             assert path.stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(previous)

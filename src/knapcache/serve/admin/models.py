@@ -112,13 +112,13 @@ SCHEMAS: dict[str, Schema] = {
             "version": TEXT,
             "unit": described(TEXT, "of every cost: usd, seconds, or a blend"),
             "policy": thing({"name": TEXT, "oracle_calls": COUNT, "oracle_seconds": NUMBER, "ids": COUNT}),
-            "budget": thing(
+            "storage": thing(
                 {
                     "capacity": COUNT,
                     "bytes": COUNT,
                     "entries": COUNT,
                     "disk_bytes": maybe(COUNT),
-                    "budget": maybe(COUNT),
+                    "size_limit": maybe(COUNT),
                 }
             ),
             "today": ref("UsageRow"),

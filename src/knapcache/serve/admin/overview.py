@@ -114,12 +114,12 @@ class Overview:
                 "oracle_seconds": stats.get("oracle_seconds", 0.0),
                 "ids": stats.get("ids", 0),
             },
-            "budget": {
+            "storage": {
                 "capacity": stats["capacity"],
                 "bytes": stats["bytes"],
                 "entries": stats["entries"],
                 "disk_bytes": stats.get("disk_bytes"),
-                "budget": stats.get("budget"),
+                "size_limit": stats.get("size_limit"),
             },
             "today": parts.history.today().report(),
             "all": everything.report(),

@@ -49,7 +49,7 @@ async function ask() {
   const lines = fresh.serial < live.serial ? await api.get("/requests", { after: 0, limit: 200 }) : fresh;
   for (const part of [overview, entries, drawer, people, health, plan]) part.update(summary);
   live.update(lines, summary.unit);
-  const empty = summary.all.requests === 0 && summary.budget.entries === 0;
+  const empty = summary.all.requests === 0 && summary.storage.entries === 0;
   if (empty && at("welcome").hidden) welcome(at("welcome"));
   at("welcome").hidden = !empty;
   document.body.dataset.state = empty ? "empty" : "live";

@@ -42,7 +42,7 @@ export class Drawer {
   update(summary) {
     this.#unit = summary.unit;
     this.#price = summary.price_per_mb;
-    this.#full = summary.budget.bytes > FULL * summary.budget.capacity;
+    this.#full = summary.storage.bytes > FULL * summary.storage.capacity;
   }
 
   async open(key) {

@@ -25,7 +25,7 @@ export class Health {
     });
   }
 
-  update({ policy, health, budget, version, started, now }) {
+  update({ policy, health, storage, version, started, now }) {
     const calls = policy.oracle_calls;
     facts(at("oracle"), [
       ["Policy", policy.name],
@@ -40,7 +40,7 @@ export class Health {
       ["Store", words, kind],
       ["Owner of the file", health.owner ? "this process" : "another process"],
       health.workers > 1 && ["Workers", count(health.workers)],
-      budget.disk_bytes != null && ["On disk", budget.budget ? `${bytes(budget.disk_bytes)} of ${bytes(budget.budget)}` : bytes(budget.disk_bytes)],
+      storage.disk_bytes != null && ["On disk", storage.size_limit ? `${bytes(storage.disk_bytes)} of ${bytes(storage.size_limit)}` : bytes(storage.disk_bytes)],
       breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads left out`],
       ["Up for", `${age(now - started)}, since ${moment(started)}`],
     ]);

@@ -36,7 +36,7 @@ export class Overview {
       this.#spans("hour");
     }
     this.#summary = summary;
-    const { today, all, unit, budget, doubling } = summary;
+    const { today, all, unit, storage, doubling } = summary;
     put("saved-today", amount(today.cost_saved, unit));
     put("saved-all", amount(all.cost_saved, unit));
     put("saved-since", !summary.since ? "" : ` since ${summary.now - summary.since < 24 * HOUR ? minute(summary.since) : day(summary.since)}`);
@@ -52,12 +52,12 @@ export class Overview {
     [byMoney, byRequests].forEach((share, k) => (rails[k].style.width = `${100 * (share || 0)}%`));
     put("rate-sub", `${count(served(today))} of ${count(answered(today))} requests today`);
 
-    const used = budget.capacity ? budget.bytes / budget.capacity : 0;
-    put("room", `${bytes(budget.bytes)} of ${bytes(budget.capacity)}`);
+    const used = storage.capacity ? storage.bytes / storage.capacity : 0;
+    put("room", `${bytes(storage.bytes)} of ${bytes(storage.capacity)}`);
     const rail = at("room-rail");
     rail.setAttribute("aria-valuenow", Math.round(100 * used));
     rail.firstElementChild.style.width = `${Math.min(100, 100 * used)}%`;
-    put("room-sub", `${count(budget.entries)} ${budget.entries === 1 ? "answer" : "answers"}${budget.disk_bytes ? ` · ${bytes(budget.disk_bytes)} on disk` : ""}`);
+    put("room-sub", `${count(storage.entries)} ${storage.entries === 1 ? "answer" : "answers"}${storage.disk_bytes ? ` · ${bytes(storage.disk_bytes)} on disk` : ""}`);
 
     put("price", amount(summary.price_per_mb, unit));
     put("doubling", this.#moreRoom(doubling, unit, summary.now - (summary.since ?? summary.started)));

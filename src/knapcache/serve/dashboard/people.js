@@ -23,13 +23,13 @@ export class People {
     headings(at("tenants"), [["Tenant", "model"], ["Requests"], ["Hit rate"], ["Room", "spare"], ["Spent", "least"], ["Saved"]]);
   }
 
-  update({ models, tenants, unit, budget }) {
+  update({ models, tenants, unit, storage }) {
     this.#table("models", "model", models, unit, (row) => percent(rateByCost(row)));
-    this.#table("tenants", "tenant", tenants, unit, (row) => this.#room(row, budget));
+    this.#table("tenants", "tenant", tenants, unit, (row) => this.#room(row, storage));
   }
 
-  #room(row, budget) {
-    const most = row.quota || budget.capacity;
+  #room(row, storage) {
+    const most = row.quota || storage.capacity;
     const bar = h("b", {});
     bar.style.width = `${most ? Math.min(100, (100 * (row.bytes ?? 0)) / most) : 0}%`;
     return [row.quota ? `${bytes(row.bytes)} of ${bytes(row.quota)}` : bytes(row.bytes), h("i", { class: "mini", "aria-hidden": "true" }, bar)];

@@ -24,9 +24,9 @@ export class Plan {
     }).observe(at("plan-result"));
   }
 
-  update({ unit, budget }) {
+  update({ unit, storage }) {
     this.#unit = unit;
-    this.#capacity = budget.capacity;
+    this.#capacity = storage.capacity;
   }
 
   /** A plan may be there from before. */

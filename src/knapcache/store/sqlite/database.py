@@ -206,7 +206,7 @@ def _only_for_us(path: Path) -> None:
             os.chmod(f"{path}{suffix}", 0o600)
 
 
-def set_aside(path: Path, keep: int, why: object) -> None:
+def quarantine(path: Path, keep: int, why: object) -> None:
     """Rename the file and its logs to `….damaged-N`, keep the youngest `keep` of those, and say so once."""
     numbers = sorted(_damaged(path))
     number = numbers[-1] + 1 if numbers else 1

@@ -33,7 +33,7 @@ from knapcache.store.sqlite.rows import FIXED_BYTES
 PAGE = 2048
 FRAME = PAGE + 24
 KB, MB = 1 << 10, 1 << 20
-LEAST_BUDGET = MB
+MIN_SIZE_LIMIT = MB
 
 _MOST_LOCAL = PAGE - 35
 _LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
@@ -57,7 +57,7 @@ def pages_and_cell(record: int) -> tuple[int, int]:
     return -(-(record - local) // _PER_OVERFLOW), local + _CELL
 
 
-def charge(content: int, expires: bool) -> int:
+def entry_size(content: int, expires: bool) -> int:
     """Room of an entry whose strings have `content` bytes in all. Never less for more."""
     overflow, cell = pages_and_cell(FIXED_BYTES + content)
     return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + (_EXPIRY if expires else 0)
@@ -77,7 +77,7 @@ def snapshot_frames(content: int) -> int:
 class Layout:
     """The parts of a budget, in bytes, pages and frames (pages in the log)."""
 
-    budget: int
+    size_limit: int
     log: int
     """Bytes of the log file, all of them allocated."""
     frames: int
@@ -85,34 +85,42 @@ class Layout:
     pages: int
     """The database never has more."""
     spool: int
-    snapshot_room: int
+    max_snapshot_size: int
     fixed: int
     """Frames a transaction can take whatever it does: file header, free list, upper parts of the trees."""
-    largest: int
+    max_entry_size: int
     capacity: int
 
     @classmethod
-    def of(cls, budget: int) -> Layout:
+    def of(cls, size_limit: int) -> Layout:
         """The division of `budget` bytes."""
-        if not isinstance(budget, int) or budget < LEAST_BUDGET:
-            raise InvalidInput(f"budget must be at least {LEAST_BUDGET} bytes (1 MiB), not {budget!r}")
-        log = min(max(budget // 12, min(budget // 5, 512 * KB)), max(budget // 64, 64 * MB))
+        if not isinstance(size_limit, int) or size_limit < MIN_SIZE_LIMIT:
+            raise InvalidInput(f"size_limit must be at least {MIN_SIZE_LIMIT} bytes (1 MiB), not {size_limit!r}")
+        log = min(max(size_limit // 12, min(size_limit // 5, 512 * KB)), max(size_limit // 64, 64 * MB))
         frames = (log * 7 // 8 - 32) // FRAME
         index = _SHM_BLOCK * (1 + log // FRAME // _SHM_FRAMES)
-        spool = budget // 64
-        snapshot_room = min(budget // 48, 16 * MB)
-        pages = (budget - log - index - spool - _LOCK_FILE) // PAGE
+        spool = size_limit // 64
+        max_snapshot_size = min(size_limit // 48, 16 * MB)
+        pages = (size_limit - log - index - spool - _LOCK_FILE) // PAGE
         # A parent has 45 children at least (a third of a page, 15 bytes each).
         depth = next(d for d in range(1, 20) if 45**d >= pages)
         fixed = 2 + pages // (PAGE // 4 - 8) + 10 * depth
-        snapshot_pages = snapshot_frames(snapshot_room)
+        snapshot_pages = snapshot_frames(max_snapshot_size)
         # The largest entry, in the place of its older self, a whole snapshot, and an eighth of evictions, one at least,
         # fit into one transaction together.
         at_once = frames - fixed
         largest_pages = min(at_once * 7 // 8, at_once - _OPERATION_FRAMES) - snapshot_pages - 2 * _OPERATION_FRAMES
         capacity = (pages - _SCHEMA_PAGES - snapshot_pages) * PAGE * 97 // 100
         return cls(
-            budget, log, frames, pages, spool, snapshot_room, fixed, min(largest_pages * PAGE, capacity), capacity
+            size_limit,
+            log,
+            frames,
+            pages,
+            spool,
+            max_snapshot_size,
+            fixed,
+            min(largest_pages * PAGE, capacity),
+            capacity,
         )
 
     @property

@@ -23,7 +23,7 @@ from knapcache.store.sqlite.database import (
     create,
     log,
     open_database,
-    set_aside,
+    quarantine,
 )
 from knapcache.store.sqlite.layout import Layout
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, KEEP_STATE, Sealer
@@ -60,12 +60,12 @@ class Opener:
     def anew(self, why: object) -> Opened:
         """An empty file; the one that is there is set aside."""
         try:
-            set_aside(self.path, self.keep_damaged, why)
+            quarantine(self.path, self.keep_damaged, why)
             create(self.path)
             opened = self._as_it_is(self.path)
         except (apsw.Error, OSError, Damaged) as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
-        self.counters["set_aside"] += 1
+        self.counters["quarantined"] += 1
         return opened
 
     def _as_it_is(self, path: Path) -> Opened:
@@ -96,11 +96,11 @@ class Opener:
         for (number,) in old.execute("SELECT id FROM entries ORDER BY created DESC").fetchall():
             (row,) = old.execute(f"SELECT {COLUMNS} FROM entries WHERE id = ?", (number,))
             entry = self.sealer.entry(row)
-            if entry and entry.size <= self.layout.largest and size + entry.size <= self.layout.capacity:
+            if entry and entry.size <= self.layout.max_entry_size and size + entry.size <= self.layout.capacity:
                 new.execute(INSERT, (number, *row))
                 size += entry.size
                 kept += 1
         for row in old.execute("SELECT id, seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,)).fetchall():
-            if isinstance(row[2], bytes) and len(row[2]) <= self.layout.snapshot_room:
+            if isinstance(row[2], bytes) and len(row[2]) <= self.layout.max_snapshot_size:
                 new.execute(KEEP_STATE, row)
         return kept

@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from knapcache.store.base import Entry, Head, packed
+from knapcache.store.base import Entry, EntryInfo, encode_fields
 
 COLUMNS = "seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload"
 HEAD_COLUMNS = "id, seal, key, size, cost, seconds, created, expires, tenant, model, meta"
@@ -56,7 +56,7 @@ class Sealer:
 
     def row(self, entry: Entry) -> tuple[Any, ...]:
         """The id, and COLUMNS."""
-        tenant, model, meta = packed(entry)
+        tenant, model, meta = encode_fields(entry)
         numbers = (entry.size, entry.cost, entry.seconds, entry.created, entry.expires)
         head = self._head(entry.key, *numbers, tenant, model, meta)
         seal = hashlib.sha256(head).digest()[:16] + _body_seal(head, entry.request, entry.payload)
@@ -76,7 +76,7 @@ class Sealer:
         except _WRONG_TYPE:
             return None
 
-    def head(self, row: tuple[Any, ...]) -> Head | None:
+    def head(self, row: tuple[Any, ...]) -> EntryInfo | None:
         """HEAD_COLUMNS → the head; None when anything in it is not as it was sealed."""
         number, seal, key, size, cost, seconds, created, expires, tenant, model, meta = row
         try:
@@ -84,7 +84,7 @@ class Sealer:
             if hashlib.sha256(head).digest()[:16] != seal[:16] or row_id(key) != number:
                 return None
             about = MappingProxyType(orjson.loads(meta))
-            return Head(key, tenant.decode(), model.decode(), size, cost, seconds, created, expires, about)
+            return EntryInfo(key, tenant.decode(), model.decode(), size, cost, seconds, created, expires, about)
         except _WRONG_TYPE:
             return None
 

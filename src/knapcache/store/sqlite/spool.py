@@ -25,7 +25,7 @@ from pathlib import Path
 import orjson
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Entry, checked_key
+from knapcache.store.base import Entry, validate_key
 from knapcache.store.sqlite.rows import Sealer
 
 _BLOCK = 4096  # files take whole blocks
@@ -59,7 +59,7 @@ class Spool:
     def put_counts(self, counts: Mapping[bytes, int]) -> None:
         """Write the highest counts; StoreError when the spool is full."""
         pairs = Counter(counts).most_common(self.max_counted_keys)
-        content = b"".join(_COUNT.pack(checked_key(key), min(times, _MAX_TIMES)) for key, times in pairs)
+        content = b"".join(_COUNT.pack(validate_key(key), min(times, _MAX_TIMES)) for key, times in pairs)
         self._write(self._sealer.seal(b"counts", content) + content, "counts")
 
     def take_counts(self) -> Counter[bytes]:

@@ -24,13 +24,13 @@ from knapcache.store.base import (
     NOT_IN_MEMORY,
     Clock,
     Entry,
-    Head,
+    EntryInfo,
     NotInMemory,
     Totals,
-    checked,
-    checked_key,
     content,
-    matcher,
+    purge_filter,
+    validate_entry,
+    validate_key,
     wall_clock,
 )
 from knapcache.store.sqlite import layout as arithmetic
@@ -57,7 +57,7 @@ class SqliteStore:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        budget: int,
+        size_limit: int,
         *,
         own: bool = True,
         synchronous: str = "normal",
@@ -76,7 +76,7 @@ class SqliteStore:
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
         self.path = checked_path(path)
-        self.layout = arithmetic.Layout.of(budget)
+        self.layout = arithmetic.Layout.of(size_limit)
         self._options: dict[str, Any] = {
             "synchronous": synchronous, "secret": secret, "memory": memory, "busy": busy, "keep_damaged": keep_damaged,
             "clock": clock, "vfs": vfs,
@@ -88,7 +88,7 @@ class SqliteStore:
             self.path, self.layout, self._sealer, self._counters, synchronous, busy, keep_damaged, vfs
         )
         self._readers = Readers(self.path, vfs, self._counters, self._damaged)
-        self._hot = MemoryTier(min(budget // 8, 64 << 20) if memory is None else memory)
+        self._hot = MemoryTier(min(size_limit // 8, 64 << 20) if memory is None else memory)
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
         self._ownership: Ownership | None = None
@@ -102,9 +102,9 @@ class SqliteStore:
     # What callers ask before they put.
 
     @property
-    def budget(self) -> int:
+    def size_limit(self) -> int:
         """Bytes for everything on disk."""
-        return self.layout.budget
+        return self.layout.size_limit
 
     @property
     def capacity(self) -> int:
@@ -112,23 +112,23 @@ class SqliteStore:
         return self.layout.capacity
 
     @property
-    def largest(self) -> int:
+    def max_entry_size(self) -> int:
         """No entry charged more than this can be put."""
-        return self.layout.largest
+        return self.layout.max_entry_size
 
     @property
-    def snapshot_room(self) -> int:
+    def max_snapshot_size(self) -> int:
         """Bytes a snapshot may have."""
-        return self.layout.snapshot_room
+        return self.layout.max_snapshot_size
 
     @property
     def owner(self) -> bool:
         """Does this store write?"""
         return self._writer is not None
 
-    def charge(self, entry: Entry) -> int:
+    def entry_size(self, entry: Entry) -> int:
         """Room the entry takes in the file, its share of everything around it included."""
-        return arithmetic.charge(content(entry), entry.expires is not None)
+        return arithmetic.entry_size(content(entry), entry.expires is not None)
 
     # Reading.
 
@@ -146,7 +146,7 @@ class SqliteStore:
         """The entry as far as memory has it: read lately, or on its way to the file."""
         entry = self._hot.get(key)
         if entry is None:
-            checked_key(key)
+            validate_key(key)
             writer = self._writer
             if writer is None or (job := writer.pending.get(key)) is None:
                 return None if self._closed else NOT_IN_MEMORY
@@ -190,27 +190,27 @@ class SqliteStore:
     # Writing.
 
     @property
-    def behind(self) -> bool:
+    def write_backlog_full(self) -> bool:
         """Is the disk so slow that more would be refused?"""
-        return self._writer is not None and self._writer.behind
+        return self._writer is not None and self._writer.write_backlog_full
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
         """`evict` leaves, then `put` comes and `snapshot` replaces the older one. Resolved when committed."""
         writer = self._writing()
-        keys = [checked_key(key) for key in evict]
+        keys = [validate_key(key) for key in evict]
         row = sealed = refusal = None
         if put is not None:
-            put = checked(put, self.charge(put))
-            if put.size > self.largest:
-                refusal = f"an entry of {put.size} bytes, of {self.largest} allowed"
+            put = validate_entry(put, self.entry_size(put))
+            if put.size > self.max_entry_size:
+                refusal = f"an entry of {put.size} bytes, of {self.max_entry_size} allowed"
             else:
                 row = self._sealer.row(put)
         if snapshot is not None:
             sealed = self._sealer.seal(b"snapshot", snapshot), snapshot
-            if len(snapshot) > self.snapshot_room:
-                refusal = f"a snapshot of {len(snapshot)} bytes, of {self.snapshot_room} allowed"
+            if len(snapshot) > self.max_snapshot_size:
+                refusal = f"a snapshot of {len(snapshot)} bytes, of {self.max_snapshot_size} allowed"
         return writer.submit(put, row, keys, sealed, refusal)
 
     def purge(
@@ -218,8 +218,8 @@ class SqliteStore:
     ) -> tuple[bytes, ...]:
         """Remove what meets every condition given. StoreError when it could not be removed from the disk yet."""
         writer = self._writing()
-        meets = matcher(tenant, model, before)
-        keys = [head.key for head in self.heads() if meets(head)]
+        meets = purge_filter(tenant, model, before)
+        keys = [head.key for head in self.scan() if meets(head)]
         writer.submit(evict=keys).result()
         return tuple(keys)
 
@@ -229,12 +229,12 @@ class SqliteStore:
         self.flush()
         found: dict[int, bytes] = {}
         while rows := self._readers.rows(_EXPIRED, (self._clock(),)):
-            heads = {row[0]: self._sealer.head(row) for row in rows if row[0] not in found}
-            if not heads:  # an index that lists what is not there
+            infos = {row[0]: self._sealer.head(row) for row in rows if row[0] not in found}
+            if not infos:  # an index that lists what is not there
                 break
-            writer.drop([number for number, head in heads.items() if head is None])
-            keys = [head.key for head in heads.values() if head is not None]
-            found |= {number: head.key if head else b"" for number, head in heads.items()}
+            writer.drop([number for number, head in infos.items() if head is None])
+            keys = [head.key for head in infos.values() if head is not None]
+            found |= {number: head.key if head else b"" for number, head in infos.items()}
             writer.submit(evict=keys).result()
         return tuple(key for key in found.values() if key)
 
@@ -252,7 +252,7 @@ class SqliteStore:
 
     # Looking around.
 
-    def heads(self) -> Iterator[Head]:
+    def scan(self) -> Iterator[EntryInfo]:
         """Every entry but its bytes. StoreError when the file cannot be read to its end."""
         self.flush()
         last = _BELOW_ALL
@@ -316,17 +316,17 @@ class SqliteStore:
         damaged = sum(self._sealer.entry(row) is None for row in self._every_row())
         if damaged:
             raise CorruptState(f"{damaged} rows are not as they were sealed")
-        if self.owner and (books.size > self.capacity or self.disk_bytes() > self.layout.budget):
-            taken = f"{self.disk_bytes()} of {self.layout.budget} on disk"
+        if self.owner and (books.size > self.capacity or self.disk_bytes() > self.layout.size_limit):
+            taken = f"{self.disk_bytes()} of {self.layout.size_limit} on disk"
             raise CorruptState(f"{books.size} of {self.capacity} bytes, {taken}")
 
     def _every_row(self) -> Iterator[Any]:
-        for head in self.heads():
+        for head in self.scan():
             yield from self._readers.rows(_GET, (row_id(head.key),)) or ()
 
     def reader(self) -> SqliteStore:
         """Another store on the same file, for reading: what a child needs after a fork."""
-        return SqliteStore(self.path, self.layout.budget, own=False, **self._options)
+        return SqliteStore(self.path, self.layout.size_limit, own=False, **self._options)
 
     # Owning.
 
@@ -355,7 +355,7 @@ class SqliteStore:
 
     def hand_over(self, entry: Entry) -> None:
         """Leave an answer for the owner to decide about; StoreError when there is no room for it."""
-        self._spool.put(checked(entry, self.charge(entry)))
+        self._spool.put(validate_entry(entry, self.entry_size(entry)))
 
     def collect(self) -> Iterator[Entry]:
         """What others handed over, taken out. The owner's cache settles it like an answer of its own."""

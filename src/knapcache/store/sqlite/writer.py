@@ -97,7 +97,7 @@ class Writer:
         self._thread.start()
 
     @property
-    def behind(self) -> bool:
+    def write_backlog_full(self) -> bool:
         """Does more wait than may wait? Evictions always may: there are only so many entries to evict."""
         return self._queued > self._most_queued or self._queue.qsize() > MOST_JOBS
 
@@ -111,7 +111,7 @@ class Writer:
     ) -> Future[None]:
         """Queue a change; what is refused still evicts. More evictions than the log can hold go ahead of the rest."""
         with self._lock:
-            if self.behind and (row or snapshot):
+            if self.write_backlog_full and (row or snapshot):
                 refusal = refusal or f"the disk is too slow: {self._queued} bytes are waiting"
             keys = [*evict, put.key] if put else evict
             if refusal:

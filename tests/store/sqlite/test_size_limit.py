@@ -84,9 +84,9 @@ def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
     while written < volume * store.capacity:
         expires = None if rng.random() < 0.5 else 4e9
         entry = entry_of(store, rng.randrange(10**6), sizes(rng), number, expires=expires)
-        if entry.size > store.largest:
+        if entry.size > store.max_entry_size:
             continue
-        cache.settle(entry, rng.randbytes(rng.randrange(store.snapshot_room)) if rng.random() < 0.003 else None)
+        cache.settle(entry, rng.randbytes(rng.randrange(store.max_snapshot_size)) if rng.random() < 0.003 else None)
         kept[entry.key] = len(entry.request) + len(entry.payload)
         if number % 20 == 0:
             cache.done.result()
@@ -109,16 +109,16 @@ def test_never_above(quick_path: Path, shape: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("budget", [1 * MB, 8 * MB, 64 * MB])
+@pytest.mark.parametrize("size_limit", [1 * MB, 8 * MB, 64 * MB])
 @pytest.mark.parametrize("shape", LOADS)
-def test_never_above_for_long(quick_path: Path, shape: str, budget: int) -> None:
+def test_never_above_for_long(quick_path: Path, shape: str, size_limit: int) -> None:
     path = quick_path / "answers.db"
-    with SqliteStore(path, budget) as store, Watch(path) as watch:
-        held = load(store, LOADS[shape], 6 if budget < 64 * MB else 1.5, 1)
+    with SqliteStore(path, size_limit) as store, Watch(path) as watch:
+        held = load(store, LOADS[shape], 6 if size_limit < 64 * MB else 1.5, 1)
         assert not {"refused", "failed_writes"} & set(store.counters())
         store.check()
-    assert watch.most <= budget
-    assert shape != "usual" or budget < 64 * MB or held > 0.7 * budget
+    assert watch.most <= size_limit
+    assert shape != "usual" or size_limit < 64 * MB or held > 0.7 * size_limit
 
 
 def test_a_foreign_reader_stops_writing_before_the_log_grows(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_smaller_budget_keeps_the_youngest(tmp_path: Path, caplog: pytest.LogC
             store.apply(entry_of(store, name, 15_000, version=name), snapshot=b"state")
     with SqliteStore(path, 2 * MB) as store:
         assert files_bytes(path) <= 2 * MB
-        held = {head.meta["version"] for head in store.heads()}
+        held = {head.meta["version"] for head in store.scan()}
         assert held == set(range(300 - len(held), 300))
         assert len(held) * 15_000 > 0.8 * store.capacity
         assert store.load_snapshot() == b"state"
@@ -202,16 +202,16 @@ def _record_header(n: int) -> int:
     return 1 + 1 + length
 
 
-@pytest.mark.parametrize("budget", [MB, 2 * MB, 5 * MB, 64 * MB, 1 << 30, 1 << 36])
-def test_the_parts_add_up(budget: int) -> None:
-    parts = layout.Layout.of(budget)
+@pytest.mark.parametrize("size_limit", [MB, 2 * MB, 5 * MB, 64 * MB, 1 << 30, 1 << 36])
+def test_the_parts_add_up(size_limit: int) -> None:
+    parts = layout.Layout.of(size_limit)
     index = 32768 * (1 + parts.log // layout.FRAME // 4062)
-    assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= budget
+    assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= size_limit
     assert parts.frames * layout.FRAME < parts.log
-    assert parts.capacity >= (0.68 if budget < 2 * MB else 0.7 if budget < 64 * MB else 0.85) * budget
-    whole = layout.operation_frames(parts.largest) + layout.snapshot_frames(parts.snapshot_room)
+    assert parts.capacity >= (0.68 if size_limit < 2 * MB else 0.7 if size_limit < 64 * MB else 0.85) * size_limit
+    whole = layout.operation_frames(parts.max_entry_size) + layout.snapshot_frames(parts.max_snapshot_size)
     assert whole + 2 * layout.operation_frames() <= parts.at_once, "the largest apply is not one transaction"
-    assert 30_000 < parts.largest <= parts.capacity
+    assert 30_000 < parts.max_entry_size <= parts.capacity
 
 
 def test_a_full_table_is_refused_and_said(tmp_path: Path) -> None:
