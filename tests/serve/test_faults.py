@@ -17,6 +17,7 @@ from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import FAULTS
 from tests.serve.conftest import Start
+from tests.support.events import EventList
 from tests.support.running_proxy import RunningProxy
 
 
@@ -25,9 +26,9 @@ def body(text: str, **more: Any) -> dict[str, Any]:
 
 
 def events(proxy: RunningProxy) -> list[Event]:
-    """All that will be written from now on."""
-    seen: list[Event] = []
-    proxy.proxy.journal.listen(seen.extend)
+    """Return a list that gets all later events."""
+    seen = EventList()
+    proxy.proxy.events.add_consumer(seen)
     return seen
 
 

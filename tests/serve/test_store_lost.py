@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.serve.proxy import MOST_MEMORY, Proxy
+from knapcache.serve.proxy import MAX_MEMORY_FALLBACK, Proxy
 from knapcache.serve.settings import Settings
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
@@ -42,9 +42,9 @@ def test_requests_are_answered_all_the_same(
     spoil(folder / "cache.sqlite")
     before = None if spoil is a_directory else (folder / "cache.sqlite").read_bytes()
     proxy = start()
-    (line,) = [line for line in caplog.records if "THE STORE CANNOT BE OPENED" in line.message]
+    (line,) = [line for line in caplog.records if "STORE NOT OPENED" in line.message]
     assert line.levelno == logging.ERROR
-    assert "20000000 bytes of memory" in line.message
+    assert "memory (20000000 bytes)" in line.message
     with httpx.Client(base_url=proxy.url) as client:
         assert client.get("/readyz").status_code == 200
         asked = [client.post("/v1/chat/completions", json=BODY) for _ in range(3)]
@@ -68,13 +68,13 @@ def test_a_request_log_that_cannot_be_written(start: Start, tmp_path: Path, capl
     (tmp_path / "data" / "requests").write_text("in the way")
     proxy = start(request_log=True)
     assert httpx.post(f"{proxy.openai}/chat/completions", json=BODY).status_code == 200
-    assert "there is no request log until the next start" in caplog.text
+    assert "No request log until the next start" in caplog.text
 
 
 def test_a_large_file_does_not_become_a_large_memory(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").mkdir()
     proxy = Proxy(Settings(path=tmp_path, capacity="500GB", policy="lru", shadows=()))
-    assert proxy.cache.stats()["size_limit"] == MOST_MEMORY
+    assert proxy.cache.stats()["size_limit"] == MAX_MEMORY_FALLBACK
     proxy.cache.close()
 
 
@@ -87,5 +87,5 @@ def test_the_file_is_as_sure_as_the_settings_say(tmp_path: Path) -> None:
     proxy = Proxy(Settings(path=tmp_path, capacity="2MiB", synchronous="full", policy="lru", shadows=()))
     store: Any = proxy.cache._keeper.store
     assert store._options["synchronous"] == "full"
-    assert not proxy.store_lost
+    assert not proxy.memory_fallback
     proxy.cache.close()

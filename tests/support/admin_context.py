@@ -1,9 +1,8 @@
-"""The parts of a proxy that the admin API looks at: all of them real, but for providers, who are never asked here."""
+"""An admin API with a real cache and real event consumers, without HTTP and without an upstream."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,13 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.serve.admin.app import admin_app
+from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import Event, EventBuffer
 from knapcache.serve.observe.history import History
+from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.recent import RecentRequests
+from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
 
 TOKEN = "the token of these tests"
@@ -22,49 +25,15 @@ BASE = "http://127.0.0.1:8080"
 CHAT = "chat/completions"
 
 
-@dataclass
-class Provider:
-    """What is known of one."""
+class AdminHarness:
+    """An `AdminContext`, and requests that fill it. folder: the data directory, or None for memory only."""
 
-    name: str = "fake"
-    calls: int = 3
-    errors: int = 1
-    state: str = "ok"
-
-
-@dataclass
-class Providers:
-    """One of them."""
-
-    all: list[Provider]
-
-
-@dataclass
-class Folder:
-    """A request log that somebody else writes."""
-
-    path: Path
-
-
-class Metrics:
-    """Something to show."""
-
-    def render(self) -> bytes:
-        """One line."""
-        return b"knapcache_entries 1\n"
-
-
-class AdminContext:
-    """As `admin_app` takes them."""
-
-    def __init__(self, folder: Path | None = None, log: Path | None = None, **settings: Any) -> None:
-        given: dict[str, Any] = {"upstreams": [{"name": "fake", "url": "http://127.0.0.1:9/v1"}], "cost": "seconds"}
-        given |= {"policy": "lru", "shadows": ("lru",), "capacity": "20MB", "memory_only": folder is None}
-        given |= {"path": folder} if folder is not None else {}
-        self.settings = Settings(**(given | settings))
-        self.admin_token = TOKEN
-        self.started = time.time()
-        self.callers = Authenticator(self.settings, b"secret" * 6)
+    def __init__(self, folder: Path | None = None, request_log: Path | None = None, **settings: Any) -> None:
+        values: dict[str, Any] = {"upstreams": [{"name": "fake", "url": "http://127.0.0.1:9/v1"}], "cost": "seconds"}
+        values |= {"policy": "lru", "shadows": ("lru",), "capacity": "20MB", "memory_only": folder is None}
+        values |= {"path": folder} if folder is not None else {}
+        self.settings = Settings(**(values | settings))
+        self.authenticator = Authenticator(self.settings, b"secret" * 6)
         self.cache = Cache(
             self.settings.capacity,
             path=self.settings.cache_file,
@@ -72,31 +41,59 @@ class AdminContext:
             cost=self.settings.cost,
             shadows=self.settings.shadows,
         )
-        self.store_lost = False
-        self.journal = EventBuffer()
-        self.history = History(folder, self.cache.stats)
-        self.journal.listen(self.history.listen)
-        self.metrics = Metrics()
-        self.request_log = Folder(log) if log is not None else None
-        self.upstreams = Providers([Provider()])
+        self.events = EventBuffer()
+        self.context = AdminContext(
+            settings=self.settings,
+            admin_token=TOKEN,
+            started=time.time(),
+            cache=self.cache,
+            memory_fallback=False,
+            authenticator=self.authenticator,
+            flush_events=self.events.flush,
+            history=History(folder, self.cache.stats),
+            metrics=Metrics(self.cache.stats),
+            recent=RecentRequests(),
+            upstream_health=UpstreamHealth(upstream.name for upstream in self.settings.upstreams),
+            request_log=request_log,
+        )
+        for consumer in (self.context.history, self.context.metrics, self.context.recent, self.context.upstream_health):
+            self.events.add_consumer(consumer)
 
-    def ask(self, name: object, key: str = "", cost: float = 2.0, model: str = "m") -> str:
-        """A request as the proxy serves it; the key of its answer."""
-        caller = self.callers.admit({"authorization": f"Bearer {key}"} if key else {})
-        assert caller is not None
-        request = {"model": model, "messages": [{"role": "user", "content": f"question {name}"}]}
+    def request(self, name: object, key: str = "", cost: float = 2.0, model: str = "m") -> str:
+        """Serve a request as the proxy does, and return the key of its answer."""
+        principal = self.authenticator.admit({"authorization": f"Bearer {key}"} if key else {})
+        assert principal is not None
+        body = {"model": model, "messages": [{"role": "user", "content": f"question {name}"}]}
         reply = Reply(f'{{"answer": "{name}"}}'.encode(), model=model, cost=cost, seconds=0.5)
-        answer = self.cache.fetch(CHAT, request, lambda: reply, namespace=caller.namespace)
-        line = Event(time.time(), CHAT, model, caller.name, answer.outcome, 200, 0.1, 0.1, False, answer.key, cost=cost)
-        self.journal.write(line._replace(size=100, upstream_seconds=0.5))
+        answer = self.cache.fetch(CHAT, body, lambda: reply, namespace=principal.namespace)
+        called = answer.outcome == "miss"
+        self.events.append(
+            Event(
+                time=time.time(),
+                endpoint=CHAT,
+                model=model,
+                tenant=principal.name,
+                outcome=answer.outcome,
+                status=200,
+                seconds=0.1,
+                ttfb=0.1,
+                stream=False,
+                key=answer.key,
+                size=100,
+                cost=cost,
+                upstream_seconds=0.5,
+                upstream="fake" if called else "",
+                attempts=(503, 200) if called else (),
+            )
+        )
         return answer.key
 
     def client(self, *, headers: dict[str, str] | None = None, base: str = BASE) -> TestClient:
-        """A client of the admin API, with the token unless told otherwise."""
+        """Return a client of the admin API; it sends the token unless other headers are given."""
         sent = BEARER if headers is None else headers
-        return TestClient(admin_app(self), base, headers=sent, follow_redirects=False)
+        return TestClient(admin_app(self.context), base, headers=sent, follow_redirects=False)
 
     def close(self) -> None:
-        """In the order of the proxy."""
-        self.history.close()
+        """Close history and cache, in the proxy's order."""
+        self.context.history.close()
         self.cache.close()

@@ -1,16 +1,24 @@
-"""Requests that have happened, for those who listen."""
+"""Events for tests of their consumers."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from knapcache.serve.observe.events import Event
 
 
+class EventList(list[Event]):
+    """A consumer that keeps every event."""
+
+    def consume(self, events: Sequence[Event]) -> None:
+        self.extend(events)
+
+
 def event(outcome: str = "hit", **other: Any) -> Event:
-    """One request."""
+    """Return one event with plausible values."""
     fields: dict[str, Any] = {
         "time": 1.7e9,
         "endpoint": "chat/completions",
@@ -27,12 +35,13 @@ def event(outcome: str = "hit", **other: Any) -> Event:
         "usd": 0.5,
         "upstream_seconds": 2.0,
         "upstream": "" if outcome == "hit" else "openai",
+        "attempts": (200,) if outcome == "miss" else (),
     }
     return Event(**fields | other)
 
 
 def traffic(count: int, seed: int = 0) -> list[Event]:
-    """Requests for a few hundred keys, some of them again and again."""
+    """Return hits and misses of a few hundred keys, some of them much more frequent than others."""
     draw = random.Random(seed)
     seen: set[int] = set()
     found = []

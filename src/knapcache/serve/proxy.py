@@ -1,11 +1,12 @@
-"""All that lives as long as a process of the proxy: made from the settings, opened on its event loop, closed in order.
+"""The long-lived objects of one proxy process: built from the settings, opened on its event loop, closed in order.
 
-alone      one process: it has the record, whoever owns the store
-in a team  the owner of the store has the record, and the others send it theirs (team.py)
+    one worker       this process has the event pipeline and the admin API
+    several workers  the owner of the store has them; the others send it their events and forward admin requests to it
+                     (workers/owner_link.py)
 
-A file that cannot be opened (a full disk, somebody else's database, another secret) is no reason not to answer: then
-answers are kept in memory, the log and the summary say so loudly, and the file stays as it is until the next start. In
-a team each process then has a memory of its own, and whoever is first has the record.
+If the store cannot be opened (full disk, not a knapcache file, another secret), the proxy still serves. Answers are then
+kept in memory, an error is logged, the summary reports it, and the file is left untouched until the next start. With
+several workers each process then has its own memory store, and the first to take the lock has the pipeline.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
+from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.observe.events import Event, EventBuffer
-from knapcache.serve.observe.history import History
-from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.pipeline import EventPipeline
-from knapcache.serve.observe.request_log import RequestLog
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
@@ -36,164 +35,156 @@ from knapcache.threads import run_with_deadline
 
 log = logging.getLogger("knapcache.serve")
 
-WATCH = 0.5
-"""Seconds between two looks at who owns the store."""
-MOST_MEMORY = 1 << 30
-"""Bytes of memory in place of a file. Who gives answers a large disk has not said that there is as much memory."""
+OWNER_POLL = 0.5
+"""Seconds between two attempts to become the owner."""
+MAX_MEMORY_FALLBACK = 1 << 30
+"""Bytes of memory used in place of a file: the configured capacity may be a disk's and not fit into memory."""
 
 
 class Proxy:
-    """The parts, by name."""
+    """One process of the proxy."""
 
-    upstreams: Upstreams
-
-    def __init__(self, settings: Settings, *, team: bool = False) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started = time.time()
         self.folder = None if settings.memory_only else data_directory(settings.path)
         self.secret = server_secret(self.folder)
-        given = settings.admin_token
-        self.admin_token = admin_token(self.folder, given.get_secret_value() if given else None)
-        self.callers = Authenticator(settings, self.secret)
-        self.local = (
+        configured = settings.admin_token
+        self.admin_token = admin_token(self.folder, configured.get_secret_value() if configured else None)
+        self.authenticator = Authenticator(settings, self.secret)
+        self.embedded_model = (
             EmbeddedModel(settings.local_model, settings.local_threads, settings.local_context)
             if any(upstream.local for upstream in settings.upstreams)
             else None
         )
-        self.cache, self.store_lost = open_cache(
+        self.cache, self.memory_fallback = open_cache(
             settings,
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
-            prices={**(PRICES if self.local else {}), **settings.prices},
+            prices={**(PRICES if self.embedded_model else {}), **settings.prices},
             fallback=settings.fallback_price,
             secret=self.secret,
             shadows=settings.shadows,
             wait=settings.wait,
-            quotas=self.callers.quotas(),
+            quotas=self.authenticator.quotas(),
             synchronous=settings.synchronous,
         )
-        self.upstreams = Upstreams(settings, self.local)
-        self.journal = EventBuffer()
+        self.upstreams = Upstreams(settings, self.embedded_model)
+        self.events = EventBuffer()
         self.ready = False
-        """Requests are served: it was opened, and was not told to stop."""
-        self.rest: Any = None
-        """What answers all that is not the hot path."""
-        self._team = team
-        self._turn: Ownership | None = None
-        self._record: EventPipeline | None = None
-        self._inside: OwnerServer | None = None
-        self._outside: OwnerClient | None = None
+        """Whether requests are served: after `open`, before `close`."""
+        self.admin_app: Callable[..., Awaitable[None]] | None = None
+        """The ASGI app for everything but /v1: the admin API, or the way to the owner's."""
+        self._owner_lock: Ownership | None = None
+        self._pipeline: EventPipeline | None = None
+        self._close_admin: Callable[[], Awaitable[None]] | None = None
+        self._owner_server: OwnerServer | None = None
+        self._owner_client: OwnerClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Begin, on the loop that serves."""
-        if self.local is not None:
-            await self.local.start()
-        if not self._team or self._our_turn():
-            await self._keep_the_record()
+        """Start serving on the running event loop."""
+        if self.embedded_model is not None:
+            await self.embedded_model.start()
+        if self.settings.workers == 1 or self._acquire_ownership():
+            await self._become_owner()
         else:
             assert self.folder is not None
-            self.rest = self._outside = OwnerClient(self.folder)
-            await self._outside.open()
-            self._tasks.append(asyncio.create_task(self._watch()))
-        self.journal.listen(self._tell)
-        self._tasks.append(asyncio.create_task(self.journal.deliver()))
+            self.admin_app = self._owner_client = OwnerClient(self.folder)
+            self._owner_client.start()
+            self.events.add_consumer(self._owner_client)
+            self._tasks.append(asyncio.create_task(self._wait_for_ownership()))
+        self._tasks.append(asyncio.create_task(self.events.flush_periodically()))
         self.ready = True
 
-    def _tell(self, events: Sequence[Event]) -> None:
-        told = self._record or self._outside
-        assert told is not None
-        told.listen(events)
+    def _acquire_ownership(self) -> bool:
+        """Try to take the owner's lock; the operating system frees it when its process ends.
 
-    async def _watch(self) -> None:
-        """Until it is our turn to own the store, and to keep the record."""
-        while not self._our_turn():
-            await asyncio.sleep(WATCH)
-        outside = self._outside
-        assert outside is not None
-        await self._keep_the_record()
-        self._absorb(outside.take())
-        await outside.close()
-        self._outside = None
-
-    def _our_turn(self) -> bool:
-        """Owners of a memory are many, so there is a lock for the record as well. Free with the end of a process."""
+        The store's own lock is not enough: with the memory fallback every process owns a store.
+        """
         assert self.folder is not None
-        if self._turn is None and self.cache.owner:
+        if self._owner_lock is None and self.cache.owner:
             with contextlib.suppress(NotOwner):
-                self._turn = Ownership(self.folder / "record")
-        return self._turn is not None
+                self._owner_lock = Ownership(self.folder / "record")
+        return self._owner_lock is not None
 
-    async def _keep_the_record(self) -> None:
-        self._record = EventPipeline(self.settings, self.folder, self.cache, self.journal)
-        self.rest = admin_app(self)
-        if self._team:
+    async def _wait_for_ownership(self) -> None:
+        """Poll until this process is the owner, then replace the owner client by the pipeline."""
+        while not self._acquire_ownership():
+            await asyncio.sleep(OWNER_POLL)
+        client = self._owner_client
+        assert client is not None
+        self.events.remove_consumer(client)
+        unsent = await client.stop()  # first: it must not send to the server that we open next
+        await self._become_owner()
+        assert self._pipeline is not None
+        self._pipeline.consume(unsent)
+        self._owner_client = None
+        client.close()
+
+    async def _become_owner(self) -> None:
+        """Open the event pipeline and the admin API, and serve both to the other processes."""
+        pipeline = self._pipeline = EventPipeline(self.settings, self.folder, self.cache, self.events)
+        self.events.add_consumer(pipeline)
+        app = admin_app(
+            AdminContext(
+                settings=self.settings,
+                admin_token=self.admin_token,
+                started=self.started,
+                cache=self.cache,
+                memory_fallback=self.memory_fallback,
+                authenticator=self.authenticator,
+                flush_events=self.events.flush,
+                history=pipeline.history,
+                metrics=pipeline.metrics,
+                recent=pipeline.recent,
+                upstream_health=pipeline.upstream_health,
+                request_log=None if pipeline.request_log is None else pipeline.request_log.path,
+            )
+        )
+        self.admin_app, self._close_admin = app, app.state.admin.close
+        if self.settings.workers > 1:
             assert self.folder is not None
-            self._inside = OwnerServer(self.folder, self.rest, self._absorb)
-            await self._inside.open()
-
-    def _absorb(self, events: Sequence[Event]) -> None:
-        """What another process has told, or what we would have told one."""
-        assert self._record is not None
-        self._record.listen(events)
+            self._owner_server = OwnerServer(self.folder, app, pipeline)
+            await self._owner_server.open()
 
     async def close(self) -> None:
-        """Keep what is to be kept, and let go."""
+        """Stop serving: flush events, write files, close connections."""
         self.ready = False
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._inside is not None:
-            await self._inside.close()
-        if self._outside is not None:
-            await self._outside.close()
-        if self._record is not None:
-            await self.rest.state.admin.close()
-            await asyncio.to_thread(self._record.close)
+        if self._owner_server is not None:
+            await self._owner_server.close()
+        if self._owner_client is not None:
+            await self._owner_client.stop(send_unsent=True)
+            self._owner_client.close()
+        if self._close_admin is not None:
+            await self._close_admin()
+        if self._pipeline is not None:
+            await asyncio.to_thread(self._pipeline.close)
         self.upstreams.close()
-        if self.local is not None:
-            await self.local.stop()
+        if self.embedded_model is not None:
+            await self.embedded_model.stop()
         if not await run_with_deadline(self.cache.close, max(5.0, self.settings.grace)):
-            log.error("the store does not answer, and is left as it is: what was kept before is safe")
-        if self._turn is not None:
-            self._turn.release()
-
-    # What the admin API looks at.
-
-    @property
-    def history(self) -> History:
-        """Money over time."""
-        assert self._record is not None
-        return self._record.history
-
-    @property
-    def metrics(self) -> Metrics:
-        """For Prometheus."""
-        assert self._record is not None
-        return self._record.metrics
-
-    @property
-    def request_log(self) -> RequestLog | None:
-        """For the lab."""
-        assert self._record is not None
-        return self._record.request_log
+            log.error("Store not closed: it does not answer. Committed answers are safe.")
+        if self._owner_lock is not None:
+            self._owner_lock.release()
 
 
 def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
-    """The cache, and whether its file could not be opened, and it is in memory instead."""
+    """Return the cache, and whether it is a memory store in place of a file that cannot be opened."""
     path = settings.cache_file
     try:
         return Cache(settings.capacity, path=path, **options), False
     except (StoreError, InvalidInput) as error:
         if path is None or not (isinstance(error, StoreError) or path.is_dir()):
-            raise  # the settings cannot be used
-        room = min(settings.capacity, MOST_MEMORY) // settings.workers
-        cache = Cache(room, **options)
+            raise  # the settings are wrong, not the file
+        capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
+        cache = Cache(capacity, **options)
         log.error(
-            "THE STORE CANNOT BE OPENED, and answers are kept in %d bytes of memory until the next start: %s",
-            room,
-            error,
+            "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s", capacity, error
         )
         return cache, True

@@ -72,7 +72,7 @@ def run(settings: Settings) -> None:
 def serve(settings: Settings, listening: socket.socket, serving: Callable[[str], None]) -> None:
     """Serve in this process. serving: is told the admin token, once requests are served."""
     set_up_logs(settings)
-    proxy = Proxy(settings, team=settings.workers > 1)
+    proxy = Proxy(settings)
 
     def begun() -> None:
         # What was made to start with lives as long as the process. To look through it again and again for what nobody

@@ -15,29 +15,29 @@ from starlette.testclient import TestClient
 from knapcache import NotOwner, StoreError
 from knapcache.serve.admin import app as subject
 from knapcache.serve.settings.secrets import digest_of
-from tests.support.admin_context import TOKEN, AdminContext
+from tests.support.admin_context import TOKEN, AdminHarness
 
 API = "/admin/v1"
 
 
 @pytest.fixture(params=["memory", "file"])
-def parts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AdminContext]:
-    made = AdminContext(tmp_path / "data" if request.param == "file" else None)
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AdminHarness]:
+    made = AdminHarness(tmp_path / "data" if request.param == "file" else None)
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(parts: AdminContext) -> Iterator[TestClient]:
-    with parts.client() as found:
+def client(harness: AdminHarness) -> Iterator[TestClient]:
+    with harness.client() as found:
         yield found
 
 
-def test_summary_says_what_was_spent_and_saved(parts: AdminContext, client: TestClient) -> None:
+def test_summary_says_what_was_spent_and_saved(harness: AdminHarness, client: TestClient) -> None:
     for name in (1, 1, 1, 2):
-        parts.ask(name)
+        harness.request(name)
     until = time.monotonic() + 20
-    while parts.cache.stats()["entries"] < 2 and time.monotonic() < until:
+    while harness.cache.stats()["entries"] < 2 and time.monotonic() < until:
         time.sleep(0.005)  # a file counts what its writer has written
     found = client.get(f"{API}/summary").raise_for_status().json()
     row = found["all"]
@@ -52,38 +52,38 @@ def test_summary_says_what_was_spent_and_saved(parts: AdminContext, client: Test
     assert [one["name"] for one in found["models"]] == ["m"]
     (tenant,) = found["tenants"]
     assert tenant["name"] == "anonymous"
-    assert tenant["namespace"] == parts.callers.namespace_of("anonymous")
+    assert tenant["namespace"] == harness.authenticator.namespace_of("anonymous")
     assert tenant["bytes"] == found["storage"]["bytes"] > 0
     assert found["price_per_mb"] > 0
     assert found["doubling"] is None
     assert found["health"]["store"] == "ok"
     assert found["health"]["owner"] is True
-    assert found["health"]["upstreams"] == [{"name": "fake", "state": "ok", "calls": 3, "errors": 1}]
+    assert found["health"]["upstreams"] == [{"name": "fake", "state": "ok", "calls": 4, "errors": 2}]
     assert found["started"] <= found["now"]
 
 
 def test_twice_the_room_is_compared_with_what_there_is() -> None:
-    parts = AdminContext(shadows=("lru@2x",), capacity="64KiB")
+    harness = AdminHarness(shadows=("lru@2x",), capacity="64KiB")
     try:
-        parts.ask(0)
-        one = parts.cache.entries()["rows"][0]["size"]
+        harness.request(0)
+        one = harness.cache.entries()["rows"][0]["size"]
         for _ in range(3):
             for name in range(int(1.5 * 65536 / one)):
-                parts.ask(name)
-        with parts.client() as client:
+                harness.request(name)
+        with harness.client() as client:
             found = client.get(f"{API}/summary").json()
         row = found["all"]
         assert row["would"]["lru@2x"] < row["cost_spent"]
         assert found["doubling"]["saves"] == pytest.approx(row["cost_spent"] - row["would"]["lru@2x"])
         assert found["doubling"]["per_day"] > 0
     finally:
-        parts.close()
+        harness.close()
 
 
 @pytest.mark.parametrize(("span", "points"), [("hour", 60), ("day", 288), ("month", 124), ("all", 1)])
-def test_history_sums_to_the_total(parts: AdminContext, client: TestClient, span: str, points: int) -> None:
+def test_history_sums_to_the_total(harness: AdminHarness, client: TestClient, span: str, points: int) -> None:
     for name in (1, 1, 2):
-        parts.ask(name)
+        harness.request(name)
     found = client.get(f"{API}/history", params={"span": span}).raise_for_status().json()
     assert len(found["points"]) in (points, points + 1)  # midnight may come
     total = client.get(f"{API}/summary").json()["all"]
@@ -92,8 +92,8 @@ def test_history_sums_to_the_total(parts: AdminContext, client: TestClient, span
     assert sum(point["would"].get("lru", 0.0) for point in found["points"]) == total["would"]["lru"]
 
 
-def test_entries_are_listed_sorted_and_searched(parts: AdminContext, client: TestClient) -> None:
-    cheap, dear = parts.ask(1, cost=1.0), parts.ask(2, cost=9.0, model="big")
+def test_entries_are_listed_sorted_and_searched(harness: AdminHarness, client: TestClient) -> None:
+    cheap, dear = harness.request(1, cost=1.0), harness.request(2, cost=9.0, model="big")
     found = client.get(f"{API}/entries").raise_for_status().json()
     assert found["total"] == 2
     assert [row["key"] for row in found["rows"]] == [dear, cheap]
@@ -106,7 +106,7 @@ def test_entries_are_listed_sorted_and_searched(parts: AdminContext, client: Tes
         ({"model": ""}, 2),
         ({"search": dear[:10]}, 1),
         ({"tenant": "anonymous"}, 2),
-        ({"tenant": parts.callers.namespace_of("anonymous")}, 2),
+        ({"tenant": harness.authenticator.namespace_of("anonymous")}, 2),
         ({"tenant": "nobody"}, 0),
         ({"offset": 5}, 2),
     ]
@@ -114,15 +114,15 @@ def test_entries_are_listed_sorted_and_searched(parts: AdminContext, client: Tes
         assert client.get(f"{API}/entries", params=query).json()["total"] == total, query
 
 
-def test_content_is_shown_only_where_the_settings_say_so(parts: AdminContext, client: TestClient) -> None:
-    key = parts.ask("secret things")
+def test_content_is_shown_only_where_the_settings_say_so(harness: AdminHarness, client: TestClient) -> None:
+    key = harness.request("secret things")
     plain = client.get(f"{API}/entries/{key}").raise_for_status()
     assert plain.json()["key"] == key
     assert "secret things" not in plain.text
     assert "request" not in plain.json()
-    shown = AdminContext(show_content=True)
+    shown = AdminHarness(show_content=True)
     try:
-        key = shown.ask("é")
+        key = shown.request("é")
         with shown.client() as other:
             row = other.get(f"{API}/entries/{key}").json()
         assert json.loads(row["answer"]) == {"answer": "é"}
@@ -142,12 +142,12 @@ def test_what_is_not_there_is_404(client: TestClient) -> None:
     assert wrong.json()["error"]["type"] == "method_not_allowed"
 
 
-def test_one_answer_is_removed(parts: AdminContext, client: TestClient) -> None:
-    key, other = parts.ask(1), parts.ask(2)
+def test_one_answer_is_removed(harness: AdminHarness, client: TestClient) -> None:
+    key, other = harness.request(1), harness.request(2)
     assert client.delete(f"{API}/entries/{key}").json() == {"purged": 1}
     assert client.delete(f"{API}/entries/{key}").status_code == 404
     assert [row["key"] for row in client.get(f"{API}/entries").json()["rows"]] == [other]
-    parts.cache.check()
+    harness.cache.check()
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_one_answer_is_removed(parts: AdminContext, client: TestClient) -> None:
     ],
 )
 def test_purge_removes_what_meets_every_condition(
-    parts: AdminContext, client: TestClient, what: dict[str, Any], purged: int
+    harness: AdminHarness, client: TestClient, what: dict[str, Any], purged: int
 ) -> None:
     for name, model in ((1, "m"), (2, "m"), (3, "big")):
-        parts.ask(name, model=model)
+        harness.request(name, model=model)
     time.sleep(0.002)
     assert client.post(f"{API}/purge", json=what).json() == {"purged": purged}
     assert client.get(f"{API}/entries").json()["total"] == 3 - purged
@@ -181,8 +181,8 @@ def test_purge_removes_what_meets_every_condition(
         b'{"model": "' + b"m" * 300 + b'"}', b"[" * 5000, b'{"older_than": 1e400}', b"\xff",
     ],
 )  # fmt: skip
-def test_a_bad_purge_removes_nothing(parts: AdminContext, client: TestClient, body: bytes) -> None:
-    parts.ask(1)
+def test_a_bad_purge_removes_nothing(harness: AdminHarness, client: TestClient, body: bytes) -> None:
+    harness.request(1)
     found = client.post(f"{API}/purge", content=body)
     assert found.status_code == 400
     assert found.json()["error"]["message"]
@@ -217,21 +217,21 @@ def test_bad_parameters_are_named(client: TestClient, path: str, message: str) -
     assert message in found.json()["error"]["message"]
 
 
-def test_requests_come_in_their_order_after_a_serial(parts: AdminContext, client: TestClient) -> None:
-    parts.ask(1)
+def test_requests_come_in_their_order_after_a_serial(harness: AdminHarness, client: TestClient) -> None:
+    harness.request(1)
     found = client.get(f"{API}/requests").json()
     assert found["serial"] == 1
     (row,) = found["rows"]
     assert (row["outcome"], row["model"], row["tenant"], row["saved"]) == ("miss", "m", "anonymous", False)
     for name in range(5):
-        parts.ask(name)
+        harness.request(name)
     found = client.get(f"{API}/requests", params={"after": 1, "limit": 3}).json()
     assert [row["serial"] for row in found["rows"]] == [4, 5, 6]
     assert client.get(f"{API}/requests", params={"after": 6}).json() == {"serial": 6, "rows": []}
     # A serial of a process before this one.
     assert len(client.get(f"{API}/requests", params={"after": 10**6}).json()["rows"]) == 6
     for _ in range(1200):
-        parts.ask(1)
+        harness.request(1)
     found = client.get(f"{API}/requests", params={"limit": 1000}).json()
     assert [row["serial"] for row in found["rows"]] == list(range(207, 1207))
 
@@ -242,11 +242,11 @@ def test_tenants_have_names_and_quotas() -> None:
     tenants[0] |= {"quota": "5MB"}
     tenants[1] |= {"group": "colours"}
     tenants[2] |= {"group": "colours"}
-    parts = AdminContext(tenants=tenants)
+    harness = AdminHarness(tenants=tenants)
     try:
         for name, key in keys.items():
-            parts.ask(f"of {name}", key)
-        with parts.client() as client:
+            harness.request(f"of {name}", key)
+        with harness.client() as client:
             found = {one["name"]: one for one in client.get(f"{API}/summary").json()["tenants"]}
             assert found.keys() == {"alone", "red", "blue"}
             assert found["alone"]["quota"] == 5_000_000
@@ -259,37 +259,37 @@ def test_tenants_have_names_and_quotas() -> None:
             assert client.post(f"{API}/purge", json={"tenant": "alone"}).json() == {"purged": 1}
             assert client.post(f"{API}/purge", json={"tenant": "colours"}).json() == {"purged": 2}
     finally:
-        parts.close()
+        harness.close()
 
 
 def test_callers_without_a_tenant_are_found_by_the_name_that_is_shown() -> None:
-    parts = AdminContext()
+    harness = AdminHarness()
     try:
-        parts.ask(1, "sk-somebody")
-        with parts.client() as client:
+        harness.request(1, "sk-somebody")
+        with harness.client() as client:
             (row,) = client.get(f"{API}/entries").json()["rows"]
             assert row["tenant"].startswith("caller-")
             assert client.get(f"{API}/entries", params={"tenant": row["tenant"]}).json()["total"] == 1
             assert client.post(f"{API}/purge", json={"tenant": row["tenant"]}).json() == {"purged": 1}
     finally:
-        parts.close()
+        harness.close()
 
 
 def test_a_snapshot_keeps_history_too(tmp_path: Path) -> None:
-    parts = AdminContext(tmp_path)
+    harness = AdminHarness(tmp_path)
     try:
-        parts.ask(1)
-        with parts.client() as client:
+        harness.request(1)
+        with harness.client() as client:
             assert client.post(f"{API}/snapshot").json() == {"saved": True}
         assert json.loads((tmp_path / "history.json").read_bytes())["total"][0] == 1
     finally:
-        parts.close()
+        harness.close()
 
 
 def test_a_process_that_does_not_own_the_file_says_so(tmp_path: Path) -> None:
-    owner = AdminContext(tmp_path)
-    key = owner.ask(1)
-    other = AdminContext(tmp_path)
+    owner = AdminHarness(tmp_path)
+    key = owner.request(1)
+    other = AdminHarness(tmp_path)
     try:
         with other.client() as client:
             for method, path, body in (
@@ -308,32 +308,32 @@ def test_a_process_that_does_not_own_the_file_says_so(tmp_path: Path) -> None:
         owner.close()
 
 
-def test_a_store_that_fails_or_hangs_is_503(parts: AdminContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_or_hangs_is_503(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> dict[str, Any]:
         raise StoreError("the disk is gone")
 
     hang = threading.Event()
-    with parts.client() as client:
-        monkeypatch.setattr(parts.cache, "purge", lambda **_: broken())
+    with harness.client() as client:
+        monkeypatch.setattr(harness.cache, "purge", lambda **_: broken())
         found = client.post(f"{API}/purge", json={"all": True})
         assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
         monkeypatch.setattr(subject, "DEADLINE", 0.05)
-        monkeypatch.setattr(parts.cache, "purge", lambda **_: hang.wait(20))
+        monkeypatch.setattr(harness.cache, "purge", lambda **_: hang.wait(20))
         found = client.post(f"{API}/purge", json={"all": True})
         assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
         hang.set()
-        monkeypatch.setattr(parts.cache, "purge", lambda **_: (_ for _ in ()).throw(NotOwner("another")))
+        monkeypatch.setattr(harness.cache, "purge", lambda **_: (_ for _ in ()).throw(NotOwner("another")))
         assert client.post(f"{API}/purge", json={"all": True}).status_code == 409
 
 
 def test_metrics_need_the_token_where_the_settings_say_so() -> None:
     for public, status in ((True, 200), (False, 401)):
-        parts = AdminContext(metrics_public=public)
+        harness = AdminHarness(metrics_public=public)
         try:
-            with parts.client(headers={}) as client:
+            with harness.client(headers={}) as client:
                 assert client.get("/metrics").status_code == status
                 found = client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-                assert found.text == "knapcache_entries 1\n"
+                assert "\nknapcache_entries 0.0\n" in found.text
                 assert found.headers["content-type"].startswith("text/plain")
         finally:
-            parts.close()
+            harness.close()

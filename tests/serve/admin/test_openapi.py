@@ -26,7 +26,7 @@ from knapcache.serve.admin.models import SCHEMAS
 from knapcache.serve.admin.openapi import ROOT, ROUTES, document
 from knapcache.serve.observe.history import SPANS
 from tests import support
-from tests.support.admin_context import BASE, BEARER, AdminContext
+from tests.support.admin_context import BASE, BEARER, AdminHarness
 
 CHECKS = [
     not_a_server_error,
@@ -40,22 +40,22 @@ schema = schemathesis.openapi.from_dict(document()).include(path_regex=f"^{ROOT}
 
 
 @pytest.fixture(scope="module")
-def parts() -> Iterator[AdminContext]:
-    made = AdminContext(show_content=True)
+def harness() -> Iterator[AdminHarness]:
+    made = AdminHarness(show_content=True)
     for name in (1, 1, 2):
-        made.ask(name)
+        made.request(name)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def client(parts: AdminContext) -> Iterator[TestClient]:
-    with parts.client() as found:
+def client(harness: AdminHarness) -> Iterator[TestClient]:
+    with harness.client() as found:
         yield found
 
 
-def test_routes_and_document_are_the_same(parts: AdminContext) -> None:
-    app = admin_app(parts)
+def test_routes_and_document_are_the_same(harness: AdminHarness) -> None:
+    app = admin_app(harness.context)
     served = {
         (method, route.path)  # type: ignore[attr-defined]
         for route in app.routes
@@ -75,8 +75,8 @@ def test_routes_and_document_are_the_same(parts: AdminContext) -> None:
     assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= document()["paths"].keys()
 
 
-def test_the_document_is_served_to_anybody_and_its_schemas_are_schemas(parts: AdminContext) -> None:
-    with parts.client(headers={}) as anybody:
+def test_the_document_is_served_to_anybody_and_its_schemas_are_schemas(harness: AdminHarness) -> None:
+    with harness.client(headers={}) as anybody:
         assert anybody.get(f"{ROOT}/openapi.json").json() == document()
     for one in SCHEMAS.values():
         Draft202012Validator.check_schema(one)
@@ -96,21 +96,21 @@ def test_every_route_and_field_is_in_the_docs() -> None:
 @schema.parametrize()
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_whatever_is_asked_the_answer_is_as_the_document_says(
-    client: TestClient, parts: AdminContext, case: Any
+    client: TestClient, harness: AdminHarness, case: Any
 ) -> None:
-    ask(client, parts, case)
+    ask(client, harness, case)
 
 
 @pytest.mark.long
 @schema.parametrize()
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
-def test_the_same_for_longer(client: TestClient, parts: AdminContext, case: Any) -> None:
-    ask(client, parts, case)
+def test_the_same_for_longer(client: TestClient, harness: AdminHarness, case: Any) -> None:
+    ask(client, harness, case)
 
 
-def ask(client: TestClient, parts: AdminContext, case: Any) -> None:
+def ask(client: TestClient, harness: AdminHarness, case: Any) -> None:
     if case.operation.path.endswith("/purge"):
-        parts.ask(1)
+        harness.request(1)
     sent = case.as_transport_kwargs(base_url=BASE, headers=BEARER)
     response = client.request(
         sent["method"],

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from knapcache.serve.admin import pages as subject
-from tests.support.admin_context import AdminContext
+from tests.support.admin_context import AdminHarness
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     (folder / "notes.txt").write_text("not for browsers")
     (tmp_path / "secret.js").write_text("outside")
     monkeypatch.setattr(subject.Pages.__init__, "__defaults__", (folder,))
-    parts = AdminContext()
-    with parts.client(headers={}) as found:
+    harness = AdminHarness()
+    with harness.client(headers={}) as found:
         yield found
-    parts.close()
+    harness.close()
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_the_root_leads_there(client: TestClient) -> None:
 
 
 def test_there_is_no_dashboard_where_the_settings_say_so() -> None:
-    parts = AdminContext(dashboard=False)
+    harness = AdminHarness(dashboard=False)
     try:
-        with parts.client() as client:
+        with harness.client() as client:
             for path in ("/", "/dashboard", "/dashboard/app.js"):
                 assert client.get(path).status_code == 404
             assert client.get("/admin/v1/requests").status_code == 200
     finally:
-        parts.close()
+        harness.close()

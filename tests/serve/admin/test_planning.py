@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from knapcache.serve.admin.planning import Planner
 from knapcache.serve.http.asgi_request import Refused
 from knapcache.serve.observe.request_log import RequestLog
-from tests.support.admin_context import AdminContext
+from tests.support.admin_context import AdminHarness
 
 API = "/admin/v1"
 
@@ -45,16 +45,16 @@ def test_the_command_line_is_a_module() -> None:
 
 @pytest.mark.long
 def test_a_plan_from_the_request_log(tmp_path: Path) -> None:
-    parts = AdminContext(None, tmp_path / "log")
+    harness = AdminHarness(None, tmp_path / "log")
     log = RequestLog(tmp_path / "log", 1 << 20)
-    parts.journal.listen(log.listen)
+    harness.events.add_consumer(log)
     try:
         for _ in range(3):
             for name in range(40):
-                parts.ask(name)
-        with parts.client() as client:
+                harness.request(name)
+        with harness.client() as client:
             assert client.get(f"{API}/plan").json()["state"] == "idle"
-            parts.journal.tell()
+            harness.events.flush()
             log.close()
             assert client.post(f"{API}/plan").status_code == 202
             assert client.get(f"{API}/plan").json()["state"] == "running"
@@ -67,20 +67,20 @@ def test_a_plan_from_the_request_log(tmp_path: Path) -> None:
         assert found["result"]["requests"] == 120
     finally:
         log.close()
-        parts.close()
+        harness.close()
 
 
 def test_without_a_log_there_is_no_plan() -> None:
-    parts = AdminContext()
+    harness = AdminHarness()
     try:
-        with parts.client() as client:
+        with harness.client() as client:
             found = client.post(f"{API}/plan")
             assert (found.status_code, found.json()["error"]["type"]) == (409, "no_request_log")
             assert client.get(f"{API}/plan").json() == {
                 "state": "idle", "started": None, "seconds": None, "result": None,
             }  # fmt: skip
     finally:
-        parts.close()
+        harness.close()
 
 
 async def test_what_goes_wrong_is_said_and_the_next_may_begin(tmp_path: Path) -> None:

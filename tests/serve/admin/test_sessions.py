@@ -15,7 +15,7 @@ from knapcache.serve.admin.auth import name_of, same_host
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
 from knapcache.serve.admin.sessions import Sessions, Tokens
 from knapcache.serve.http.asgi_request import Refused
-from tests.support.admin_context import BASE, TOKEN, AdminContext
+from tests.support.admin_context import BASE, TOKEN, AdminHarness
 
 GUARDED = [route for route in ROUTES if route.access != "anyone"]
 
@@ -30,16 +30,16 @@ class Clock:
 
 
 @pytest.fixture(scope="module")
-def parts() -> Iterator[AdminContext]:
-    made = AdminContext()
+def harness() -> Iterator[AdminHarness]:
+    made = AdminHarness()
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(parts: AdminContext) -> Iterator[TestClient]:
+def client(harness: AdminHarness) -> Iterator[TestClient]:
     """Somebody who has shown nothing yet."""
-    with parts.client(headers={}) as found:
+    with harness.client(headers={}) as found:
         yield found
 
 
@@ -111,14 +111,14 @@ def test_sessions_end_by_time_by_number_and_by_will() -> None:
     assert Sessions(clock).find(made[2].id) is None
 
 
-def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: TestClient, parts: AdminContext) -> None:
+def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: TestClient, harness: AdminHarness) -> None:
     found = client.post(f"{ROOT}/login", json={"token": TOKEN})
     cookie = found.headers["set-cookie"]
     assert re.fullmatch(r"knapcache-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict", cookie), (
         cookie
     )
     assert found.json() == client.get(f"{ROOT}/session").json()
-    with parts.client(headers={}, base="https://127.0.0.1") as secure:
+    with harness.client(headers={}, base="https://127.0.0.1") as secure:
         assert secure.post(f"{ROOT}/login", json={"token": TOKEN}).headers["set-cookie"].endswith("; Secure")
 
 
@@ -172,8 +172,8 @@ def test_a_wrong_token_is_not_saved_by_a_good_cookie(client: TestClient) -> None
     assert client.get(f"{ROOT}/requests", headers={"authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_guessing_by_login_and_by_header_is_the_same(parts: AdminContext) -> None:
-    with parts.client(headers={}) as client:
+def test_guessing_by_login_and_by_header_is_the_same(harness: AdminHarness) -> None:
+    with harness.client(headers={}) as client:
         for k in range(5):
             assert client.post(f"{ROOT}/login", json={"token": f"a{k}"}).status_code == 401
             assert client.get(f"{ROOT}/requests", headers={"authorization": f"Bearer b{k}"}).status_code == 401
@@ -193,8 +193,8 @@ EVERYWHERE = [
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", "[::1", "a b"]
 )
-def test_other_hosts_are_refused_everywhere(parts: AdminContext, method: str, path: str, host: str) -> None:
-    with parts.client() as client:
+def test_other_hosts_are_refused_everywhere(harness: AdminHarness, method: str, path: str, host: str) -> None:
+    with harness.client() as client:
         found = client.request(method, path, headers={"host": host})
         assert (found.status_code, found.json()["error"]["type"]) == (421, "host_not_allowed")
 
@@ -205,7 +205,7 @@ def test_our_own_names_are_not(client: TestClient, host: str) -> None:
 
 
 def test_any_host_where_the_settings_say_so() -> None:
-    made = AdminContext(allowed_hosts=["*"])
+    made = AdminHarness(allowed_hosts=["*"])
     try:
         with made.client() as client:
             assert client.get(f"{ROOT}/openapi.json", headers={"host": "any.example"}).status_code == 200
@@ -228,15 +228,15 @@ def test_any_host_where_the_settings_say_so() -> None:
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_pages_of_other_sites_change_nothing(parts: AdminContext, headers: dict[str, str]) -> None:
-    with parts.client() as client:
+def test_pages_of_other_sites_change_nothing(harness: AdminHarness, headers: dict[str, str]) -> None:
+    with harness.client() as client:
         found = client.post(f"{ROOT}/purge", json={"all": True}, headers=headers)
         assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
         assert client.post(f"{ROOT}/login", json={"token": TOKEN}, headers=headers).status_code == 403
 
 
-def test_our_own_page_may(parts: AdminContext) -> None:
-    with parts.client() as client:
+def test_our_own_page_may(harness: AdminHarness) -> None:
+    with harness.client() as client:
         for headers in (
             {"origin": BASE},
             {"origin": BASE, "sec-fetch-site": "same-origin"},

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.run import listen
-from tests.support.admin_context import TOKEN, AdminContext
+from tests.support.admin_context import TOKEN, AdminHarness
 from tests.support.browser import chromium, live, visit
 
 
@@ -25,16 +25,16 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Iterator[AdminContext]:
-    made = AdminContext(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x"))
+def harness(tmp_path: Path) -> Iterator[AdminHarness]:
+    made = AdminHarness(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def url(parts: AdminContext) -> Iterator[str]:
+def url(harness: AdminHarness) -> Iterator[str]:
     socket = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(admin_app(parts), log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(admin_app(harness.context), log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
     while not server.started:
@@ -45,12 +45,12 @@ def url(parts: AdminContext) -> Iterator[str]:
     socket.close()
 
 
-def test_from_the_first_request_to_the_last_purge(browser: Browser, parts: AdminContext, url: str) -> None:
+def test_from_the_first_request_to_the_last_purge(browser: Browser, harness: AdminHarness, url: str) -> None:
     with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}") as page:
         live(page)
         expect(page.locator("#welcome")).to_contain_text(f"{url}/v1/chat/completions")
         for name in (1, 1, 1, 2, 2):
-            parts.ask(name)
+            harness.request(name)
         expect(page.locator("#saved-today")).to_have_text("6 s")
         expect(page.locator("#welcome")).to_be_hidden()
         expect(page.locator("#rate-requests")).to_have_text("60 %")
@@ -74,14 +74,14 @@ def test_from_the_first_request_to_the_last_purge(browser: Browser, parts: Admin
         page.locator("#confirm").get_by_role("button", name="Purge").click()
         expect(page.locator(".toast")).to_have_text("Removed 1 answer")
         expect(page.locator("#entries-total")).to_have_text("1")
-        assert parts.cache.stats()["entries"] == 1
+        assert harness.cache.stats()["entries"] == 1
         # The rest, by its tenant.
         page.select_option("#by-tenant", "anonymous")
         expect(page.locator("#entries-total")).to_have_text("1 found")
         page.click("#purge")
         page.locator("#confirm").get_by_role("button", name="Purge").click()
         expect(page.locator("#entries-table tbody")).to_have_text("Nothing kept matches.")
-        assert parts.cache.stats()["entries"] == 0
+        assert harness.cache.stats()["entries"] == 0
         page.click("#snapshot")
         expect(page.locator(".toast").last).to_have_text("The policy's state is on disk")
         for span in ("month", "all", "hour"):
@@ -89,15 +89,15 @@ def test_from_the_first_request_to_the_last_purge(browser: Browser, parts: Admin
             expect(page.locator("#spend-legend .gone b")).to_have_text("10 s")
 
 
-def test_what_the_server_refuses_is_said(browser: Browser, parts: AdminContext, url: str) -> None:
-    key = parts.ask(1)
+def test_what_the_server_refuses_is_said(browser: Browser, harness: AdminHarness, url: str) -> None:
+    key = harness.request(1)
     with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}", allow=("404", "409", "401")) as page:
         live(page)
         page.click("#plan")
         expect(page.locator(".toast")).to_contain_text("there is no request log")
         page.click("#entries-table tbody tr:first-child button")
         expect(page.locator("#drawer")).to_be_visible()
-        parts.cache.forget(key)
+        harness.cache.forget(key)
         page.get_by_role("button", name="Purge this answer").click()
         page.locator("#confirm").get_by_role("button", name="Purge").click()
         expect(page.locator(".toast").last).to_have_text("Not removed: no answer is kept under this key")

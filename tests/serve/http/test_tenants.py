@@ -116,6 +116,6 @@ def test_quotas_hold(start: Start) -> None:
     rows = proxy.proxy.cache.entries(limit=1000)["rows"]
     taken: dict[str, int] = {}
     for row in rows:
-        name = proxy.proxy.callers.name_of(row["tenant"])
+        name = proxy.proxy.authenticator.name_of(row["tenant"])
         taken[name] = taken.get(name, 0) + row["size"]
     assert 0 < taken["tenant-0"] <= 20_000 < taken["tenant-1"]

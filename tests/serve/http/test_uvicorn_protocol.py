@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from knapcache.serve.http.fast_path import LONGEST
-from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
+from tests.support.events import EventList
 from tests.support.running_proxy import RunningProxy
 
 
@@ -73,8 +73,8 @@ def warm(proxy: RunningProxy, *texts: str, **more: Any) -> Wire:
 
 
 def test_the_same_headers_and_the_same_line_in_the_record_as_the_long_way(proxy: RunningProxy) -> None:
-    seen: list[Event] = []
-    proxy.proxy.journal.listen(seen.extend)
+    seen = EventList()
+    proxy.proxy.events.add_consumer(seen)
     wire = Wire(proxy)
     told = []
     for _ in range(4):  # a miss, the long way, by its body, by head and body
@@ -142,8 +142,8 @@ def test_long_requests_and_old_clients(proxy: RunningProxy) -> None:
 
 @pytest.mark.parametrize("way", [{}, {"version": "1.0"}, {"head": "Connection: close"}])
 def test_a_stream_that_was_told_to_its_end_is_written_down_so(proxy: RunningProxy, way: dict[str, str]) -> None:
-    seen: list[Event] = []
-    proxy.proxy.journal.listen(seen.extend)
+    seen = EventList()
+    proxy.proxy.events.add_consumer(seen)
     wire, told = Wire(proxy), b""
     wire.socket.sendall(request("hello", stream=True, **way))
     while b"data: [DONE]" not in told:

@@ -60,7 +60,7 @@ def points(history: History, span: str) -> UsageRow:
 
 def test_every_outcome_is_counted_once() -> None:
     history = made()
-    history.listen([event(outcome, usd=2.0, upstream_seconds=3.0, size=10) for outcome in HOWS])
+    history.consume([event(outcome, usd=2.0, upstream_seconds=3.0, size=10) for outcome in HOWS])
     row = history.all().report()
     outcomes = ("hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed")
     assert [row[name] for name in outcomes] == [1, 1, 1, 1, 1, 1, 3]
@@ -91,7 +91,7 @@ def test_the_points_of_a_span_sum_to_what_was_filed_in_it(told: list[tuple[float
     filed: list[tuple[float, UsageRow]] = []
     for later, batch in sorted(told, key=lambda one: one[0]):
         clock.now = NOON + later
-        history.listen(batch)
+        history.consume(batch)
         row = UsageRow()
         for one in batch:
             row.count(one)
@@ -125,13 +125,13 @@ def test_today_begins_at_midnight_also_when_clocks_change(zone: str, before: dat
     midnight = before.replace(tzinfo=place).timestamp()
     clock = Clock(midnight - 1)
     history = made(None, clock, zone=place)
-    history.listen([event()])
+    history.consume([event()])
     assert history.today().requests == 1
     clock.now = midnight
     assert history.today().requests == 0
     for k in range(hours):
         clock.now = midnight + 3600 * k + 1800
-        history.listen([event()])
+        history.consume([event()])
     assert history.today().requests == hours
     clock.now = midnight + 3600 * hours
     assert history.today().requests == 0
@@ -146,7 +146,7 @@ def test_old_minutes_and_hours_leave_and_days_stay() -> None:
     history = made(None, clock)
     for k in range(200):
         clock.now = NOON + k * 7 * 3600.0
-        history.listen([event()])
+        history.consume([event()])
     books = history._books
     assert len(books.minutes) <= records.MINUTES
     assert len(books.hours) <= records.HOURS
@@ -154,7 +154,7 @@ def test_old_minutes_and_hours_leave_and_days_stay() -> None:
     assert points(history, "all").requests == history.all().requests == 200
     assert points(history, "month").requests < 200
     clock.now = NOON - 10 * 365 * 86400.0  # set back by ten years
-    history.listen([event()])
+    history.consume([event()])
     assert len(books.minutes) == 1
     assert points(history, "hour").requests == 1
     assert points(history, "all").requests == 201
@@ -164,31 +164,31 @@ def test_old_minutes_and_hours_leave_and_days_stay() -> None:
 def test_a_clock_that_stood_at_1970_makes_no_endless_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(5.0)
     history = made(None, clock)
-    history.listen([event()])
+    history.consume([event()])
     clock.now = NOON
-    history.listen([event()])
+    history.consume([event()])
     _, found = history.points("all")
     assert len(found) == records.DAYS
     assert found[0][1].requests == found[-1][1].requests == 1
     monkeypatch.setattr(records, "DAYS", 3)
     for k in range(6):
         clock.now = NOON + 86400.0 * k
-        history.listen([event()])
+        history.consume([event()])
     assert len(history._books.days) == 3
     history.check()
 
 
 def test_names_from_outside_take_bounded_room() -> None:
     history = made()
-    history.listen([event(model=f"m{k}", tenant=f"t{k}") for k in range(1500)])
-    history.listen([event(model="m3"), event(model="\ud800" * 500)])
+    history.consume([event(model=f"m{k}", tenant=f"t{k}") for k in range(1500)])
+    history.consume([event(model="m3"), event(model="\ud800" * 500)])
     assert len(history.models()) == len(history.tenants()) == 201
     assert history.models()["m3"].requests == 2
     assert history.models()["other"].requests == 1301
     history.check()
     records.unpack(records.pack(history._books))
     longest = made()
-    longest.listen([event(model="x" * 10**6), event(model="\ud800")])
+    longest.consume([event(model="x" * 10**6), event(model="\ud800")])
     assert [len(name) for name in longest.models()] == [120, 1]
     records.unpack(records.pack(longest._books))
 
@@ -206,22 +206,22 @@ class Shadows:
 def test_what_others_would_have_cost_comes_as_differences() -> None:
     shadows, clock = Shadows(none=100.0, lru=50.0), Clock()
     history = History(None, shadows, clock, UTC)  # begins when the cache is already at work
-    history.listen([event("miss", cost=6.0), event("hit", cost=4.0)])
+    history.consume([event("miss", cost=6.0), event("hit", cost=4.0)])
     shadows.spent = {"none": 110.0, "lru": 53.0}
     history.look()
     history.look()
     assert history.all().would() == {"none": 10.0, "lru": 3.0}
     clock.now += 60
-    history.listen([event("bypass", cost=5.0)])  # no shadow sees it, and everybody pays for it
+    history.consume([event("bypass", cost=5.0)])  # no shadow sees it, and everybody pays for it
     assert history.all().would() == {"none": 15.0, "lru": 8.0}
     shadows.spent = {"none": 2.0, "lru": 1.0}  # began anew
-    history.listen([event("hit", cost=2.0)])
+    history.consume([event("hit", cost=2.0)])
     history.look()
     assert history.all().would() == {"none": 17.0, "lru": 9.0}
     shadows.spent = None  # another process decides
     history.look()
     shadows.spent = {"none": 30.0, "lru": 10.0}  # and now this one again
-    history.listen([event("miss", cost=30.0)])
+    history.consume([event("miss", cost=30.0)])
     history.look()
     assert history.all().would() == {"none": 47.0, "lru": 19.0}
     assert [row.would().get("lru") for _, row in history.points("hour")[1][-2:]] == [3.0, 16.0]
@@ -234,7 +234,7 @@ def test_a_cache_that_cannot_say_is_not_the_end(caplog: pytest.LogCaptureFixture
         raise CorruptState("no")
 
     history = History(None, broken, Clock(), UTC)
-    history.listen([event()])
+    history.consume([event()])
     history.look()
     assert history.all().requests == 1
     assert "not known now" in caplog.text
@@ -246,7 +246,7 @@ def test_shadows_of_a_real_cache() -> None:
         request = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
         for _ in range(3):
             answer = cache.fetch("chat/completions", request, lambda: Reply(b"{}", model="m", cost=2.0))
-            history.listen([event(answer.outcome, cost=answer.bill.cost)])
+            history.consume([event(answer.outcome, cost=answer.bill.cost)])
         history.look()
         row = history.all()
     assert row.would() == {"none": 6.0, "lru": 2.0}
@@ -257,7 +257,7 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     shadows = Shadows(none=0.0, lru=0.0)
     history = History(tmp_path / "data", shadows, clock, UTC)
-    history.listen([event("hit", "é", "team", usd=0.25), event("miss")])
+    history.consume([event("hit", "é", "team", usd=0.25), event("miss")])
     shadows.spent = {"none": 2.0, "lru": 1.0}
     history.close()
     path = tmp_path / "data" / "history.json"
@@ -268,7 +268,7 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     assert again.models() == history.models()
     assert again.points("hour") == history.points("hour")
     assert again.since == history.since == NOON
-    again.listen([event()])
+    again.consume([event()])
     again.close()
     assert made(tmp_path / "data").all().requests == 3
 
@@ -279,7 +279,7 @@ def test_it_saves_by_itself_and_then_rests(tmp_path: Path, monkeypatch: pytest.M
     history = made(tmp_path)
     assert not (tmp_path / "history.json").exists()
     for round_ in (1, 2):  # it wakes up again
-        history.listen([event()])
+        history.consume([event()])
         until = time.monotonic() + 10
         while history._thread is not None and time.monotonic() < until:
             time.sleep(0.005)
@@ -295,7 +295,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(tmp_path: Path, caplog
     (tmp_path / "data").write_text("a file where the folder should be")
     history = made(tmp_path / "data")
     caplog.clear()
-    history.listen([event()])
+    history.consume([event()])
     assert not history.save()
     assert not history.save()
     assert caplog.text.count("cannot be saved") == 1
@@ -326,7 +326,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(tmp_path: Path, caplog
 def test_a_damaged_file_is_set_aside(spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shadows = Shadows(none=0.0, lru=0.0)
     history = History(tmp_path, shadows, Clock(), UTC)
-    history.listen([event(), event("hit")])
+    history.consume([event(), event("hit")])
     shadows.spent = {"none": 2.0, "lru": 1.0}
     history.close()
     path = tmp_path / "history.json"
@@ -339,7 +339,7 @@ def test_a_damaged_file_is_set_aside(spoil: Any, tmp_path: Path, caplog: pytest.
     assert "set aside" in caplog.text
     assert (tmp_path / "history.json.damaged").read_bytes() == bad
     assert again.all() == UsageRow()
-    again.listen([event()])
+    again.consume([event()])
     again.close()
     assert made(tmp_path).all().requests == 1
 
@@ -385,7 +385,7 @@ def test_threads_may_look_while_others_are_told() -> None:
     for thread in threads:
         thread.start()
     for _ in range(300):
-        history.listen([event("hit", cost=1.0)])
+        history.consume([event("hit", cost=1.0)])
         spent["none"] += 1.0
     done.set()
     for thread in threads:

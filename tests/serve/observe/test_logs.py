@@ -116,7 +116,7 @@ def test_secrets_do_not_come_through(form: str) -> None:
             ours.exception("failed")
         logging.getLogger("another.library").error("it says %r", text)
     ours.info("bare %s %s", SECRETS[0], SECRETS[1])
-    logs.listen([event(model=f"Bearer {s}", tenant=f"token={s}") for s in SECRETS])
+    logs.AccessLog().consume([event(model=f"Bearer {s}", tenant=f"token={s}") for s in SECRETS])
     found = written(handler, stream)
     assert len(found.splitlines()) >= 5 * len(plainly)
     for secret in SECRETS:
@@ -182,7 +182,7 @@ def test_json_lines() -> None:
 def test_a_caller_cannot_write_lines_of_its_own() -> None:
     stream = io.StringIO()
     handler = begin("debug", "text", (), stream)
-    logs.listen([event(model="a\n2026-01-01 error knapcache: forged\x1b[31m")])
+    logs.AccessLog().consume([event(model="a\n2026-01-01 error knapcache: forged\x1b[31m")])
     ours.info("%d", "not a number")
     found = written(handler, stream)
     assert found.count("\n") == 2
@@ -206,7 +206,7 @@ def test_one_line_a_request_only_at_debug() -> None:
     for level in ("debug", "info"):
         stream = io.StringIO()
         handler = begin(level, "json", (), stream)
-        logs.listen([event("miss", status=201, trace="00-x"), event("hit")])
+        logs.AccessLog().consume([event("miss", status=201, trace="00-x"), event("hit")])
         said[level] = [json.loads(line) for line in written(handler, stream).splitlines()]
     assert said["info"] == []
     assert [line["outcome"] for line in said["debug"]] == ["miss", "hit"]

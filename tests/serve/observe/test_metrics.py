@@ -33,7 +33,7 @@ STATS: dict[str, Any] = {
 
 def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
     found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in LOST}, lambda: 12)
-    found.listen(events)
+    found.consume(events)
     return found
 
 
@@ -61,7 +61,7 @@ def test_requests_and_money() -> None:
         event("stale", usd=None, upstream_seconds=1.0),
         event("bypass", usd=0.25, tenant="team-b"),
         event("pass", usd=None, endpoint="", model=""),
-        event("failed", usd=None, status=502),
+        event("failed", usd=None, status=502, attempts=(0, 429, 502)),
         event("refused", usd=None, status=401, upstream=""),
     )
     found = samples(of)
@@ -77,8 +77,8 @@ def test_requests_and_money() -> None:
     assert total(of, "knapcache_usd_spent_total") == 0.75
     assert total(of, "knapcache_usd_spent_total", tenant="team-b") == 0.25
     assert total(of, "knapcache_seconds_saved_total") == 7.0
-    assert total(of, "knapcache_calls_total", upstream="openai", code="2xx") == 5
-    assert total(of, "knapcache_calls_total", code="5xx") == 1
+    for code in ("2xx", "4xx", "5xx", "none"):
+        assert total(of, "knapcache_calls_total", upstream="openai", code=code) == 1
 
 
 def test_histograms() -> None:
@@ -107,7 +107,7 @@ def test_what_the_cache_says_when_it_can() -> None:
         raise StoreError("gone")
 
     without = Metrics(broken)
-    without.listen([event()])
+    without.consume([event()])
     assert total(without, "knapcache_requests_total") == 1
     assert "knapcache_bytes" not in samples(without)
 
@@ -161,15 +161,20 @@ def test_hostile_names_make_one_series(name: str) -> None:
 
 def test_the_number_of_labels_is_bounded() -> None:
     of = metrics()
-    of.listen([event("refused", model=f"junk-{k}", status=404) for k in range(5000)])
-    of.listen([event(model="gpt-4o"), event("failed", model="gpt-4o", status=500)])
+    of.consume([event("refused", model=f"junk-{k}", status=404) for k in range(5000)])
+    of.consume([event(model="gpt-4o"), event("failed", model="gpt-4o", status=500)])
     assert total(of, "knapcache_requests_total", model=OTHER) == 5000, "names that nobody answers to are no labels"
     assert total(of, "knapcache_requests_total", model="gpt-4o") == 2
-    of.listen([event(model=f"m-{k}", upstream=f"u-{k}", outcome=f"h-{k}", status=200 + k) for k in range(5000)])
+    of.consume(
+        [
+            event(model=f"m-{k}", upstream=f"u-{k}", outcome=f"h-{k}", status=200 + k, attempts=(200 + k,))
+            for k in range(5000)
+        ]
+    )
     assert len({dict(labels)["model"] for labels in samples(of)["knapcache_requests_total"]}) <= MOST_LABELS + 1
     assert len(samples(of)["knapcache_calls_total"]) <= 6 * (MOST_LABELS + 1)
     assert total(of, "knapcache_requests_total", outcome=OTHER) == 5000
-    of.listen([event(model=f"m-{a}", tenant=f"t-{b}") for a in range(120) for b in range(120)])
+    of.consume([event(model=f"m-{a}", tenant=f"t-{b}") for a in range(120) for b in range(120)])
     assert total(of, "knapcache_requests_total") == 5000 + 2 + 5000 + 120 * 120, "nothing is left out"
     assert len(samples(of)["knapcache_requests_total"]) <= MOST_SETS + len(HOWS) + 1
 
@@ -179,14 +184,14 @@ def test_counting_takes_less_than_3_us_an_event() -> None:
     usual = [e._replace(model=f"m-{k % 50}", tenant=f"t-{k % 20}") for k, e in enumerate(traffic(5000))]
     hostile = [e._replace(model=f"x-{k}") for k, e in enumerate(usual)]
     for batch in (usual, hostile):
-        of.listen(batch)
+        of.consume(batch)
         best = min(timed(of, batch) for _ in range(5))
         assert best / len(batch) < 3e-6
 
 
 def timed(of: Metrics, batch: list[Event]) -> float:
     start = time.thread_time()
-    of.listen(batch)
+    of.consume(batch)
     return time.thread_time() - start
 
 

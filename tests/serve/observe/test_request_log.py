@@ -39,7 +39,7 @@ def used(folder: Path) -> int:
 def log_all(folder: Path, events: list[Event], room: int = 1 << 20, batch: int = 100) -> RequestLog:
     log = RequestLog(folder, room)
     for k in range(0, len(events), batch):
-        log.listen(events[k : k + batch])
+        log.consume(events[k : k + batch])
     log.close()
     return log
 
@@ -86,7 +86,7 @@ def test_never_above_its_room_and_the_newest_stay(tmp_path: Path) -> None:
     sampler.start()
     given = 0
     for k in range(60):
-        log.listen([e._replace(time=1.7e9 + given + j) for j, e in enumerate(events[: 100 + 15 * k])])
+        log.consume([e._replace(time=1.7e9 + given + j) for j, e in enumerate(events[: 100 + 15 * k])])
         given += 100 + 15 * k
         time.sleep(0.01)
     log.close()
@@ -143,12 +143,12 @@ def test_a_file_with_other_columns_becomes_a_part(tmp_path: Path) -> None:
 
 KILLED = """
 import sys, time
-sys.path[:0] = [{tests!r}]
-from happenings import traffic
+sys.path[:0] = [{root!r}]
+from tests.support.events import traffic
 from knapcache.serve.observe.request_log import RequestLog
 log, events, k = RequestLog({folder!r}, 1 << 16), traffic(2000), 0
 while True:
-    log.listen([e._replace(time=1.7e9 + (k := k + 1)) for e in events[: 50]])
+    log.consume([e._replace(time=1.7e9 + (k := k + 1)) for e in events[: 50]])
     print(k, time.monotonic(), flush=True)
     time.sleep(0.002)
 """
@@ -156,7 +156,7 @@ while True:
 
 @pytest.mark.parametrize("after", [0.02, 0.11, 0.37, 1.4])
 def test_kill_9_loses_less_than_a_second_and_leaves_what_the_lab_can_read(after: float, tmp_path: Path) -> None:
-    code = KILLED.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
+    code = KILLED.format(root=str(ROOT), folder=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     said = [process.stdout.readline()]
@@ -204,20 +204,20 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     """In a process of its own, where files may not grow beyond a limit: the write that reaches it is cut short."""
     code = f"""
 import resource, signal, sys, time
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
-from happenings import traffic
+sys.path[:0] = [{str(ROOT)!r}]
+from tests.support.events import traffic
 from knapcache.serve.observe.request_log import RequestLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = RequestLog({str(tmp_path)!r}, 1 << 20)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_001, hard))
 for k in range(4):
-    log.listen(traffic(100))
+    log.consume(traffic(100))
 while not log.lost:
     time.sleep(0.01)
 time.sleep(0.2)
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-log.listen(traffic(10))
+log.consume(traffic(10))
 log.close()
 print(log.lost)
 """
@@ -237,14 +237,14 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     log = log_all(tmp_path / "new", [])
     with pytest.raises(InvalidInput, match="holds no requests"):
         read_trace(log.path)
-    log.listen([event()])
+    log.consume([event()])
     assert log.lost == 1, "closed"
     log.close()
 
 
 def test_lines_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, 1 << 20, max_waiting=50)
-    log.listen(traffic(200))
+    log.consume(traffic(200))
     log.close()
     assert log.lost == 150
     assert len(read_trace(tmp_path)) == 50
@@ -259,7 +259,7 @@ def test_the_event_loop_waits_less_than_5_us_a_line(tmp_path: Path) -> None:
 
 def timed(log: RequestLog, batch: list[Event]) -> float:
     start = time.thread_time()
-    log.listen(batch)
+    log.consume(batch)
     return time.thread_time() - start
 
 

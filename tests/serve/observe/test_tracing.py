@@ -74,7 +74,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 def sent(collector: Collector, *events: Event) -> list[Span]:
     traces = Tracing(collector.url)
-    traces.listen(events)
+    traces.consume(events)
     traces.close()
     assert traces.lost == 0
     return collector.spans
@@ -171,7 +171,7 @@ def test_a_collector_that_refuses_loses_spans_and_is_named_once(
     collector.status = 400
     traces = Tracing(collector.url)
     for _ in range(3):
-        traces.listen([event(), event()])
+        traces.consume([event(), event()])
     traces.close()
     assert traces.lost == 6
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("knapcache")]
@@ -184,7 +184,7 @@ def test_a_collector_that_is_not_there_keeps_nobody_waiting(monkeypatch: pytest.
     monkeypatch.setattr(telemetry, "PATIENCE", 60.0)
     traces = Tracing(gone.url)
     start = time.perf_counter()
-    traces.listen([event()] * 10)
+    traces.consume([event()] * 10)
     assert time.perf_counter() - start < 0.5
     traces.close(0.2)
     assert time.perf_counter() - start < 5.0

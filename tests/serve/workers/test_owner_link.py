@@ -1,7 +1,8 @@
-"""Several processes on one port: one owner, one record, and another owner when it is gone."""
+"""Several workers on one port: one owner, one event pipeline, and another owner when it is gone."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from knapcache.serve.workers.owner_link import decode_events, encode_events
 from knapcache.testing import FakeUpstream
+from tests.support.events import event, traffic
 
 
-class Team:
-    """`knapcache serve --workers N`, as people start it."""
+class Workers:
+    """`knapcache serve --workers N` in a subprocess."""
 
     def __init__(self, folder: Path, upstream: str, workers: int = 3) -> None:
         command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
         command += ["--upstream", upstream, "--workers", str(workers), "--policy", "lru", "--set", "shadows=lru"]
+        self.folder = folder
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -32,135 +37,187 @@ class Team:
                 self.token = line.strip().partition("#token=")[2]
                 break
         else:
-            raise AssertionError("it did not start")
+            raise AssertionError("the proxy did not start")
 
     def admin(self, path: str, method: str = "GET", **more: Any) -> Any:
-        """What the admin API says, whichever process is asked."""
+        """Return a response of the admin API, from any of the processes."""
         headers = {"authorization": f"Bearer {self.token}"}
         for _ in range(40):
-            answer = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=10, **more)
-            if answer.status_code != 503:  # the owner is just changing
+            response = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=10, **more)
+            if response.status_code != 503:  # the owner process is changing
                 break
             time.sleep(0.5)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        assert response.status_code == 200, response.text
+        return response.json()
 
-    def ask(self, text: str) -> str:
-        """A question on a connection of its own, so that any process may get it: hit, miss…"""
+    def post(self, text: str) -> httpx.Response:
+        """Send a request on a new connection, so that any process may get it."""
         body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["choices"][0]["message"]["content"] == f"You said: {text}"
-        return answer.headers["x-knapcache"]
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30)
 
-    def children(self) -> list[int]:
-        """The processes that serve."""
+    def request(self, text: str) -> str:
+        """Send a request, check its answer, and return its outcome."""
+        response = self.post(text)
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"][0]["message"]["content"] == f"You said: {text}"
+        return response.headers["x-knapcache"]
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers."""
         pid = self.process.pid
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in listed if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
-    def owner(self, folder: Path) -> int:
-        """The process that owns the store."""
-        return int((folder / "cache.sqlite.lock").read_text().split()[0])
+    def owner(self) -> int:
+        """Return the process id of the store's owner."""
+        return int((self.folder / "cache.sqlite.lock").read_text().split()[0])
+
+    @contextlib.contextmanager
+    def only(self, pid: int) -> Iterator[None]:
+        """Suspend all workers but one: it gets every request."""
+        others = [other for other in self.pids() if other != pid]
+        for other in others:
+            os.kill(other, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for other in others:
+                os.kill(other, signal.SIGCONT)
 
     def stop(self) -> None:
-        """As people stop it."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(40) == 0
+        """Stop with SIGTERM."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(40) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Start = Callable[[int], Workers]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Start]:
+    with contextlib.ExitStack() as stack:
 
+        def start(count: int) -> Workers:
+            workers = Workers(tmp_path / "data", upstream.openai, count)
+            stack.callback(workers.stop)
+            return workers
 
-@pytest.fixture
-def team(folder: Path, upstream: FakeUpstream) -> Iterator[Team]:
-    team = Team(folder, upstream.openai)
-    yield team
-    if team.process.poll() is None:
-        team.stop()
-    assert team.process.stdout is not None
-    team.process.stdout.close()
+        yield start
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.1)
 
 
-def test_a_team_shares_answers_and_the_record_and_survives_its_owner(
-    team: Team, folder: Path, upstream: FakeUpstream
-) -> None:
-    assert len(team.children()) == 3
+def test_requests_and_upstream_health_of_all_workers_are_reported(start: Start, upstream: FakeUpstream) -> None:
+    workers = start(2)
+    owner = workers.owner()
+    (other,) = set(workers.pids()) - {owner}
+    for pid in (owner, other):
+        with workers.only(pid):
+            upstream.fail("500")
+            assert [workers.request(f"{pid} {k}") for k in range(3)] == ["miss"] * 3
+    assert upstream.count() == 8, "three answers each, and a retry"
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 6)
+    rows = workers.admin("/requests")["rows"]
+    assert [row["serial"] for row in rows] == list(range(1, 7))
+    assert len({row["key"] for row in rows}) == 6
+    health = workers.admin("/summary")["health"]
+    assert [(one["state"], one["calls"], one["errors"]) for one in health["upstreams"]] == [("ok", 8, 2)]
+
+    with workers.only(other):
+        upstream.fail(*["500"] * 4)  # two requests, each with a retry
+        assert [workers.post(f"failure {k}").status_code for k in range(2)] == [500, 500]
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 8)
+    health = workers.admin("/summary")["health"]
+    assert [(one["state"], one["calls"], one["errors"]) for one in health["upstreams"]] == [("failing", 12, 6)]
+
+
+def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: FakeUpstream) -> None:
+    workers = start(3)
+    assert len(workers.pids()) == 3
     for _ in range(6):
         for k in range(10):
-            team.ask(f"question {k}")
-    eventually(lambda: team.admin("/summary")["all"]["requests"] == 60)
-    # What one has paid for reaches the file within a second or so: no process pays more than once for a question.
+            workers.request(f"question {k}")
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 60)
+    # An answer reaches the file about a second after it was fetched: no process fetches it twice.
     assert 10 <= upstream.count() <= 30
     time.sleep(2.0)
     before = upstream.count()
-    assert {team.ask(f"question {k}") for k in range(10) for _ in range(4)} == {"hit"}
+    assert {workers.request(f"question {k}") for k in range(10) for _ in range(4)} == {"hit"}
     assert upstream.count() == before
 
-    owner = team.owner(folder)
-    assert owner in team.children()
+    owner = workers.owner()
+    assert owner in workers.pids()
     os.kill(owner, signal.SIGKILL)
-    eventually(lambda: team.owner(folder) != owner and len(team.children()) == 3)
-    assert team.ask("question 0") == "hit"
-    eventually(lambda: team.admin("/summary")["health"]["owner"])
+    eventually(lambda: workers.owner() != owner and len(workers.pids()) == 3)
+    assert workers.request("question 0") == "hit"
+    eventually(lambda: workers.admin("/summary")["health"]["owner"])
     for k in range(10):
-        team.ask(f"later {k}")
-    # What the killed one had not written yet, at most ten seconds of the record, is lost with it.
-    eventually(lambda: team.admin("/summary")["all"]["requests"] >= 11)
+        workers.request(f"later {k}")
+    # At most ten seconds of history are lost with the killed owner.
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] >= 11)
 
-    assert team.admin("/purge", "POST", json={"all": True})["purged"] > 0
-    eventually(lambda: team.admin("/entries")["total"] == 0)
-    team.stop()
-    kept = json.loads((folder / "history.json").read_text())
-    assert kept["version"] == 1
+    assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
+    eventually(lambda: workers.admin("/entries")["total"] == 0)
+    workers.stop()
+    assert json.loads((workers.folder / "history.json").read_text())["version"] == 1
 
 
-def test_a_team_without_its_store_serves_and_has_one_record(folder: Path, upstream: FakeUpstream) -> None:
-    (folder / "cache.sqlite").mkdir(parents=True)
-    team = Team(folder, upstream.openai, workers=2)
+def test_workers_without_their_store_serve_and_have_one_pipeline(
+    tmp_path: Path, start: Start, upstream: FakeUpstream
+) -> None:
+    (tmp_path / "data" / "cache.sqlite").mkdir(parents=True)
+    workers = start(2)
+    for k in range(20):
+        workers.request(f"question {k % 5}")
+    assert 5 <= upstream.count() <= 10, "each process has a memory store of its own"
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 20)
+    assert workers.admin("/summary")["health"]["store"] == "memory"
+
+
+def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
+    workers = start(3)
+    pids = workers.pids()
+    workers.process.kill()
+    workers.process.wait()
+    eventually(lambda: all(has_ended(pid) for pid in pids))
+
+
+def has_ended(pid: int) -> bool:
     try:
-        for k in range(20):
-            team.ask(f"question {k % 5}")
-        assert 5 <= upstream.count() <= 10, "each process has a memory of its own"
-        eventually(lambda: team.admin("/summary")["all"]["requests"] == 20)
-        assert team.admin("/summary")["health"]["store"] == "memory"
-    finally:
-        team.stop()
-        assert team.process.stdout is not None
-        team.process.stdout.close()
-
-
-def test_who_kills_the_parent_kills_all(team: Team) -> None:
-    children = team.children()
-    team.process.kill()
-    team.process.wait()
-
-    def gone() -> bool:
-        return not any(Path(f"/proc/{pid}").exists() and "Z" not in state(pid) for pid in children)
-
-    eventually(gone)
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return "Z"
+        return True
+    return state == "Z"
 
 
-def test_two_proxies_do_not_share_a_directory(team: Team, folder: Path, upstream: FakeUpstream) -> None:
-    command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
+def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstream) -> None:
+    workers = start(3)
+    command = [sys.executable, "-m", "knapcache", "serve", "--path", str(workers.folder), "--port", "0"]
     command += ["--upstream", upstream.openai]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 2
     assert "another proxy runs on" in second.stderr
-    assert team.ask("still here") in ("miss", "hit")
+    assert workers.request("still here") in ("miss", "hit")
+
+
+def test_events_cross_processes_by_name() -> None:
+    events = [*traffic(20), event("failed", attempts=(0, 429, 503), usd=None, trace="00-x"), event("hit", model="é")]
+    assert decode_events(encode_events(events, dropped=7)) == (events, 7)
+    (fields,) = orjson.loads(encode_events(events[:1]))["events"]
+    assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts)}
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"[]", b"{}", b'{"events": [[1]], "dropped": 0}', b'{"events": [{"time": 1}]}']
+)
+def test_an_unreadable_message_raises_what_the_server_catches(message: bytes) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        decode_events(message)

@@ -28,14 +28,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.auth import CHALLENGE, Guard, address_of
+from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.models import SCHEMAS, bad, fitting, from_query
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
-from knapcache.serve.admin.overview import AdminContext, Overview
+from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
 from knapcache.serve.admin.sessions import Session, cookie
 from knapcache.serve.http.asgi_request import Refused
-from knapcache.serve.observe.recent import Recent
 
 MOST = 64 << 10
 """Bytes of a body."""
@@ -68,16 +68,14 @@ class Said:
 class Admin:
     """One method for each route of the table, by its name."""
 
-    def __init__(self, parts: AdminContext) -> None:
-        settings = parts.settings
-        self._parts = parts
-        self.guard = Guard(parts.admin_token, settings.allowed_hosts)
-        self._overview = Overview(parts)
-        self._recent = Recent()
-        self._planner = Planner(parts.request_log.path if parts.request_log is not None else None)
+    def __init__(self, context: AdminContext) -> None:
+        settings = context.settings
+        self._context = context
+        self.guard = Guard(context.admin_token, settings.allowed_hosts)
+        self._overview = Overview(context)
+        self._planner = Planner(context.request_log)
         self._document = orjson.dumps(document())
         self._threads = anyio.CapacityLimiter(THREADS)
-        parts.journal.listen(self._recent.listen)
 
     async def close(self) -> None:
         """Stop what was begun."""
@@ -85,7 +83,7 @@ class Admin:
 
     async def _aside(self, work: Callable[[], R]) -> R:
         """In a thread, for as long as anybody would wait."""
-        self._parts.journal.tell()  # so that what is just over is in the numbers
+        self._context.flush_events()  # so that what is just over is in the numbers
         try:
             with anyio.fail_after(DEADLINE):
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
@@ -115,8 +113,8 @@ class Admin:
 
     async def requests(self, asked: Asked) -> Said:
         """The last ones."""
-        self._parts.journal.tell()
-        return Said(self._recent.after(asked.given["after"], asked.given["limit"]))
+        self._context.flush_events()
+        return Said(self._context.recent.after(asked.given["after"], asked.given["limit"]))
 
     async def plan(self, _: Asked) -> Said:
         """How far it is."""
@@ -171,22 +169,22 @@ class Admin:
         return Said({"done": True}, {"set-cookie": cookie("", secure=asked.secure, life=0)})
 
 
-def admin_app(parts: AdminContext) -> Starlette:
+def admin_app(context: AdminContext) -> Starlette:
     """Routes under /admin/v1, the dashboard and /metrics. Whoever runs it closes `app.state.admin` at the end."""
-    admin = Admin(parts)
+    admin = Admin(context)
     # One for each path, or a wrong method would be told of the first one's alone.
     paths: dict[str, dict[str, Endpoint]] = {}
     for route in ROUTES:
         paths.setdefault(ROOT + route.path, {})[route.method] = _endpoint(admin, route)
     routes = [At(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
-    if parts.settings.dashboard:
+    if context.settings.dashboard:
         pages = Pages()
         routes += [
             At("/dashboard", pages.serve, methods=["GET"]),
             At("/dashboard/{path:path}", pages.serve, methods=["GET"]),
             At("/", _to_the_dashboard, methods=["GET"]),
         ]
-    routes.append(At("/metrics", _metrics(admin, parts), methods=["GET"]))
+    routes.append(At("/metrics", _metrics(admin, context), methods=["GET"]))
 
     @contextlib.asynccontextmanager
     async def live(_: Starlette) -> AsyncIterator[None]:
@@ -321,11 +319,11 @@ async def _to_the_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
 
 
-def _metrics(admin: Admin, parts: AdminContext) -> Endpoint:
+def _metrics(admin: Admin, context: AdminContext) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        if not parts.settings.metrics_public:
+        if not context.settings.metrics_public:
             admin.guard.identify(request)
-        text = await admin._aside(parts.metrics.render)
+        text = await admin._aside(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return endpoint

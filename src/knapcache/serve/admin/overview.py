@@ -7,107 +7,41 @@ name, and this is where one becomes the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from knapcache.cache import Cache
 from knapcache.errors import NotOwner
+from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.models import ENTRY_FIELDS
-from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.observe.events import EventBuffer
-from knapcache.serve.observe.history import DAY, History
+from knapcache.serve.observe.history import DAY
 from knapcache.serve.observe.usage import UsageRow
-from knapcache.serve.settings import Settings
 
 REST = 50.0
 """All entries are looked at again after so many times as long as it took: at most a fiftieth of the time goes there."""
 STORE = {"closed": "ok"}
 
 
-class Log(Protocol):
-    """The request log."""
-
-    @property
-    def path(self) -> Path:
-        """What to give to the lab."""
-
-
-class Text(Protocol):
-    """The metrics."""
-
-    def render(self) -> bytes:
-        """As Prometheus reads them."""
-
-
-class Upstream(Protocol):
-    """One provider."""
-
-    name: str
-    calls: int
-    errors: int
-
-    @property
-    def state(self) -> str:
-        """ok, or failing."""
-
-
-class Upstreams(Protocol):
-    """All of them."""
-
-    @property
-    def all(self) -> Sequence[Upstream]:
-        """In the order of the settings."""
-
-
-class AdminContext(Protocol):
-    """Of the proxy, what is looked at here."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def admin_token(self) -> str: ...
-    @property
-    def started(self) -> float: ...
-    @property
-    def cache(self) -> Cache: ...
-    @property
-    def store_lost(self) -> bool: ...
-    @property
-    def callers(self) -> Authenticator: ...
-    @property
-    def journal(self) -> EventBuffer: ...
-    @property
-    def history(self) -> History: ...
-    @property
-    def metrics(self) -> Text: ...
-    @property
-    def request_log(self) -> Log | None: ...
-    @property
-    def upstreams(self) -> Upstreams: ...
-
-
 class Overview:
     """Looks, and removes."""
 
-    def __init__(self, parts: AdminContext) -> None:
-        self._parts = parts
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
         self._room: dict[str, Any] = {}
         self._room_until = 0.0
 
     def summary(self) -> dict[str, Any]:
         """Everything that fits on one page."""
-        parts, now = self._parts, time.time()
-        parts.history.look()
-        stats, everything = parts.cache.stats(), parts.history.all()
-        policy = str(stats.get("policy", parts.settings.policy))
+        context, now = self._context, time.time()
+        context.history.look()
+        stats, everything = context.cache.stats(), context.history.all()
+        policy = str(stats.get("policy", context.settings.policy))
         return {
             "now": now,
-            "started": parts.started,
-            "since": parts.history.since,
+            "started": context.started,
+            "since": context.history.since,
             "version": version("knapcache"),
-            "unit": parts.settings.cost,
+            "unit": context.settings.cost,
             "policy": {
                 "name": policy,
                 "oracle_calls": stats.get("oracle_calls", 0),
@@ -121,19 +55,19 @@ class Overview:
                 "disk_bytes": stats.get("disk_bytes"),
                 "size_limit": stats.get("size_limit"),
             },
-            "today": parts.history.today().report(),
+            "today": context.history.today().report(),
             "all": everything.report(),
-            "models": [{"name": name, **row.report()} for name, row in parts.history.models().items()],
+            "models": [{"name": name, **row.report()} for name, row in context.history.models().items()],
             "tenants": self._tenants(),
             "price_per_mb": self._look_around()["price_per_mb"],
-            "doubling": doubling(everything, f"{policy}@2x", now - parts.history.since),
+            "doubling": doubling(everything, f"{policy}@2x", now - context.history.since),
             "health": self._health(stats),
         }
 
     def _tenants(self) -> list[dict[str, Any]]:
-        quotas, sizes = self._parts.callers.quotas(), self._look_around()["tenants"]
+        quotas, sizes = self._context.authenticator.quotas(), self._look_around()["tenants"]
         found = []
-        for name, row in self._parts.history.tenants().items():
+        for name, row in self._context.history.tenants().items():
             namespace = self._namespace(name, sizes)
             about = {"name": name, "namespace": namespace, "bytes": sizes.get(namespace, 0)}
             found.append({**about, "quota": quotas.get(namespace or ""), **row.report()})
@@ -141,14 +75,14 @@ class Overview:
 
     def _namespace(self, name: str, known: Iterable[str]) -> str | None:
         """Of a caller's name, or of itself; None: nothing of anybody of that name is kept."""
-        callers = self._parts.callers
+        callers = self._context.authenticator
         return callers.namespace_of(name) or next((one for one in known if name in (one, callers.name_of(one))), None)
 
     def _look_around(self, *, anew: bool = False) -> dict[str, Any]:
         """The price of room, and the room of every tenant: of a while ago, where that takes long to find out."""
         began = time.monotonic()
         if anew or began >= self._room_until:
-            self._room = self._parts.cache.entries(limit=0)
+            self._room = self._context.cache.entries(limit=0)
             ended = time.monotonic()
             self._room_until = ended + REST * (ended - began)
         return self._room
@@ -157,20 +91,17 @@ class Overview:
         breaker = stats.get("breaker", {})
         state = breaker.get("state", "closed")
         return {
-            "store": "memory" if self._parts.store_lost else STORE.get(state, state),
+            "store": "memory" if self._context.memory_fallback else STORE.get(state, state),
             "owner": stats["owner"],
-            "workers": self._parts.settings.workers,
-            "upstreams": [
-                {"name": one.name, "state": one.state, "calls": one.calls, "errors": one.errors}
-                for one in self._parts.upstreams.all
-            ],
+            "workers": self._context.settings.workers,
+            "upstreams": self._context.upstream_health.report(),
             "breaker": breaker,
         }
 
     def history(self, span: str) -> dict[str, Any]:
         """Money over time."""
-        self._parts.history.look()
-        step, points = self._parts.history.points(span)
+        self._context.history.look()
+        step, points = self._context.history.points(span)
         return {"step": step, "points": [{"time": when, **row.report()} for when, row in points]}
 
     def entries(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -178,27 +109,29 @@ class Overview:
         tenant = asked["tenant"] or None
         if tenant is not None:
             tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
-        found = self._parts.cache.entries(**{**asked, "model": asked["model"] or None, "tenant": tenant})
+        found = self._context.cache.entries(**{**asked, "model": asked["model"] or None, "tenant": tenant})
         rows = [self._row(row) for row in found["rows"]]
         return {"total": found["total"], "rows": rows, "price_per_mb": found["price_per_mb"]}
 
     def entry(self, key: str) -> dict[str, Any] | None:
         """One of them, with its content where settings allow."""
-        found = self._parts.cache.entry(key)
+        found = self._context.cache.entry(key)
         if found is None:
             return None
         row = self._row(found)
-        if self._parts.settings.show_content:
+        if self._context.settings.show_content:
             row["request"] = found["request"].decode("utf-8", "replace")
             row["answer"] = found["payload"].decode("utf-8", "replace")
         return row
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {name: row[name] for name in ENTRY_FIELDS} | {"tenant": self._parts.callers.name_of(row["tenant"])}
+        return {name: row[name] for name in ENTRY_FIELDS} | {
+            "tenant": self._context.authenticator.name_of(row["tenant"])
+        }
 
     def purge(self, what: dict[str, Any]) -> int:
         """Remove what meets every condition; how many."""
-        cache = self._parts.cache
+        cache = self._context.cache
         tenant = what.get("tenant")
         if tenant is not None:
             tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
@@ -208,11 +141,11 @@ class Overview:
 
     def save(self) -> bool:
         """The policy's state, and history."""
-        if not self._parts.cache.stats()["owner"]:
+        if not self._context.cache.stats()["owner"]:
             raise NotOwner("another process owns the file, and has to do it")
-        self._parts.cache.maintain()
-        self._parts.history.look()
-        return self._parts.history.save()
+        self._context.cache.maintain()
+        self._context.history.look()
+        return self._context.history.save()
 
 
 def doubling(row: UsageRow, name: str, seconds: float) -> dict[str, float] | None:

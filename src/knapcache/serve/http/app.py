@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from knapcache.errors import UpstreamFailed
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl
-from knapcache.serve.http.asgi_request import AsgiRequest, Left, Receive, Refused, Scope, Send
-from knapcache.serve.http.handler import LEFT, Handler
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, Left, Receive, Refused, Scope, Send
+from knapcache.serve.http.handler import Handler
 from knapcache.serve.http.passthrough import Passthrough
 from knapcache.serve.observe.events import Event
 
@@ -68,7 +67,8 @@ class App:
         return None if self._calls is None else self._calls.short(headers, endpoint, body)
 
     async def _rest(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._proxy.rest(scope, receive, send)
+        assert self._proxy.admin_app is not None
+        await self._proxy.admin_app(scope, receive, send)
 
     async def _serve(self, request: AsgiRequest, endpoint: Endpoint | None) -> None:
         assert self._calls is not None
@@ -81,12 +81,8 @@ class App:
         except Refused as refused:
             self._note(request, endpoint, "refused", refused.status)
             await request.error(refused.status, refused.message, refused.kind, refused.headers)
-        except UpstreamFailed as failed:
-            self._note(request, endpoint, "failed", failed.status)
-            if not request.sent:
-                await request.error(failed.status, str(failed), "upstream_failed")
         except (Left, OSError):
-            self._note(request, endpoint, "failed", LEFT)
+            self._note(request, endpoint, "failed", CLIENT_CLOSED_REQUEST)
         except Exception as error:
             self._note(request, endpoint, "failed", 500)
             log.error("a request failed within the proxy: %s", type(error).__name__, exc_info=log.isEnabledFor(10))
@@ -96,7 +92,12 @@ class App:
     def _note(self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int) -> None:
         seconds = time.perf_counter() - request.started
         at = "" if endpoint is None else endpoint.value
-        self._proxy.journal.write(Event(time.time() - seconds, at, "", "", outcome, status, seconds, seconds, False))
+        self._proxy.events.append(
+            Event(
+                time=time.time() - seconds, endpoint=at, model="", tenant="", outcome=outcome, status=status,
+                seconds=seconds, ttfb=seconds, stream=False,
+            )
+        )  # fmt: skip
 
     async def _health(self, request: AsgiRequest) -> None:
         ready = self._proxy.ready
@@ -111,7 +112,7 @@ class App:
         await receive()
         try:
             await proxy.open()
-            door = AccessControl(proxy.settings, proxy.callers)
+            door = AccessControl(proxy.settings, proxy.authenticator)
             self._calls, self._passing = Handler(proxy, door), Passthrough(proxy, door)
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})

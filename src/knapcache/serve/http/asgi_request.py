@@ -21,6 +21,8 @@ RawPairs = list[tuple[bytes, bytes]]
 
 VOICE = "knapcache.voice"
 """Where a server that has one puts the voice of a request, among the extensions of ASGI."""
+CLIENT_CLOSED_REQUEST = 499
+"""Status in events of requests whose client has disconnected. nginx uses the same number."""
 NONE: dict[str, Any] = {}
 MOST_UNREAD = 32 << 20
 GROUP = 16384

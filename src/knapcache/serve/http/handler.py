@@ -30,7 +30,7 @@ from knapcache.exchange.fetcher import Fetcher, StreamDelivered, miss_said
 from knapcache.exchange.stream_tee import Heard, Opened, StreamTee
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, Head
-from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, Refused, ResponseWriter
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, RawPairs, Refused, ResponseWriter
 from knapcache.serve.http.fast_path import FastPath, Known, raw_headers
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Pairs, Response, encode_headers
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
-LEFT = 499
 SAID_BY_THE_SERVER = ("date", "server")
 BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
 
@@ -50,7 +49,7 @@ class Handler:
 
     def __init__(self, proxy: Proxy, door: AccessControl) -> None:
         settings = proxy.settings
-        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.journal.write
+        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.events.append
         # The server does not cancel a request when its caller leaves.
         self._answering = Fetcher(proxy.cache, finish=settings.finish_abandoned, shielded=True)
         self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
@@ -103,8 +102,9 @@ class Handler:
         seconds = time.perf_counter() - started
         self._write(
             Event(
-                time.time(), endpoint.value, known.model, caller.name, "hit", 200, seconds, seconds, False, answer.key,
-                answer.size, cost, usd, upstream_seconds,
+                time=time.time(), endpoint=endpoint.value, model=known.model, tenant=caller.name, outcome="hit",
+                status=200, seconds=seconds, ttfb=seconds, stream=False, key=answer.key, size=answer.size, cost=cost,
+                usd=usd, upstream_seconds=upstream_seconds,
             )
         )  # fmt: skip
         said = [b"%b: %b\r\n" % pair for pair in raw_headers(answer)]
@@ -162,7 +162,7 @@ class Handler:
         call.outcome = "stale"
         if age <= self._revalidate:
             if answer.key not in self._refreshing:
-                task = asyncio.create_task(self._refresh(call))
+                task = call.refresh = asyncio.create_task(self._refresh(call))
                 self._refreshing[answer.key] = task
                 task.add_done_callback(lambda _: self._refreshing.pop(answer.key, None))
             return marked
@@ -202,6 +202,7 @@ class Call:
     """One request while it is being served."""
 
     __slots__ = (
+        "_attempts",
         "_relay",
         "_voice",
         "_write",
@@ -209,6 +210,7 @@ class Call:
         "head",
         "model",
         "outcome",
+        "refresh",
         "request",
         "time",
         "ttfb",
@@ -232,6 +234,10 @@ class Call:
         self.ttfb = 0.0
         self.outcome = ""
         """What it is called in place of what the cache calls it."""
+        self.refresh: asyncio.Task[None] | None = None
+        """The background fetch that this request has started."""
+        self._attempts: list[int] = []
+        """Statuses of the calls that were made upstream and are in no event yet."""
 
     async def send(self, content: bytes) -> Response:
         """Send it upstream."""
@@ -241,7 +247,7 @@ class Call:
             sent = head.sent[upstream.name] = encode_headers(
                 upstream.request_headers(head.headers, head.caller.key is not None)
             )
-        return await upstream.send_with_retries(upstream.path(self.request.target), sent, content)
+        return await upstream.send_with_retries(upstream.path(self.request.target), sent, content, self._attempts)
 
     async def early(self, found: CachedResponse) -> None:
         """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
@@ -281,7 +287,7 @@ class Call:
             self._voice.say(b"", more=False)
             await self.request.said()
             outcome = found.answer.outcome if "status" not in found.answer.meta else "failed"
-            self.over(outcome, LEFT if self._left() else 200, found.answer)
+            self.over(outcome, CLIENT_CLOSED_REQUEST if self._left() else 200, found.answer)
         elif self.request.sent:
             assert isinstance(found, CachedResponse)
             self._given(found)
@@ -312,7 +318,7 @@ class Call:
             await self.request.said()
         elif not self.request.sent:
             await self.request.error(status, str(error), "upstream_failed")
-        self.over("failed", LEFT if self._left() else status)
+        self.over("failed", CLIENT_CLOSED_REQUEST if self._left() else status)
 
     async def _pass(self) -> None:
         """Without the cache."""
@@ -332,20 +338,29 @@ class Call:
             self.ttfb = time.perf_counter() - self.request.started
 
     def over(self, outcome: str, status: int, answer: Answer | None = None) -> None:
-        """Write it down."""
+        """Record the event, after the background refresh that this request has started."""
         seconds = time.perf_counter() - self.request.started
         exchange, outcome = self.exchange, self.outcome or outcome
         key, size, cost, usd, upstream_seconds = "", 0, 0.0, None, 0.0
         if answer is not None:
             key, size, (usd, upstream_seconds, cost, _) = answer.key, answer.size, answer.bill
-        asked = "" if outcome in ("hit", "stale") else self.upstream.name
-        self._write(
-            Event(
-                self.time, exchange.endpoint.value, self.model, self.head.caller.name, outcome, status, seconds,
-                self.ttfb or seconds, exchange.stream, key, size, cost, usd, upstream_seconds, asked,
-                self.request.headers.get("traceparent", ""),
-            )
+        attempts: tuple[int, ...] = ()
+        if outcome != "hit" and self.refresh is None:  # of several embeddings, the first that was fetched has them
+            attempts = tuple(self._attempts)
+            self._attempts.clear()
+        upstream = self.upstream.name if attempts or outcome not in ("hit", "stale") else ""
+        event = Event(
+            time=self.time, endpoint=exchange.endpoint.value, model=self.model, tenant=self.head.caller.name,
+            outcome=outcome, status=status, seconds=seconds, ttfb=self.ttfb or seconds, stream=exchange.stream, key=key,
+            size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds, upstream=upstream, attempts=attempts,
+            trace=self.request.headers.get("traceparent", ""),
         )  # fmt: skip
+        if self.refresh is None:
+            self._write(event)
+        else:
+            self.refresh.add_done_callback(
+                lambda _: self._write(event._replace(upstream=self.upstream.name, attempts=tuple(self._attempts)))
+            )
 
 
 def ours(headers: Pairs) -> Pairs:

@@ -9,9 +9,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import OWN, body_of
 from knapcache.serve.http.access import AccessControl
-from knapcache.serve.http.asgi_request import AsgiRequest, Refused
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, Left, Refused
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP, Upstream
@@ -27,7 +28,7 @@ class Passthrough:
     """Passes them on."""
 
     def __init__(self, proxy: Proxy, door: AccessControl) -> None:
-        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.journal.write
+        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.events.append
         self._most = proxy.settings.max_body
 
     async def serve(self, request: AsgiRequest) -> None:
@@ -39,20 +40,35 @@ class Passthrough:
         headers = upstream.request_headers(request.headers, caller.key is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
-        response = await upstream.send(request.method, path, encode_headers(headers), content, raw=True)
-        first = time.perf_counter() - request.started
+        attempts: list[int] = []
+        outcome, ttfb, stream = "failed", 0.0, False
         try:
-            passed = [(name, value) for name, value in response.pairs if name.lower() not in STAYS]
-            await request.start(response.status, [*passed, ("x-knapcache", "pass")])
-            async for piece in response.iter_bytes():
-                await request.piece(piece)
-            await request.piece(b"", more=False)
-        finally:
-            await response.close()
+            response = await upstream.send(request.method, path, encode_headers(headers), content, attempts, raw=True)
+            ttfb = time.perf_counter() - request.started
+            stream = response.headers.get("content-type", "").startswith("text/event-stream")
+            try:
+                passed = [(name, value) for name, value in response.pairs if name.lower() not in STAYS]
+                await request.start(response.status, [*passed, ("x-knapcache", "pass")])
+                async for piece in response.iter_bytes():
+                    await request.piece(piece)
+                await request.piece(b"", more=False)
+            finally:
+                await response.close()
+            outcome, status = "pass", response.status
+        except UpstreamFailed as error:
+            status = error.status
+            if not request.sent:
+                await request.error(error.status, str(error), "upstream_failed")
+        except (Left, OSError):
+            status = CLIENT_CLOSED_REQUEST
         seconds = time.perf_counter() - request.started
-        stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        told = (began, "", model, caller.name, "pass", response.status, seconds, first, stream)
-        self._write(Event(*told, upstream=upstream.name, trace=request.headers.get("traceparent", "")))
+        self._write(
+            Event(
+                time=began, endpoint="", model=model, tenant=caller.name, outcome=outcome, status=status,
+                seconds=seconds, ttfb=ttfb or seconds, stream=stream, upstream=upstream.name, attempts=tuple(attempts),
+                trace=request.headers.get("traceparent", ""),
+            )
+        )  # fmt: skip
 
     async def _whose(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """The upstream, what is left of the body to send, and the model, where it is known."""

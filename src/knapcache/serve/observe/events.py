@@ -1,100 +1,121 @@
-"""What happened, request by request, for all who want to know: metrics, the request log, history, the page.
+"""Events: one record for each finished request.
 
-The request that is being served writes one line into the journal, and that is all it waits for: an append of less than
-a microsecond. Those who want to know are told of many lines at once, a few times a second, or when somebody asks them.
+    request ─ append ─▶ EventBuffer ─ flush ─▶ EventPipeline ─ consume ─▶ history, metrics, request log, …
+                             │
+                             └─ in a process that is not the owner ─▶ OwnerClient ─▶ the owner's EventPipeline
 
-    Invariant: the journal is bounded. Where nobody listens for too long, the newest lines are lost, and counted.
+A request only appends its event to the buffer of its process, which takes less than a microsecond. The buffer is
+flushed four times a second, and before the admin API answers. Every event reaches the same consumers, whichever process
+has served the request (pipeline.py, workers/owner_link.py).
+
+    Invariant: the buffer holds at most MAX_BUFFERED events of bounded size. When it is full, new events are dropped
+    and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-ROOM = 100_000
-"""Lines that may wait: some seconds of the fastest traffic."""
-PAUSE = 0.25
-"""Seconds between two deliveries."""
+MAX_BUFFERED = 100_000
+"""Events: some seconds of the fastest traffic."""
+MAX_TEXT = 256
+"""Characters of `model` and `trace`, which clients choose. They are cut off."""
+FLUSH_INTERVAL = 0.25
+"""Seconds between two flushes."""
 
 
 class Event(NamedTuple):
-    """One request, when it was over."""
+    """One finished request. Built with keywords; events cross processes by field name."""
 
     time: float
-    """When it came, Unix time."""
+    """Arrival, Unix time."""
     endpoint: str
-    """As `knapcache.model.Endpoint` spells it; empty for what passes through."""
+    """As `knapcache.model.Endpoint` spells it; empty for passthrough."""
     model: str
     tenant: str
-    """The caller's name; never a credential."""
+    """The principal's name; never a credential."""
     outcome: str
-    """hit, miss, coalesced, stale: answered. bypass: sent without a key. pass: not ours to cache. failed, refused."""
+    """hit, miss, coalesced, stale: answered. bypass: sent without a key. pass: not cacheable. failed, refused."""
     status: int
-    """As the caller saw it; 499 where the caller had left."""
+    """As sent to the client; 499 if the client had disconnected."""
     seconds: float
-    """From the first byte in to the last byte out."""
+    """From the first byte of the request to the last byte of the response."""
     ttfb: float
-    """The same, to the first byte out."""
+    """From the first byte of the request to the first byte of the response, in seconds."""
     stream: bool
     key: str = ""
-    """The key's digest in hex; empty where there is none."""
+    """The key's digest in hex; empty if the request has none."""
     size: int = 0
-    """Room that the answer takes in the cache, in bytes; 0 where it may not be kept."""
+    """Bytes charged for the answer in the cache; 0 if it may not be stored."""
     cost: float = 0.0
-    """What the answer cost, or had cost when it was paid for, in the policy's unit."""
+    """What the answer cost when it was fetched, in the policy's unit."""
     usd: float | None = None
-    """The same in dollars, where known."""
+    """The same in US dollars, if known."""
     upstream_seconds: float = 0.0
-    """Seconds that the provider took for it, or had taken."""
+    """Seconds that the upstream took when the answer was fetched."""
     upstream: str = ""
-    """The name of the upstream that was asked; empty where none was."""
+    """Name of the upstream that served the request; empty if it was answered without one."""
+    attempts: tuple[int, ...] = ()
+    """Status of each call that this request made to the upstream, in order; 0 if no response came."""
     trace: str = ""
-    """The caller's `traceparent` header, as it came; empty where there was none."""
+    """The client's `traceparent` header; empty if there was none."""
 
     @property
     def saved(self) -> bool:
-        """Whether the answer came without being paid for."""
+        """Whether the answer was served without paying for it."""
         return self.outcome in ("hit", "coalesced", "stale")
 
 
-Listener = Callable[[Sequence[Event]], None]
+class EventConsumer(Protocol):
+    """Takes batches of events."""
+
+    def consume(self, events: Sequence[Event]) -> None:
+        """Take a batch. Runs on the event loop's thread: it must be fast and must not raise."""
 
 
 class EventBuffer:
-    """Lines in their order, and those who are told of them. `tell` and listeners run on the event loop's thread."""
+    """The events of this process that no consumer has seen yet. All methods run on the event loop's thread."""
 
     def __init__(self) -> None:
-        self._lines: deque[Event] = deque()
-        self._listeners: list[Listener] = []
-        self.lost = 0
+        self._events: deque[Event] = deque()
+        self._consumers: list[EventConsumer] = []
+        self.dropped = 0
+        """Events that did not fit."""
 
-    def write(self, event: Event) -> None:
-        """A request is over."""
-        if len(self._lines) < ROOM:
-            self._lines.append(event)
+    def append(self, event: Event) -> None:
+        """Add the event of a finished request."""
+        if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT:
+            event = event._replace(model=event.model[:MAX_TEXT], trace=event.trace[:MAX_TEXT])
+        if len(self._events) < MAX_BUFFERED:
+            self._events.append(event)
         else:
-            self.lost += 1
+            self.dropped += 1
 
-    def listen(self, listener: Listener) -> None:
-        """From now on this one is told, too. It must be quick, and must not raise."""
-        self._listeners.append(listener)
+    def add_consumer(self, consumer: EventConsumer) -> None:
+        """Pass later batches to this consumer, too."""
+        self._consumers.append(consumer)
 
-    def tell(self) -> None:
-        """Tell everybody of what has happened since the last time."""
-        lines = self._lines
-        if not lines:
+    def remove_consumer(self, consumer: EventConsumer) -> None:
+        """Pass no more batches to this consumer."""
+        self._consumers = [each for each in self._consumers if each is not consumer]
+
+    def flush(self) -> None:
+        """Pass all buffered events to every consumer. Without consumers they stay in the buffer."""
+        events = self._events
+        if not events or not self._consumers:
             return
-        told = [lines.popleft() for _ in range(len(lines))]
-        for listener in self._listeners:
-            listener(told)
+        batch = [events.popleft() for _ in range(len(events))]
+        for consumer in self._consumers:
+            consumer.consume(batch)
 
-    async def deliver(self) -> None:
-        """Tell, again and again, until cancelled."""
+    async def flush_periodically(self) -> None:
+        """Flush every FLUSH_INTERVAL seconds until cancelled, and once more then."""
         try:
             while True:
-                await asyncio.sleep(PAUSE)
-                self.tell()
+                await asyncio.sleep(FLUSH_INTERVAL)
+                self.flush()
         finally:
-            self.tell()
+            self.flush()

@@ -8,7 +8,7 @@
 A day is a day of the machine's time zone, from midnight to midnight: 23 or 25 hours when clocks change. Minutes and
 hours are counted in Unix time, which knows no such thing.
 
-`listen` adds a batch to a few rows under a lock, and that is all the event loop waits for. What other policies would
+`consume` adds a batch to a few rows under a lock, and that is all the event loop waits for. What other policies would
 have saved is asked for by a thread once a second while there is traffic, for the cache may have to look at its disk to
 answer; the same thread saves, SAVE seconds after something has changed. When nothing happens there is no thread.
 
@@ -77,7 +77,7 @@ class History:
 
     # What happens.
 
-    def listen(self, events: Sequence[Event]) -> None:
+    def consume(self, events: Sequence[Event]) -> None:
         """These requests are over."""
         batch: dict[tuple[str, str], UsageRow] = {}
         for event in events:

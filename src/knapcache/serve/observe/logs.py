@@ -55,7 +55,7 @@ LOOKS_SECRET = re.compile(
     re.VERBOSE,
 )
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-COLUMNS = tuple(name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "trace"))
+COLUMNS = tuple(name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace"))
 
 
 class Redactor:
@@ -192,10 +192,11 @@ def set_up(
     return handler
 
 
-def listen(events: Sequence[Event]) -> None:
-    """A line a request, at level debug only."""
-    if not access.isEnabledFor(logging.DEBUG):
-        return
-    for event in events:
-        fields = {name: getattr(event, name) for name in COLUMNS}
-        access.debug("request", extra=fields)
+class AccessLog:
+    """Logs one line for each request, at level debug."""
+
+    def consume(self, events: Sequence[Event]) -> None:
+        """Log a batch."""
+        if access.isEnabledFor(logging.DEBUG):
+            for event in events:
+                access.debug("request", extra={name: getattr(event, name) for name in COLUMNS})

@@ -37,6 +37,8 @@ HOWS = ("hit", "miss", "coalesced", "stale", "bypass", "pass", "failed", "refuse
 SAVED = frozenset({"hit", "coalesced", "stale"})
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Seconds: from a hit in memory to the slowest answer that anybody waits for."""
+CODES = {k: f"{k}xx" for k in range(1, 6)}
+NO_RESPONSE = "none"
 LOST = {
     "journal": "Requests that no listener was told of.",
     "request_log": "Requests missing from the request log: it could not be written as fast, or at all.",
@@ -110,50 +112,30 @@ class Metrics(Collector):
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def listen(self, events: Sequence[Event]) -> None:
+    def consume(self, events: Sequence[Event]) -> None:
         """Count a batch."""
         models, tenants, endpoints = self._models.labels, self._tenants.labels, self._endpoints.labels
         rows, times, calls = self._rows, self._times, self._calls
         for event in events:
-            (
-                _,
-                endpoint,
-                model,
-                tenant,
-                outcome,
-                status,
-                seconds,
-                ttfb,
-                _,
-                _,
-                _,
-                _,
-                usd,
-                upstream_seconds,
-                upstream,
-                _,
-            ) = event
-            if outcome not in times:
-                outcome = OTHER
-            at = endpoints.get(endpoint) or self._endpoints.label(endpoint, status)
-            of = models.get(model) or self._models.label(model, status)
-            by = tenants.get(tenant) or self._tenants.label(tenant, status)
-            row = rows.get((at, of, by, outcome))
+            status, seconds, ttfb = event.status, event.seconds, event.ttfb
+            outcome = event.outcome if event.outcome in times else OTHER
+            endpoint = endpoints.get(event.endpoint) or self._endpoints.label(event.endpoint, status)
+            model = models.get(event.model) or self._models.label(event.model, status)
+            tenant = tenants.get(event.tenant) or self._tenants.label(event.tenant, status)
+            row = rows.get((endpoint, model, tenant, outcome))
             if row is None:
-                row = self._row((at, of, by, outcome))
+                row = self._row((endpoint, model, tenant, outcome))
             row[0] += 1
-            if usd is not None:
-                row[1] += usd
-            row[2] += upstream_seconds
+            if event.usd is not None:
+                row[1] += event.usd
+            row[2] += event.upstream_seconds
             whole, begun = times[outcome]
             whole.counts[bisect_left(BUCKETS, seconds)] += 1
             whole.total += seconds
             begun.counts[bisect_left(BUCKETS, ttfb)] += 1
             begun.total += ttfb
-            if upstream:
-                call = (upstream, f"{status // 100}xx")
-                if call not in calls:
-                    call = (self._upstreams.label(upstream), f"{status // 100}xx" if 100 <= status < 600 else OTHER)
+            for attempt in event.attempts:
+                call = self._upstreams.label(event.upstream), CODES.get(attempt // 100, NO_RESPONSE)
                 calls[call] = calls.get(call, 0) + 1
 
     def _row(self, labels: Labels) -> list[float]:
@@ -199,7 +181,9 @@ class Metrics(Collector):
                 family.add_metric(where, sums[k])
             yield family
         calls = CounterMetricFamily(
-            "knapcache_calls", "Handler of an upstream, by the status that the caller saw.", labels=["upstream", "code"]
+            "knapcache_calls",
+            "Calls to an upstream, retries included, by status; none: no response.",
+            labels=["upstream", "code"],
         )
         for call, count in list(self._calls.items()):
             calls.add_metric(call, count)

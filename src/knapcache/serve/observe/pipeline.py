@@ -1,6 +1,7 @@
-"""All who are told what happened, and keep it: counters, money over time, the request log, traces.
+"""The consumers of events: history, metrics, request log, recent requests, upstream health, tracing, access log.
 
-There is one record for a data directory. Where several processes serve, the owner of the store has it (team.py).
+A data directory has one pipeline. With several workers the owner process has it, and the others send it their events
+(workers/owner_link.py).
 """
 
 from __future__ import annotations
@@ -12,60 +13,72 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe import logs
-from knapcache.serve.observe.events import Event, EventBuffer
+from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
 from knapcache.serve.observe.history import History
+from knapcache.serve.observe.logs import AccessLog
 from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.request_log import RequestLog
+from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
 
 log = logging.getLogger("knapcache.serve")
 
-LOG = "requests"
+REQUEST_LOG = "requests"
 """The folder of the request log, in the data directory."""
 
 
 class EventPipeline:
-    """Opened on the loop, with the files of the data directory; None: nothing is kept beyond the process."""
+    """All consumers. Must be created on a running event loop. folder: the data directory, or None for memory only."""
 
-    def __init__(self, settings: Settings, folder: Path | None, cache: Cache, journal: EventBuffer) -> None:
-        lost = {"journal": lambda: journal.lost}
+    def __init__(self, settings: Settings, folder: Path | None, cache: Cache, buffer: EventBuffer) -> None:
+        self.dropped = 0
+        """Events that other processes had to drop."""
+        dropped = {"journal": lambda: buffer.dropped + self.dropped}
         self.history = History(folder, cache.stats)
+        self.recent = RecentRequests()
+        self.upstream_health = UpstreamHealth(upstream.name for upstream in settings.upstreams)
         self.request_log: RequestLog | None = None
-        self._telemetry = None
+        self._tracing = None
         if settings.request_log and folder is not None:
-            self.request_log = opened(folder / LOG, settings.request_log_bytes)
+            self.request_log = open_request_log(folder / REQUEST_LOG, settings.request_log_bytes)
         if self.request_log is not None:
-            kept = self.request_log
-            lost["request_log"] = lambda: kept.lost
+            request_log = self.request_log
+            dropped["request_log"] = lambda: request_log.lost
         if settings.otlp_endpoint is not None:
             from knapcache.serve.observe.tracing import Tracing
 
-            self._telemetry = telemetry = Tracing(settings.otlp_endpoint)
-            lost["spans"] = lambda: telemetry.lost
+            self._tracing = tracing = Tracing(settings.otlp_endpoint)
+            dropped["spans"] = lambda: tracing.lost
         loop = asyncio.get_running_loop()
-        self.metrics = Metrics(cache.stats, lost, lambda: len(asyncio.all_tasks(loop)))
-        told = (self.metrics, self.history, self.request_log, self._telemetry, logs)
-        self._listeners = [listener.listen for listener in told if listener is not None]
+        self.metrics = Metrics(cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)))
+        self._consumers: list[EventConsumer] = [
+            self.metrics,
+            self.history,
+            self.recent,
+            self.upstream_health,
+            AccessLog(),
+            *(consumer for consumer in (self.request_log, self._tracing) if consumer is not None),
+        ]
 
-    def listen(self, events: Sequence[Event]) -> None:
-        """These requests are over."""
-        for listener in self._listeners:
-            listener(events)
+    def consume(self, events: Sequence[Event]) -> None:
+        """Pass a batch to every consumer."""
+        for consumer in self._consumers:
+            consumer.consume(events)
 
     def close(self) -> None:
-        """Write what is to be written."""
+        """Write what is still buffered and close the files."""
         self.history.close()
         if self.request_log is not None:
             self.request_log.close()
-        if self._telemetry is not None:
-            self._telemetry.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
-def opened(folder: Path, room: int) -> RequestLog | None:
-    """The request log; None, and a loud word, where the disk has no place for it: requests are to be served."""
+def open_request_log(folder: Path, capacity: int) -> RequestLog | None:
+    """Open the request log, or log an error and return None: without it requests are still served."""
     try:
-        return RequestLog(folder, room)
+        return RequestLog(folder, capacity)
     except InvalidInput as error:
-        log.error("there is no request log until the next start: %s", error)
+        log.error("No request log until the next start: %s", error)
         return None

@@ -1,7 +1,7 @@
-"""The last requests, for a page that shows them as they come.
+"""The most recent requests, for a page that shows them live.
 
-Every request has a serial, which grows by one. A page asks for what came after the last serial it knows; one that is
-larger than ours is of a process before this one, and gets all there is.
+Every request has a serial number, which grows by one. The page asks for requests after the last serial it has seen. A
+serial larger than ours comes from a former owner process: then all recent requests are returned.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any
 
 from knapcache.serve.observe.events import Event
 
-KEPT = 1000
-SHOWN = tuple(name for name in Event._fields if name != "trace")
+MAX_RECENT = 1000
+FIELDS = (*(name for name in Event._fields if name not in ("attempts", "trace")), "saved")
 
 
-class Recent:
-    """A listener of the journal, on the event loop's thread."""
+class RecentRequests:
+    """The last MAX_RECENT events of all processes."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[int, Event]] = deque(maxlen=KEPT)
+        self._events: deque[tuple[int, Event]] = deque(maxlen=MAX_RECENT)
         self.serial = 0
 
-    def listen(self, events: Sequence[Event]) -> None:
-        """These are over."""
+    def consume(self, events: Sequence[Event]) -> None:
+        """Number the events and store them."""
         for event in events:
             self.serial += 1
             self._events.append((self.serial, event))
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
-        """The newest `limit` of those behind a serial, in their order."""
+        """Return the newest `limit` requests whose serial is larger, oldest first."""
         first = max(self.serial - limit, serial if serial <= self.serial else 0)
         rows = [_row(number, event) for number, event in self._events if number > first]
         return {"serial": self.serial, "rows": rows}
 
 
 def _row(serial: int, event: Event) -> dict[str, Any]:
-    return {"serial": serial} | {name: getattr(event, name) for name in (*SHOWN, "saved")}
+    return {"serial": serial} | {name: getattr(event, name) for name in FIELDS}

@@ -50,7 +50,7 @@ LEVEL = 3
 
 
 class RequestLog:
-    """Lines into a folder, within its room. `listen` is for the event loop, all else happens in a thread."""
+    """Lines into a folder, within its room. `consume` is for the event loop, all else happens in a thread."""
 
     def __init__(self, folder: str | os.PathLike[str], room: int, *, max_waiting: int = MAX_WAITING) -> None:
         if room < LEAST_ROOM:
@@ -69,7 +69,7 @@ class RequestLog:
             raise InvalidInput(f"cannot write the request log to {folder}: {error.strerror}") from None
         self._behind: BatchWorker[Event] = BatchWorker("request-log", self._write, max_waiting)
 
-    def listen(self, events: Sequence[Event]) -> None:
+    def consume(self, events: Sequence[Event]) -> None:
         """Take a batch; it is written soon."""
         self._behind.offer(events)
 
@@ -193,6 +193,8 @@ class RequestLog:
 def lines_of(events: Iterable[Event]) -> Iterable[bytes]:
     """A line for each request that a replay can use."""
     for event in events:
-        time, _, _, _, outcome, _, _, _, _, key, size, cost, usd, upstream_seconds, _, _ = event
-        if size > 0 and outcome in ANSWERED and key and math.isfinite(cost) and cost >= 0.0:
-            yield f"{time:.3f},{key},{size},{cost},{UNKNOWN if usd is None else usd},{upstream_seconds:.6g},{outcome}\n".encode()
+        key, size, cost = event.key, event.size, event.cost
+        if size > 0 and event.outcome in ANSWERED and key and math.isfinite(cost) and cost >= 0.0:
+            usd = UNKNOWN if event.usd is None else event.usd
+            line = f"{event.time:.3f},{key},{size},{cost},{usd},{event.upstream_seconds:.6g},{event.outcome}\n"
+            yield line.encode()

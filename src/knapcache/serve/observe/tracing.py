@@ -78,7 +78,7 @@ class Tracing:
         self._told = False
         self._behind: BatchWorker[Event] = BatchWorker("telemetry", self._send)
 
-    def listen(self, events: Sequence[Event]) -> None:
+    def consume(self, events: Sequence[Event]) -> None:
         """Take a batch; it is sent soon."""
         self._behind.offer(events)
 

@@ -30,7 +30,7 @@ COUNTED_AS = {
     "bypass": "bypasses",
     "pass": "passed",
 }
-"""Where an event is counted, by `how`; what is not named here has failed, or was refused."""
+"""Where an event is counted, by `outcome`; what is not named here has failed, or was refused."""
 NONE = "none"
 MOST_SHADOWS = 256
 

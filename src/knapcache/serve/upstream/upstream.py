@@ -59,25 +59,21 @@ class Upstream:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
         """What keys depend on: another address is another provider."""
-        self.calls = self.errors = self.retries = self.failing = 0
-        """How many, and how many failed in a row."""
         self._local = local
         self.client = Client(settings.name, settings.connect_timeout, settings.timeout)
         self._key = settings.key
         self._allowance = BURST
 
-    @property
-    def state(self) -> str:
-        """ok, or failing: the last calls all failed."""
-        return "failing" if self.failing >= 3 else "ok"
+    async def send_with_retries(self, path: str, headers: bytes, content: bytes, attempts: list[int]) -> Response:
+        """Send a request that may be sent again. headers: the lines of what `request_headers` says.
 
-    async def send_with_retries(self, path: str, headers: bytes, content: bytes) -> Response:
-        """Send a request that may be sent again. headers: the lines of what `request_headers` says."""
+        attempts: the status of every attempt is appended, 0 if no response came.
+        """
         self._allowance = min(BURST, self._allowance + SHARE)
         attempt = 0
         while True:
             try:
-                response = await self.send("POST", path, headers, content)
+                response = await self.send("POST", path, headers, content, attempts)
             except UpstreamFailed as error:
                 pause = self._pause(attempt, {}) if error.safe_to_retry else None
                 if pause is None:
@@ -90,7 +86,6 @@ class Upstream:
                     return response
                 await response.close()
             attempt += 1
-            self.retries += 1
             self._allowance -= 1.0
             await asyncio.sleep(pause)
 
@@ -109,26 +104,25 @@ class Upstream:
         path: str,
         headers: bytes,
         content: bytes | AsyncIterator[bytes] | None,
+        attempts: list[int],
         *,
         raw: bool = False,
     ) -> Response:
-        """Send it, and wait for the head of the response. raw: the body is passed on as it is packed."""
-        self.calls += 1
+        """Send it, and wait for the head of the response. raw: the body is passed on as it is packed.
+
+        attempts: the status is appended, 0 if no response came.
+        """
         try:
             base = self.settings.url if self._local is None else await self._local.ready()
             response = await self.client.request(method, base, path, headers, content, raw=raw)
         except UpstreamFailed:
-            self._count(ok=False)
+            attempts.append(0)
             raise
         except OSError as error:  # the local model is not there
-            self._count(ok=False)
+            attempts.append(0)
             raise upstream_failed(self.name, error, safe_to_retry=True) from error
-        self._count(ok=response.status < 500)
+        attempts.append(response.status)
         return response
-
-    def _count(self, *, ok: bool) -> None:
-        self.errors += not ok
-        self.failing = 0 if ok else self.failing + 1
 
     def path(self, asked: str) -> str:
         """Where a path of ours is at this provider; both begin with a slash."""

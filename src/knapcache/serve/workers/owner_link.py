@@ -1,13 +1,13 @@
-"""Several processes that serve one port and share one store. One of them owns it, and has the record as well.
+"""The link between the owner process and the other workers: a Unix socket in the data directory (owner.sock).
 
-    owner     decides, writes, keeps the record; listens on a socket in the data directory (owner.sock) for the others
-    others    serve what the owner keeps; tell it every event, a few times a second; send it whoever wants the admin API
+    owner     decides admission and eviction, writes the store, has the event pipeline and the admin API
+    workers   serve from the owner's store; send it their events a few times a second; forward admin requests to it
 
-What the others were asked reaches the owner's policy through the cache itself (cache/keeper.py), which hands over both
-what they paid for and what they found in the file. When the owner ends, another becomes it within a second or two, and
-events wait for it, as many as the journal has room for.
+What workers fetched and what they read reaches the owner's policy through the cache itself (cache/coordinator.py). When
+the owner ends, another process replaces it within a second or two. Until then workers keep their events, at most
+MAX_BUFFERED of them.
 
-A call is made once at a time by each process, not by all together: two of them may pay for the same answer at once.
+Single flight works per process: two workers may fetch the same answer at the same time.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ import uvicorn
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest, Receive, Refused, Scope, Send
-from knapcache.serve.observe.events import ROOM, Event
+from knapcache.serve.observe.events import MAX_BUFFERED, Event
+from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.upstream import Client, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP
 
 log = logging.getLogger("knapcache.serve")
 
 SOCKET = "owner.sock"
-OWNER = "http://owner"
-EVENTS = "/inside/events"
-TICK = 0.25
-CONNECT, ANSWER = 5.0, 30.0
-"""Seconds that another process waits for the owner."""
-AT_ONCE = 5000
-"""Events in one message, about a megabyte."""
-MOST = 8 << 20
-"""Bytes of a message between processes, and of a request to the admin API on its way to the owner."""
+OWNER_URL = "http://owner"
+EVENTS_PATH = "/inside/events"
+SEND_INTERVAL = 0.25
+"""Seconds between two messages of a worker."""
+CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 30.0
+"""Seconds that a worker waits for the owner."""
+MAX_BATCH = 2000
+"""Events in one message. With the longest texts (events.MAX_TEXT) they fit into MAX_MESSAGE."""
+MAX_MESSAGE = 8 << 20
+"""Bytes of a message, and of an admin request on its way to the owner."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class OwnerServer:
-    """What the owner listens with: the admin API, and the events of the others."""
+    """The owner's side: serves the admin API to the workers and takes their events."""
 
-    def __init__(self, folder: Path, rest: App, absorb: Callable[[Sequence[Event]], None]) -> None:
-        self._rest, self._absorb = rest, absorb
+    def __init__(self, folder: Path, admin_app: App, pipeline: EventPipeline) -> None:
+        self._admin_app, self._pipeline = admin_app, pipeline
         self._path = folder / SOCKET
         config = uvicorn.Config(
             self, uds=str(self._path), lifespan="off", access_log=False, log_config=None, server_header=False
@@ -56,28 +58,31 @@ class OwnerServer:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen. The socket of an owner that was killed is in the way, and is nobody's."""
+        """Listen on the socket. A socket that a killed owner has left is removed first."""
         self._path.unlink(missing_ok=True)
         self._server.config.load()
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
-        await self._server.startup()  # not serve(): signals are the business of the server outside
+        await self._server.startup()  # not serve(), which installs signal handlers: the public server has them
         self._path.chmod(0o600)
         self._task = asyncio.create_task(self._server.main_loop())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request of another process."""
-        if scope["type"] != "http" or scope["path"] != EVENTS:
-            await self._rest(scope, receive, send)
+        """Serve one request of a worker."""
+        if scope["type"] != "http" or scope["path"] != EVENTS_PATH:
+            await self._admin_app(scope, receive, send)
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            self._absorb([Event(*line) for line in orjson.loads(await request.body(MOST, MOST))])
-        except (Refused, ValueError, TypeError) as error:
-            log.error("another process told what cannot be read: %s", error)
+            events, dropped = decode_events(await request.body(MAX_MESSAGE, MAX_MESSAGE))
+        except (Refused, ValueError, TypeError, LookupError) as error:
+            log.error("Events of a worker are lost: unreadable message: %s", error)
+        else:
+            self._pipeline.consume(events)
+            self._pipeline.dropped += dropped
         await request.answer(200, [], b"")
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
@@ -86,76 +91,88 @@ class OwnerServer:
 
 
 class OwnerClient:
-    """What another process has in the owner's place."""
+    """A worker's side: an event consumer that sends to the owner, and an ASGI app that forwards to its admin API."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / SOCKET
-        self._waiting: list[Event] = []
-        self.lost = 0
-        self._client = Client("the owner", CONNECT, ANSWER, socket_path=self._path)
+        self._unsent: list[Event] = []
+        self._dropped = 0
+        self._client = Client("the owner", CONNECT_TIMEOUT, RESPONSE_TIMEOUT, socket_path=folder / SOCKET)
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
-        """Begin to tell."""
-        self._task = asyncio.create_task(self._tell())
+    def start(self) -> None:
+        """Start to send events."""
+        self._task = asyncio.create_task(self._send_periodically())
 
-    def listen(self, events: Sequence[Event]) -> None:
-        """To be told to the owner."""
-        room = ROOM - len(self._waiting)
-        self._waiting.extend(events[:room])
-        self.lost += max(0, len(events) - room)
+    def consume(self, events: Sequence[Event]) -> None:
+        """Queue a batch for the owner. When the queue is full, new events are dropped and counted."""
+        free = MAX_BUFFERED - len(self._unsent)
+        self._unsent.extend(events[:free])
+        self._dropped += max(0, len(events) - free)
 
-    def take(self) -> list[Event]:
-        """What was not told yet, for who has become the owner."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    async def _tell(self) -> None:
+    async def _send_periodically(self) -> None:
         while True:
-            await asyncio.sleep(TICK)
-            with contextlib.suppress(UpstreamFailed):
-                await self.tell()
+            await asyncio.sleep(SEND_INTERVAL)
+            await self._send()
 
-    async def tell(self) -> None:
-        """Tell the owner what waits; it goes on waiting where there is none."""
-        while self._waiting:
-            told = self._waiting[:AT_ONCE]
-            answer = await self._client.request("POST", OWNER, EVENTS, b"", orjson.dumps(list(map(tuple, told))))
-            await answer.read()
-            if answer.status != 200:  # just changing
-                break
-            del self._waiting[: len(told)]
+    async def _send(self) -> None:
+        """Send all queued events. Without an owner they stay queued."""
+        with contextlib.suppress(UpstreamFailed):
+            while self._unsent:
+                batch, dropped = self._unsent[:MAX_BATCH], self._dropped
+                message = encode_events(batch, dropped)
+                response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
+                await response.read()
+                if response.status != 200:  # the owner process is changing
+                    break
+                del self._unsent[: len(batch)]
+                self._dropped -= dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request for the owner: sent on, and its answer back."""
+        """Forward a request to the owner, and its response to the client."""
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            body = await request.body(MOST, MOST)
-            headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or stays(n)]
+            body = await request.body(MAX_MESSAGE, MAX_MESSAGE)
+            headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or is_forwarded(n)]
             headers.append(("host", request.headers.get("host", "")))
-            answer = await self._client.request(
-                request.method, OWNER, request.target, encode_headers(headers), body, raw=True
+            response = await self._client.request(
+                request.method, OWNER_URL, request.target, encode_headers(headers), body, raw=True
             )
-            content = await answer.read()
-            said = [(n, v) for n, v in answer.pairs if stays(n) and n.lower() not in ("date", "server")]
-            await request.answer(answer.status, said, content)
+            content = await response.read()
+            forwarded = [(n, v) for n, v in response.pairs if is_forwarded(n) and n.lower() not in ("date", "server")]
+            await request.answer(response.status, forwarded, content)
         except Refused as refused:
             await request.error(refused.status, refused.message, refused.kind)
         except UpstreamFailed:
             if not request.sent:
-                await request.error(503, "the process that knows is just changing", "no_owner", [("retry-after", "1")])
+                message = "The owner process is changing; retry."
+                await request.error(503, message, "no_owner", [("retry-after", "1")])
 
-    async def close(self) -> None:
-        """Tell the rest, if somebody listens."""
+    async def stop(self, *, send_unsent: bool = False) -> list[Event]:
+        """Stop sending events, and return those that the owner has not received."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-            with contextlib.suppress(UpstreamFailed):
-                await self.tell()
+        if send_unsent:
+            await self._send()
+        return self._unsent
+
+    def close(self) -> None:
+        """Close the connections to the owner."""
         self._client.close()
 
 
-def stays(name: str) -> bool:
-    """Whether a header goes from one process to the other."""
+def encode_events(events: Sequence[Event], dropped: int = 0) -> bytes:
+    """Return the message of a worker: its events by field name, and how many it has dropped."""
+    return orjson.dumps({"dropped": dropped, "events": [event._asdict() for event in events]})
+
+
+def decode_events(message: bytes) -> tuple[list[Event], int]:
+    """Return events and number of dropped events. Raises ValueError, TypeError or LookupError for other messages."""
+    found = orjson.loads(message)
+    return [Event(**fields | {"attempts": tuple(fields["attempts"])}) for fields in found["events"]], found["dropped"]
+
+
+def is_forwarded(name: str) -> bool:
+    """Return whether a header is forwarded between worker and owner."""
     return name.lower() not in HOP_BY_HOP and name.lower() != "content-length"

@@ -1,0 +1,37 @@
+"""What the admin API reads of the proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from knapcache.cache import Cache
+from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.observe.history import History
+from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.recent import RecentRequests
+from knapcache.serve.observe.upstream_health import UpstreamHealth
+from knapcache.serve.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminContext:
+    """The proxy's objects that the admin API uses. `Proxy` builds it when it becomes the owner."""
+
+    settings: Settings
+    admin_token: str
+    started: float
+    """When the proxy was started, Unix time."""
+    cache: Cache
+    memory_fallback: bool
+    """Whether the cache's file could not be opened, and answers are kept in memory instead."""
+    authenticator: Authenticator
+    flush_events: Callable[[], None]
+    """Pass buffered events to the objects below. Runs on the event loop's thread."""
+    history: History
+    metrics: Metrics
+    recent: RecentRequests
+    upstream_health: UpstreamHealth
+    request_log: Path | None
+    """The folder of the request log, if there is one."""

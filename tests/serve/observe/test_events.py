@@ -1,0 +1,94 @@
+"""The event buffer, and the consumers that live in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from knapcache.serve.observe import events as subject
+from knapcache.serve.observe.events import MAX_TEXT, EventBuffer
+from knapcache.serve.observe.recent import MAX_RECENT, RecentRequests
+from knapcache.serve.observe.upstream_health import UpstreamHealth
+from tests.support.events import EventList, event, traffic
+
+
+def test_a_flush_passes_every_event_once_to_every_consumer() -> None:
+    buffer, consumers = EventBuffer(), (EventList(), EventList())
+    events = traffic(10)
+    buffer.append(events[0])
+    buffer.flush()
+    for consumer in consumers:
+        buffer.add_consumer(consumer)
+    for one in events[1:5]:
+        buffer.append(one)
+    buffer.flush()
+    buffer.flush()
+    assert consumers[0] == consumers[1] == events[:5], "without consumers events stay in the buffer"
+    buffer.remove_consumer(consumers[1])
+    for one in events[5:]:
+        buffer.append(one)
+    buffer.flush()
+    assert (len(consumers[0]), len(consumers[1])) == (10, 5)
+
+
+def test_the_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_BUFFERED", 10)
+    buffer, seen = EventBuffer(), EventList()
+    events = traffic(25)
+    for one in events:
+        buffer.append(one)
+    assert buffer.dropped == 15
+    buffer.add_consumer(seen)
+    buffer.flush()
+    assert seen == events[:10]
+
+
+def test_texts_of_clients_are_cut_off() -> None:
+    buffer, seen = EventBuffer(), EventList()
+    buffer.add_consumer(seen)
+    buffer.append(event(model="m" * 10**6, trace="t" * 10**6))
+    buffer.flush()
+    assert (seen[0].model, seen[0].trace) == ("m" * MAX_TEXT, "t" * MAX_TEXT)
+
+
+async def test_the_last_events_are_flushed_at_the_end() -> None:
+    buffer, seen = EventBuffer(), EventList()
+    buffer.add_consumer(seen)
+    task = asyncio.create_task(buffer.flush_periodically())
+    await asyncio.sleep(0)
+    buffer.append(event())
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert len(seen) == 1
+
+
+def test_recent_requests_are_bounded_and_numbered() -> None:
+    recent = RecentRequests()
+    recent.consume(traffic(MAX_RECENT + 50))
+    found = recent.after(0, 10**6)
+    assert found["serial"] == MAX_RECENT + 50
+    assert [row["serial"] for row in found["rows"]] == list(range(51, MAX_RECENT + 51))
+    assert "trace" not in found["rows"][0]
+
+
+def test_upstream_health_counts_every_call() -> None:
+    health = UpstreamHealth(["a", "b"])
+    health.consume(
+        [
+            event("hit"),
+            event("coalesced", upstream="a"),
+            event("miss", upstream="a", attempts=(0, 503, 429, 200)),
+            event("failed", upstream="b", attempts=(503, 503)),
+            event("failed", upstream="unknown", attempts=(503, 503)),
+        ]
+    )
+    a, b = health.report()
+    assert a == {"name": "a", "state": "ok", "calls": 4, "errors": 2}
+    assert b == {"name": "b", "state": "ok", "calls": 2, "errors": 2}
+    health.consume([event("failed", upstream="b", attempts=(0,))])
+    assert health.report()[1] == {"name": "b", "state": "failing", "calls": 3, "errors": 3}
+    health.consume([event("miss", upstream="b", attempts=(404,))])
+    assert health.report()[1]["state"] == "ok", "the upstream has answered"
