@@ -343,7 +343,7 @@ def test_numbers_of_the_replays() -> None:
 
 def test_numbers_of_the_policies() -> None:
     """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
-    page = text("docs/background/policies.md").split("## How they compare")[1].split("## Writing one")[0]
+    page = text("docs/background/policies.md").split("## How they compare")[1].split("## Write a policy")[0]
     bench = json.loads((ROOT / "bench" / "results" / "policies.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
     online = {name for name, spec in registry.SPECS.items() if spec.online}
@@ -371,7 +371,7 @@ def test_numbers_of_the_policies() -> None:
         rival: sum(paid["adaptive"] / paid[rival] for paid in paid_of) / len(paid_of)
         for rival in ("gdsf-cost", "gdsf-cost-trial", "lru")
     }
-    assert f"be the one to go, the mean is {mean['gdsf-cost-trial']:.3f}" in " ".join(page.split())
+    assert f"be the one that is evicted, the mean is {mean['gdsf-cost-trial']:.3f}" in " ".join(page.split())
     readme = " ".join(text("README.md").split())
     assert f"**{100 - 100 * mean['lru']:.0f} % cheaper** than LRU" in readme
     assert f"{100 - 100 * mean['gdsf-cost']:.1f} % cheaper than GDSF with cost" in readme
