@@ -204,7 +204,7 @@ def test_numbers_of_figure_2() -> None:
     assert f"| {saved['gdsf-cost', None]} / {saved['lfu', None]} / {saved['lru', None]} |" in page
     assert f"| {saved['static', None]} |" in page
     swept = [r["saved_percent"] for r in rows("table-2") if r["policy"] == "vsocb"]
-    assert f"anything from {percent(min(swept))} % (equally popular prompts) to {percent(max(swept))} %" in page
+    assert f"ranges from {percent(min(swept))} % (equally popular prompts) to {percent(max(swept))} %" in page
     assert min(rows("table-2"), key=lambda r: (r["policy"] != "vsocb", r["saved_percent"]))["arrivals"] == "uniform"
     assert f"**{saved['vsocb', 0.0]} cheaper** than the paper's baseline" in flat("README.md")
 
@@ -235,7 +235,7 @@ def test_numbers_of_the_paper_claim_by_claim() -> None:
     assert f"regret {e7:,.0f} with it, {regret['vsocb']} without" in page
     due = row("alpha", policy="vsocb", alpha=0.5)
     calls = f"{round(due['oracle_calls']) + round(due['oracle_calls_skipped']):,}"
-    assert f"{calls} fall due at α = 0.5, bound {due['oracle_calls_bound']:,.0f}" in page
+    assert f"{calls} are due at α = 0.5, bound {due['oracle_calls_bound']:,.0f}" in page
     small, large = (
         re.search(rf"\| `--capacity {m}`[^|]*\| \d+ \| (\d+) \|", text("docs/background/algorithm.md"))
         for m in (10, 300)
@@ -296,7 +296,7 @@ def test_numbers_of_the_errata() -> None:
     assert f"up to {printed['peak_occupancy']} units in a cache of 60" in page
     without_e7 = row("errata", repairs="all but E7")
     assert f"| {without_e7['regret_mean']:,.0f}, with {without_e7['wipes']:.0f} wipes" in page
-    assert f"(E1 alone) and it is {row('errata', repairs='E1')['regret_mean']:,.0f}" in page
+    assert f"(E1 alone), it is {row('errata', repairs='E1')['regret_mean']:,.0f}" in page
 
 
 def test_numbers_of_the_oracle() -> None:
@@ -417,7 +417,7 @@ def test_numbers_of_the_live_run() -> None:
             sizes.setdefault(prompt, []).append(size)
     assert len(sizes) == settings.queries
     needed = sum(sum(found) / len(found) for found in sizes.values())
-    assert 0.38 < settings.capacity / needed < 0.46  # "room for about 42 %"
+    assert 0.38 < settings.capacity / needed < 0.46  # "holds about 42 %"
 
 
 def test_numbers_of_the_other_experiments() -> None:
