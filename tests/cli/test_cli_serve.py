@@ -113,10 +113,10 @@ def test_a_new_key_lets_its_tenant_in(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["serve", "--new-key", "team-a"]) == 0
     key, _, toml = capsys.readouterr().out.partition("\n")
     assert re.fullmatch(r"kc-[\w-]{43}", key)
-    callers = Authenticator(Settings(upstreams=[{"url": "local"}], **tomllib.loads(toml)), b"s" * 32)
-    caller = callers.admit({"authorization": f"Bearer {key}"})
-    assert caller is not None
-    assert (caller.name, caller.key) == ("team-a", None)
+    authenticator = Authenticator(Settings(upstreams=[{"url": "local"}], **tomllib.loads(toml)), b"s" * 32)
+    principal = authenticator.authenticate({"authorization": f"Bearer {key}"})
+    assert principal is not None
+    assert (principal.name, principal.credential) == ("team-a", None)
     assert main(["serve", "--new-key", "team-a"]) == 0
     assert key not in capsys.readouterr().out
 

@@ -61,7 +61,7 @@ class AdminHarness:
 
     def request(self, name: object, key: str = "", cost: float = 2.0, model: str = "m") -> str:
         """Serve a request as the proxy does, and return the key of its answer."""
-        principal = self.authenticator.admit({"authorization": f"Bearer {key}"} if key else {})
+        principal = self.authenticator.authenticate({"authorization": f"Bearer {key}"} if key else {})
         assert principal is not None
         body = {"model": model, "messages": [{"role": "user", "content": f"question {name}"}]}
         reply = Reply(f'{{"answer": "{name}"}}'.encode(), model=model, cost=cost, seconds=0.5)

@@ -15,7 +15,7 @@ import uvicorn
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.http.app import App
-from knapcache.serve.http.uvicorn_protocol import Protocol
+from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
 from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.settings import Settings, UpstreamSettings
@@ -103,7 +103,7 @@ def server(proxy: Proxy, serving: Callable[[], None] = lambda: None) -> Server:
     config = uvicorn.Config(
         App(proxy),
         lifespan="on",
-        http=Protocol,
+        http=FastPathProtocol,
         access_log=False,
         log_config=None,
         server_header=False,

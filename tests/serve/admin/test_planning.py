@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from knapcache.serve.admin.planning import Planner
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.observe.request_log import RequestLog
 from tests.support.admin_context import AdminHarness
 
@@ -86,7 +86,7 @@ def test_without_a_log_there_is_no_plan() -> None:
 async def test_what_goes_wrong_is_said_and_the_next_may_begin(tmp_path: Path) -> None:
     planner = Planner(tmp_path / "nothing")
     planner.start()
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         planner.start()
     found = await ended(planner)
     assert found["state"] == "failed"

@@ -14,7 +14,7 @@ from knapcache.serve.admin import sessions as subject
 from knapcache.serve.admin.auth import name_of, same_host
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
 from knapcache.serve.admin.sessions import Sessions, Tokens
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
 
 GUARDED = [route for route in ROUTES if route.access != "anyone"]
@@ -66,7 +66,7 @@ def test_guessing_is_slow_for_the_one_who_guesses() -> None:
     for k in range(10):
         assert not tokens.check(f"wrong {k}", "a")
     for given_token in ("wrong 11", "wrong 1", "right"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             tokens.check(given_token, "a")
         assert refused.value.status == 429
         assert refused.value.headers == [("retry-after", "61")]

@@ -1,4 +1,4 @@
-"""Authenticator: who shares with whom, who is refused, and that strangers cannot make memory grow."""
+"""Authenticator: which principals share, which credentials are rejected, and that its memory is bounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.http.auth import LONGEST, REMEMBERED, Authenticator, Principal
+from knapcache.serve.http.auth import MAX_CACHED, MAX_CACHED_LENGTH, Authenticator, Principal
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import digest_of
 
@@ -17,7 +17,7 @@ SECRET = b"s" * 32
 LOCAL = [{"url": "local"}]
 
 
-def callers(secret: bytes = SECRET, **settings: Any) -> Authenticator:
+def authenticator(secret: bytes = SECRET, **settings: Any) -> Authenticator:
     return Authenticator(Settings(upstreams=LOCAL, **settings), secret)
 
 
@@ -25,19 +25,19 @@ def bearer(key: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}", **more}
 
 
-def admitted(who: Authenticator, headers: dict[str, str]) -> Principal:
-    found = who.admit(headers)
+def authenticated(auth: Authenticator, headers: dict[str, str]) -> Principal:
+    found = auth.authenticate(headers)
     assert found is not None
-    assert who.admit(headers) == found, "the second time it is known by heart, and the same"
+    assert auth.authenticate(headers) == found, "the cached principal is the same"
     return found
 
 
-def tenants(*given: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"keys": [digest_of("key-of-" + each["name"])], **each} for each in given]
+def tenants(*options: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"keys": [digest_of("key-of-" + each["name"])], **each} for each in options]
 
 
-def test_own_credentials_are_own_namespaces() -> None:
-    who = callers()
+def test_different_credentials_have_different_namespaces() -> None:
+    auth = authenticator()
     headers = [
         {},
         bearer("k1"),
@@ -50,12 +50,12 @@ def test_own_credentials_are_own_namespaces() -> None:
         bearer("k2", **{"x-api-key": "k1"}),
         bearer("k1", **{"x-goog-api-key": "k2", "api-key": "k3"}),
     ]
-    found = [admitted(who, each) for each in headers]
+    found = [authenticated(auth, each) for each in headers]
     for a, b in combinations(found, 2):
         assert a.namespace != b.namespace
-    for caller in found:
-        assert re.fullmatch(r"[0-9a-f]{32}", caller.namespace)
-        assert who.name_of(caller.namespace) == caller.name
+    for principal in found:
+        assert re.fullmatch(r"[0-9a-f]{32}", principal.namespace)
+        assert auth.name_of(principal.namespace) == principal.name
     assert found[0] == ("anonymous", found[0].namespace, None)
     assert found[1] == (f"caller-{found[1].namespace[:8]}", found[1].namespace, "k1")
 
@@ -73,45 +73,48 @@ def test_own_credentials_are_own_namespaces() -> None:
         {"authorization": "Bearer k1", "content-type": "text/html", "x-forwarded-for": "me"},
     ],
 )
-def test_one_credential_however_it_comes(headers: dict[str, str]) -> None:
-    assert admitted(callers(), headers) == admitted(callers(), {"x-api-key": "k1"})
+def test_a_credential_is_the_same_in_every_header(headers: dict[str, str]) -> None:
+    assert authenticated(authenticator(), headers) == authenticated(authenticator(), {"x-api-key": "k1"})
 
 
 @pytest.mark.parametrize("value", ["Basic azE6", "k1", "Digest x", "BearerK1"])
-def test_a_credential_that_cannot_be_read_is_not_taken_for_none(value: str) -> None:
-    assert callers().admit({"authorization": value}) is None
-    assert callers().admit({"authorization": value, "x-api-key": "k1"}) is None
+def test_a_malformed_credential_is_rejected(value: str) -> None:
+    assert authenticator().authenticate({"authorization": value}) is None
+    assert authenticator().authenticate({"authorization": value, "x-api-key": "k1"}) is None
 
 
-def test_namespaces_depend_on_the_secret_and_on_nothing_else() -> None:
-    assert admitted(callers(), bearer("k")) == admitted(callers(), bearer("k"))
-    assert admitted(callers(b"t" * 32), bearer("k")).namespace != admitted(callers(), bearer("k")).namespace
+def test_namespaces_depend_on_the_secret() -> None:
+    assert authenticated(authenticator(), bearer("k")) == authenticated(authenticator(), bearer("k"))
+    assert (
+        authenticated(authenticator(b"t" * 32), bearer("k")).namespace
+        != authenticated(authenticator(), bearer("k")).namespace
+    )
 
 
-def test_strangers_where_they_are_not_wanted() -> None:
-    who = callers(allow_anonymous=False)
+def test_anonymous_clients_can_be_rejected() -> None:
+    auth = authenticator(allow_anonymous=False)
     for headers in ({}, {"authorization": ""}, {"authorization": "Bearer"}, {"x-api-key": "  "}):
-        assert who.admit(headers) is None
-    assert who.admit(bearer("k")) is not None
+        assert auth.authenticate(headers) is None
+    assert auth.authenticate(bearer("k")) is not None
 
 
-def test_a_dummy_beside_the_true_key_makes_nobody_share() -> None:
-    who = callers()
-    mine, yours = (admitted(who, bearer("dummy", **{"x-api-key": key})) for key in ("mine", "yours"))
-    assert len({mine.namespace, yours.namespace, admitted(who, bearer("dummy")).namespace}) == 3
+def test_a_dummy_credential_does_not_merge_clients() -> None:
+    auth = authenticator()
+    mine, yours = (authenticated(auth, bearer("dummy", **{"x-api-key": key})) for key in ("mine", "yours"))
+    assert len({mine.namespace, yours.namespace, authenticated(auth, bearer("dummy")).namespace}) == 3
 
 
-def test_everyone_shares_where_it_is_said() -> None:
-    who = callers(share_all=True)
-    a, b = admitted(who, bearer("k1")), admitted(who, bearer("k2"))
+def test_share_all_gives_everyone_one_namespace() -> None:
+    auth = authenticator(share_all=True)
+    a, b = authenticated(auth, bearer("k1")), authenticated(auth, bearer("k2"))
     assert a.namespace == b.namespace
-    assert (a.key, b.key) == ("k1", "k2")
-    assert (a.name, who.name_of(a.namespace)) == ("everyone", "everyone")
-    assert admitted(who, {}).namespace != a.namespace, "who shows nothing shares with those who show nothing"
+    assert (a.credential, b.credential) == ("k1", "k2")
+    assert (a.name, auth.name_of(a.namespace)) == ("everyone", "everyone")
+    assert authenticated(auth, {}).namespace != a.namespace, "anonymous clients share among themselves only"
 
 
 def test_tenants() -> None:
-    who = callers(
+    auth = authenticator(
         tenants=tenants(
             {"name": "a", "quota": "1MB"},
             {"name": "b", "group": "g", "quota": "2MB"},
@@ -119,49 +122,49 @@ def test_tenants() -> None:
             {"name": "g"},
         )
     )
-    a, b, c, g = (admitted(who, bearer(f"key-of-{name}")) for name in "abcg")
-    assert [caller.name for caller in (a, b, c, g)] == ["a", "b", "c", "g"]
+    a, b, c, g = (authenticated(auth, bearer(f"key-of-{name}")) for name in "abcg")
+    assert [principal.name for principal in (a, b, c, g)] == ["a", "b", "c", "g"]
     assert b.namespace == c.namespace
     assert len({a.namespace, b.namespace, g.namespace}) == 3, "a group is not a tenant of the same name"
-    assert [caller.key for caller in (a, b, c, g)] == [None, None, "key-of-c", None]
-    assert who.quotas() == {a.namespace: 1_000_000, b.namespace: 2_000_000}
-    assert [who.name_of(caller.namespace) for caller in (a, b, c, g)] == ["a", "g", "g", "g"]
-    assert [who.namespace_of(caller.name) for caller in (a, b, c, g)] == [one.namespace for one in (a, b, c, g)]
-    assert who.namespace_of("d") is None
-    assert admitted(who, bearer("key-of-a", **{"openai-project": "p"})) == a, "tenants are who we say they are"
+    assert [principal.credential for principal in (a, b, c, g)] == [None, None, "key-of-c", None]
+    assert auth.quotas() == {a.namespace: 1_000_000, b.namespace: 2_000_000}
+    assert [auth.name_of(principal.namespace) for principal in (a, b, c, g)] == ["a", "g", "g", "g"]
+    assert [auth.namespace_of(principal.name) for principal in (a, b, c, g)] == [one.namespace for one in (a, b, c, g)]
+    assert auth.namespace_of("d") is None
+    assert authenticated(auth, bearer("key-of-a", **{"openai-project": "p"})) == a, "only the key makes a tenant"
 
 
-def test_unknown_keys_are_refused() -> None:
-    who = callers(tenants=tenants({"name": "a"}), allow_anonymous=True)
+def test_unknown_keys_are_rejected() -> None:
+    auth = authenticator(tenants=tenants({"name": "a"}), allow_anonymous=True)
     for key in ("key-of-b", "key-of-a ".upper(), digest_of("key-of-a"), "key-of-\ud800"):
-        assert who.admit(bearer(key)) is None
-        assert who.admit(bearer(key)) is None
-    assert who.admit({}) == ("anonymous", callers()._namespace("anonymous"), None)
-    assert callers(tenants=tenants({"name": "a"})).admit({}) is None
+        assert auth.authenticate(bearer(key)) is None
+        assert auth.authenticate(bearer(key)) is None
+    assert auth.authenticate({}) == ("anonymous", authenticator()._namespace("anonymous"), None)
+    assert authenticator(tenants=tenants({"name": "a"})).authenticate({}) is None
 
 
-def test_a_flood_of_credentials_takes_bounded_memory_and_changes_nobody() -> None:
-    who = callers()
-    mine = admitted(who, bearer("mine"))
-    for k in range(REMEMBERED + 100):
-        who.admit(bearer(f"made-up-{k}"))
-    assert len(who._known) == REMEMBERED
-    who.admit(bearer("x" * LONGEST))
-    assert bearer("x" * LONGEST)["authorization"] not in {shown[0] for shown in who._known}
-    assert admitted(who, bearer("mine")) == mine
-    closed = callers(tenants=tenants({"name": "a"}))
+def test_a_flood_of_credentials_takes_bounded_memory() -> None:
+    auth = authenticator()
+    mine = authenticated(auth, bearer("mine"))
+    for k in range(MAX_CACHED + 100):
+        auth.authenticate(bearer(f"made-up-{k}"))
+    assert len(auth._cached) == MAX_CACHED
+    auth.authenticate(bearer("x" * MAX_CACHED_LENGTH))
+    assert bearer("x" * MAX_CACHED_LENGTH)["authorization"] not in {sent[0] for sent in auth._cached}
+    assert authenticated(auth, bearer("mine")) == mine
+    closed = authenticator(tenants=tenants({"name": "a"}))
     for k in range(100):
-        assert closed.admit(bearer(f"made-up-{k}")) is None
-    assert not closed._known
+        assert closed.authenticate(bearer(f"made-up-{k}")) is None
+    assert not closed._cached
 
 
-def test_a_known_caller_costs_little() -> None:
-    who, headers = callers(), bearer("k", **{"content-type": "application/json", "user-agent": "x"})
-    who.admit(headers)
+def test_a_cached_principal_takes_less_than_3_us() -> None:
+    auth, headers = authenticator(), bearer("k", **{"content-type": "application/json", "user-agent": "x"})
+    auth.authenticate(headers)
     best = 1.0
     for _ in range(300):  # short rounds: on a busy machine some of them are not interrupted
         start = time.perf_counter()
         for _ in range(50):
-            who.admit(headers)
+            auth.authenticate(headers)
         best = min(best, (time.perf_counter() - start) / 50)
     assert best < 3e-6

@@ -34,8 +34,8 @@ def said(answer: httpx.Response) -> dict[str, str]:
 def calls(proxy: RunningProxy) -> FastPath:
     app = proxy._server.config.app
     assert isinstance(app, App)
-    assert app._calls is not None
-    return app._calls._shortcut
+    assert app._handler is not None
+    return app._handler._shortcut
 
 
 @pytest.mark.parametrize("kept", ["plain", "stream"])

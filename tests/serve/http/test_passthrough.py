@@ -93,7 +93,7 @@ def test_which_upstream(start: Start, upstream: FakeUpstream, mirror: str) -> No
         assert upstream.count("/images/generations") == 1
         unknown = client.post("/images/generations", json={"model": "x"})
         assert unknown.status_code == 404
-        assert "no upstream serves the model 'x'" in unknown.text
+        assert "No upstream serves the model 'x'" in unknown.text
         hello = {"messages": [{"role": "user", "content": "hello"}]}
         assert client.post("/chat/completions", json={"model": "f1", **hello}).json()["choices"]
         assert client.post("/chat/completions", json={"model": "x", **hello}).status_code == 404

@@ -1,4 +1,4 @@
-"""Answers on their way to a caller, by a voice of the server's own (Cycle) or by ASGI (AsgiWriter): both say the same."""
+"""Answers on their way to a caller, by a writer of the server's own (RequestCycle) or by ASGI (AsgiWriter): both say the same."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from knapcache.serve.http.asgi_request import AsgiRequest
-from knapcache.serve.http.fast_path import LONGEST
-from knapcache.serve.http.uvicorn_protocol import Cycle
-from tests.support.asgi_server import request, serving, telling
+from knapcache.serve.http.fast_path import LONGEST as MAX_BODY
+from knapcache.serve.http.uvicorn_protocol import RequestCycle
+from tests.support.asgi_server import echo_and_write, post, serving
 from tests.support.scripted_server import Run, run, wait_until
 
 __all__ = ["run"]
@@ -21,36 +21,40 @@ STREAM = [b"one", b"", b"wait", b"x" * 100_000, b"wait", b"\r\n0\r\n\r\n", b"end
 # The same by all ways.
 
 WAYS = {
-    "cycle": request(b"question"),
-    "long": request(b"question" + b"." * (LONGEST + 1)),
-    "longer": request(b"question" + b"." * (1 << 20)),
-    "old": request(b"question", version="1.0"),
-    "last": request(b"question", "connection: close"),
-    "expects": request(b"question", "expect: 100-continue"),
+    "cycle": post(b"question"),
+    "long": post(b"question" + b"." * (MAX_BODY + 1)),
+    "longer": post(b"question" + b"." * (1 << 20)),
+    "old": post(b"question", version="1.0"),
+    "last": post(b"question", "connection: close"),
+    "expects": post(b"question", "expect: 100-continue"),
     "chunks": b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     b"8;a=b\r\nquestion\r\n0\r\nx: y\r\n\r\n",
-    "elsewhere": request(b"question").replace(b"/v1/chat/completions", b"/v1/else"),
+    "elsewhere": post(b"question").replace(b"/v1/chat/completions", b"/v1/else"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stream_is_the_same_by_all_ways(run: Run, way: str) -> None:
     async def scenario() -> None:
-        async with serving(telling(STREAM)) as (app, connect):
-            wire = await connect()
-            wire.writer.write(WAYS[way])
-            answer = await wire.answer()
-            assert answer is not None
-            status, headers, body = answer
+        async with serving(echo_and_write(STREAM)) as (app, connect):
+            connection = await connect()
+            connection.writer.write(WAYS[way])
+            response = await connection.response()
+            assert response is not None
+            status, headers, body = response
             question = b"question" if len(WAYS[way]) < 1000 else b"question.."
             assert (status, body) == (200, question + b"".join(STREAM))
             assert (b"content-type", b"text/plain") in headers
-            assert app.kinds[0] is Cycle if way in ("cycle", "chunks") else app.kinds[0] is not Cycle
+            assert (
+                app.cycle_types[0] is RequestCycle
+                if way in ("cycle", "chunks")
+                else app.cycle_types[0] is not RequestCycle
+            )
             if way in ("old", "last"):
-                assert await wire.ends()
+                assert await connection.is_closed()
             else:
-                wire.writer.write(request(b"again"))
-                again = await wire.answer()
+                connection.writer.write(post(b"again"))
+                again = await connection.response()
                 assert again is not None
                 assert again[2].startswith(b"againone")
             await asyncio.sleep(0)
@@ -62,31 +66,31 @@ def test_a_stream_is_the_same_by_all_ways(run: Run, way: str) -> None:
 @pytest.mark.parametrize("cut", [1, 7, 60])
 def test_requests_in_one_go(run: Run, cut: int) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"!", b"wait"])) as (app, connect):
-            wire = await connect()
-            sent = b"".join(request(b"%d" % k) for k in range(6)) + request(b"last", "connection: close")
+        async with serving(echo_and_write([b"!", b"wait"])) as (app, connect):
+            connection = await connect()
+            sent = b"".join(post(b"%d" % k) for k in range(6)) + post(b"last", "connection: close")
             for k in range(0, len(sent), len(sent) // cut):
-                wire.writer.write(sent[k : k + len(sent) // cut])
+                connection.writer.write(sent[k : k + len(sent) // cut])
                 await asyncio.sleep(0.001)
             for name in (*(b"%d" % k for k in range(6)), b"last"):
-                answer = await wire.answer()
-                assert answer is not None
-                assert answer[2] == name + b"!wait"
-            assert await wire.ends()
+                response = await connection.response()
+                assert response is not None
+                assert response[2] == name + b"!wait"
+            assert await connection.is_closed()
             assert app.errors == []
-            assert Cycle in app.kinds
+            assert RequestCycle in app.cycle_types
 
     run(scenario())
 
 
 def test_one_after_the_other(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"!"])) as (app, connect):
-            wire = await connect()
+        async with serving(echo_and_write([b"!"])) as (app, connect):
+            connection = await connect()
             for k in range(50):
-                wire.writer.write(request(b"%d" % k))
-                assert (await wire.answer() or (0, [], b""))[2] == b"%d!" % k
-            await wait_until(lambda: set(app.kinds) == {Cycle})
+                connection.writer.write(post(b"%d" % k))
+                assert (await connection.response() or (0, [], b""))[2] == b"%d!" % k
+            await wait_until(lambda: set(app.cycle_types) == {RequestCycle})
 
     run(scenario())
 
@@ -95,37 +99,37 @@ def test_one_after_the_other(run: Run) -> None:
 def test_headers_after_the_body_are_none(run: Run, more: str) -> None:
     seen: list[Any] = []
 
-    async def tell(asked: AsgiRequest) -> None:
-        await asked.body(100, 100)
-        seen.append(asked.headers)
-        await asked.answer(200, [], b"ok")
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        seen.append(request.headers)
+        await request.respond(200, [], b"ok")
 
     async def scenario() -> None:
-        async with serving(tell) as (_, connect):
-            wire = await connect()
+        async with serving(respond) as (_, connect):
+            connection = await connect()
             sent = WAYS["chunks"].replace(b"x: y", b"authorization: Bearer other\r\nhost: evil")
-            wire.writer.write(sent.replace(b"host: x\r\n", b"host: x\r\n" + more.encode()))
-            assert (await wire.answer() or (0, [], b""))[0] == 200
+            connection.writer.write(sent.replace(b"host: x\r\n", b"host: x\r\n" + more.encode()))
+            assert (await connection.response() or (0, [], b""))[0] == 200
             assert seen[0].keys() - {"connection"} == {"host", "transfer-encoding"}
             assert seen[0]["host"] == "x"
 
     run(scenario())
 
 
-# What an answer says of itself.
+# What an response says of itself.
 
 
 @pytest.mark.parametrize("name", ["connection", "Connection"])
 def test_an_answer_that_is_the_last(run: Run, name: str) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"x" * 3_000_000], [(name, "close")])) as (_, connect):
-            wire = await connect()
-            wire.writer.write(request() * 2)
-            answer = await wire.answer()
-            assert answer is not None
-            assert [value for key, value in answer[1] if key.lower() == b"connection"] == [b"close"]
-            assert len(answer[2]) == 3_000_002
-            assert await wire.ends()
+        async with serving(echo_and_write([b"x" * 3_000_000], [(name, "close")])) as (_, connect):
+            connection = await connect()
+            connection.writer.write(post() * 2)
+            response = await connection.response()
+            assert response is not None
+            assert [value for key, value in response[1] if key.lower() == b"connection"] == [b"close"]
+            assert len(response[2]) == 3_000_002
+            assert await connection.is_closed()
 
     run(scenario())
 
@@ -135,14 +139,14 @@ def test_an_answer_that_is_the_last(run: Run, name: str) -> None:
 )
 def test_an_answer_of_a_known_length(run: Run, status: int, name: str) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"abc"], [(name, "5")], status)) as (_, connect):
-            wire = await connect()
+        async with serving(echo_and_write([b"abc"], [(name, "5")], status)) as (_, connect):
+            connection = await connect()
             for _ in range(2):
-                wire.writer.write(request())
-                answer = await wire.answer()
-                assert answer is not None
-                assert (answer[0], answer[2]) == (status, b"{}abc")
-                assert not [key for key, _ in answer[1] if key.lower() == b"transfer-encoding"]
+                connection.writer.write(post())
+                response = await connection.response()
+                assert response is not None
+                assert (response[0], response[2]) == (status, b"{}abc")
+                assert not [key for key, _ in response[1] if key.lower() == b"transfer-encoding"]
 
     run(scenario())
 
@@ -151,11 +155,11 @@ def test_an_answer_of_a_known_length(run: Run, status: int, name: str) -> None:
 @pytest.mark.parametrize("way", ["cycle", "old"])
 def test_an_answer_of_another_length_than_was_said(run: Run, said: int, way: str) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"abc"], [("content-length", str(said))])) as (app, connect):
-            wire = await connect()
-            wire.writer.write(request(version="1.1" if way == "cycle" else "1.0"))
-            await wire.answer()
-            assert await wire.ends()
+        async with serving(echo_and_write([b"abc"], [("content-length", str(said))])) as (app, connect):
+            connection = await connect()
+            connection.writer.write(post(version="1.1" if way == "cycle" else "1.0"))
+            await connection.response()
+            assert await connection.is_closed()
             await wait_until(lambda: len(app.errors) == 1)
             assert isinstance(app.errors[0], RuntimeError)
 
@@ -167,27 +171,27 @@ def test_an_answer_of_another_length_than_was_said(run: Run, said: int, way: str
 )
 def test_header_lines_cannot_be_broken(run: Run, pair: tuple[str, str]) -> None:
     async def scenario() -> None:
-        async with serving(telling([b"abc"], [pair])) as (app, connect):
-            wire = await connect()
-            wire.writer.write(request())
-            assert await wire.reader.read() == b""
+        async with serving(echo_and_write([b"abc"], [pair])) as (app, connect):
+            connection = await connect()
+            connection.writer.write(post())
+            assert await connection.reader.read() == b""
             await wait_until(lambda: len(app.errors) == 1)
 
     run(scenario())
 
 
 def test_a_body_where_there_is_none(run: Run) -> None:
-    async def tell(asked: AsgiRequest) -> None:
-        await asked.body(100, 100)
-        voice = asked.begin(204, [])
-        voice.say(b"", more=False)
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        writer = request.open_writer(204, [])
+        writer.write(b"", more=False)
 
     async def scenario() -> None:
-        async with serving(tell) as (_, connect):
-            wire = await connect()
+        async with serving(respond) as (_, connect):
+            connection = await connect()
             for _ in range(2):
-                wire.writer.write(request())
-                assert await wire.answer() == (204, [], b"")
+                connection.writer.write(post())
+                assert await connection.response() == (204, [], b"")
 
     run(scenario())
 
@@ -195,26 +199,26 @@ def test_a_body_where_there_is_none(run: Run) -> None:
 def test_words_out_of_order(run: Run) -> None:
     seen: list[str] = []
 
-    async def tell(asked: AsgiRequest) -> None:
-        await asked.body(100, 100)
-        assert isinstance(asked._own, Cycle)
-        voice = asked._own
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        assert isinstance(request._writer, RequestCycle)
+        writer = request._writer
         with pytest.raises(RuntimeError):
-            voice.say(b"x")
-        voice.begin(200, [])
+            writer.write(b"x")
+        writer.start(200, [])
         with pytest.raises(RuntimeError):
-            voice.begin(200, [])
-        voice.say(b"hi", more=False)
+            writer.start(200, [])
+        writer.write(b"hi", more=False)
         with pytest.raises(RuntimeError):
-            voice.say(b"x")
+            writer.write(b"x")
         seen.append("over")
 
     async def scenario() -> None:
-        async with serving(tell) as (app, connect):
-            wire = await connect()
+        async with serving(respond) as (app, connect):
+            connection = await connect()
             for _ in range(2):
-                wire.writer.write(request())
-                assert (await wire.answer() or (0, [], b""))[2] == b"hi"
+                connection.writer.write(post())
+                assert (await connection.response() or (0, [], b""))[2] == b"hi"
             await wait_until(lambda: len(seen) == 2)
             assert app.errors == []
 
@@ -224,20 +228,20 @@ def test_words_out_of_order(run: Run) -> None:
 def test_the_head_does_not_wait_for_a_body(run: Run) -> None:
     go_on = asyncio.Event()
 
-    async def tell(asked: AsgiRequest) -> None:
-        await asked.body(100, 100)
-        voice = asked.begin(200, [("x-head", "here")])
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        writer = request.open_writer(200, [("x-head", "here")])
         await go_on.wait()
-        voice.say(b"body", more=False)
+        writer.write(b"body", more=False)
 
     async def scenario() -> None:
-        async with serving(tell) as (_, connect):
-            wire = await connect()
-            wire.writer.write(request())
+        async with serving(respond) as (_, connect):
+            connection = await connect()
+            connection.writer.write(post())
             async with asyncio.timeout(2):
-                head = await wire.reader.readuntil(b"\r\n\r\n")
+                head = await connection.reader.readuntil(b"\r\n\r\n")
             assert b"x-head: here\r\n" in head
             go_on.set()
-            assert await wire.reader.readexactly(14) == b"4\r\nbody\r\n0\r\n\r\n"
+            assert await connection.reader.readexactly(14) == b"4\r\nbody\r\n0\r\n\r\n"
 
     run(scenario())

@@ -153,11 +153,11 @@ def test_a_server_that_speaks_first(run: Run) -> None:
 def test_with_a_server_that_others_wrote(run: Run) -> None:
     """uvicorn, whose requests and answers are of all lengths, as they come."""
 
-    async def tell(asked: AsgiRequest) -> None:
-        await asked.start(200, [])
-        async for piece in asked.pieces():
-            await asked.piece(piece)
-        await asked.piece(asked.path.encode(), more=False)
+    async def respond(request: AsgiRequest) -> None:
+        await request.send_head(200, [])
+        async for piece in request.iter_body():
+            await request.send_body(piece)
+        await request.send_body(request.path.encode(), more=False)
 
     async def upload(body: bytes) -> AsyncIterator[bytes]:
         for k in range(0, len(body), 50_000):
@@ -165,7 +165,7 @@ def test_with_a_server_that_others_wrote(run: Run) -> None:
             await asyncio.sleep(0)
 
     async def scenario() -> None:
-        async with serving(tell, HttpToolsProtocol) as (_, connect):
+        async with serving(respond, HttpToolsProtocol) as (_, connect):
             host, port = (await connect()).writer.get_extra_info("peername")
             client, chance = Client("uvicorn", 5, 10), random.Random(1)
 

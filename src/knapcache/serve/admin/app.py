@@ -35,7 +35,7 @@ from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
 from knapcache.serve.admin.sessions import Session, cookie
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 
 MOST = 64 << 10
 """Bytes of a body."""
@@ -88,7 +88,7 @@ class Admin:
             with anyio.fail_after(DEADLINE):
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except TimeoutError:
-            raise Refused(503, "the store does not answer", "store_failed", [("retry-after", "10")]) from None
+            raise RequestRejected(503, "the store does not answer", "store_failed", [("retry-after", "10")]) from None
 
     # Looking.
 
@@ -108,7 +108,7 @@ class Admin:
         """One of them."""
         found = await self._aside(lambda: self._overview.entry(asked.given["key"]))
         if found is None:
-            raise Refused(404, "no answer is kept under this key", "not_found")
+            raise RequestRejected(404, "no answer is kept under this key", "not_found")
         return Said(found)
 
     async def requests(self, asked: Asked) -> Said:
@@ -130,7 +130,7 @@ class Admin:
         """Remove one answer."""
         purged = await self._aside(lambda: self._overview.purge({"key": asked.given["key"]}))
         if not purged:
-            raise Refused(404, "no answer is kept under this key", "not_found")
+            raise RequestRejected(404, "no answer is kept under this key", "not_found")
         return Said({"purged": purged})
 
     async def purge(self, asked: Asked) -> Said:
@@ -153,7 +153,7 @@ class Admin:
     async def login(self, asked: Asked) -> Said:
         """A session for the token."""
         if not self.guard.tokens.check(asked.body["token"], asked.address):
-            raise Refused(401, "this is not the admin token", "invalid_token", CHALLENGE)
+            raise RequestRejected(401, "this is not the admin token", "invalid_token", CHALLENGE)
         session = self.guard.sessions.begin()
         return Said({"csrf": session.csrf}, {"set-cookie": cookie(session.id, secure=asked.secure)})
 
@@ -193,7 +193,7 @@ def admin_app(context: AdminContext) -> Starlette:
 
     handlers: dict[Any, Any] = {
         HTTPException: _not_served,
-        Refused: _refused,
+        RequestRejected: _refused,
         InvalidInput: lambda _, error: error_of(400, str(error), "invalid_request"),
         NotOwner: lambda _, error: error_of(409, str(error), "not_owner"),
         StoreError: lambda _, error: error_of(503, str(error), "store_failed"),
@@ -231,7 +231,7 @@ class Door:
 
         try:
             self._guard.admit(Request(scope))
-        except Refused as refused:
+        except RequestRejected as refused:
             await _refused(None, refused)(scope, receive, careful)
             return
         await self._app(scope, receive, careful)
@@ -254,7 +254,9 @@ def _endpoint(admin: Admin, route: Route) -> Endpoint:
         elif route.access == "session":
             session = admin.guard.identify(request)
             if session is None:
-                raise Refused(401, "nobody is logged in: this is for sessions (/login)", "missing_session", CHALLENGE)
+                raise RequestRejected(
+                    401, "nobody is logged in: this is for sessions (/login)", "missing_session", CHALLENGE
+                )
         given = read_parameters(route, request)
         body = await read_body(request, route.body) if route.body is not None else {}
         said = await serve(Asked(given, body, session, address_of(request), request.url.scheme == "https"))
@@ -265,7 +267,7 @@ def _endpoint(admin: Admin, route: Route) -> Endpoint:
 
 
 def read_parameters(route: Route, request: Request) -> dict[str, Any]:
-    """Of the path and the query, with defaults; Refused for what is unknown, given twice, or does not fit."""
+    """Of the path and the query, with defaults; RequestRejected for what is unknown, given twice, or does not fit."""
     texts = dict(request.path_params)
     for name, text in request.query_params.multi_items():
         if name not in route.parameters or name in request.path_params:
@@ -281,15 +283,15 @@ def read_parameters(route: Route, request: Request) -> dict[str, Any]:
 
 
 async def read_body(request: Request, name: str) -> dict[str, Any]:
-    """A JSON object that fits; Refused for anything else."""
+    """A JSON object that fits; RequestRejected for anything else."""
     content = b""
     try:
         async for piece in request.stream():
             content += piece
             if len(content) > MOST:
-                raise Refused(413, f"a body may have at most {MOST} bytes", "too_large")
+                raise RequestRejected(413, f"a body may have at most {MOST} bytes", "too_large")
     except ClientDisconnect:
-        raise Refused(400, "the body was cut off", "invalid_request") from None
+        raise RequestRejected(400, "the body was cut off", "invalid_request") from None
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -305,7 +307,7 @@ def error_of(status: int, message: str, kind: str, headers: dict[str, str] | Non
 
 
 def _refused(_: Request | None, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestRejected)
     return error_of(error.status, error.message, error.kind, dict(error.headers))
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from knapcache.serve.admin.sessions import COOKIE, Session, Sessions, Tokens
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::[0-9]{0,5})?")
@@ -38,29 +38,31 @@ class Guard:
         given = request.headers.getlist("host")
         host = given[0].lower() if len(given) == 1 else ""
         if "*" not in self._hosts and name_of(host) not in self._hosts:
-            raise Refused(421, "the Host header names no host of this proxy (allowed_hosts)", "host_not_allowed")
+            raise RequestRejected(
+                421, "the Host header names no host of this proxy (allowed_hosts)", "host_not_allowed"
+            )
         if request.method in SAFE:
             return
         origin = request.headers.get("origin")
         foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
         if foreign or (origin is not None and not same_host(origin, host)):
-            raise Refused(403, "pages of other sites may not ask", "origin_not_allowed")
+            raise RequestRejected(403, "pages of other sites may not ask", "origin_not_allowed")
 
     def identify(self, request: Request) -> Session | None:
-        """The session of who asks, None for the bearer of the token; Refused for anybody else."""
+        """The session of who asks, None for the bearer of the token; RequestRejected for anybody else."""
         authorization = request.headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.strip().partition(" ")
             if scheme.lower() != "bearer" or not self.tokens.check(token.strip(), address_of(request)):
-                raise Refused(401, "this is not the admin token", "invalid_token", CHALLENGE)
+                raise RequestRejected(401, "this is not the admin token", "invalid_token", CHALLENGE)
             return None
         session = self.session(request)
         if session is None:
-            raise Refused(401, "the admin token is needed: Authorization: Bearer …", "missing_token", CHALLENGE)
+            raise RequestRejected(401, "the admin token is needed: Authorization: Bearer …", "missing_token", CHALLENGE)
         if request.method not in SAFE:
             csrf = request.headers.get("x-csrf-token", "")
             if not hmac.compare_digest(csrf.encode("utf-8", "replace"), session.csrf.encode()):
-                raise Refused(403, "x-csrf-token is missing or of another session", "invalid_csrf_token")
+                raise RequestRejected(403, "x-csrf-token is missing or of another session", "invalid_csrf_token")
         return session
 
     def session(self, request: Request) -> Session | None:

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any
 
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.observe.usage import COUNTS, NUMBERS
 
 Schema = dict[str, Any]
@@ -173,7 +173,7 @@ SCHEMAS: dict[str, Schema] = {
 
 
 def fitting(schema: Schema, value: Any, name: str) -> Any:
-    """The value, if it fits; else Refused, in one line."""
+    """The value, if it fits; else RequestRejected, in one line."""
     kind = schema["type"]
     if not _is(kind, value):
         raise bad(f"{name} must be {ARTICLES[kind]}")
@@ -234,6 +234,6 @@ def from_query(schema: Schema, text: str, name: str) -> Any:
     return fitting(schema, value, name)
 
 
-def bad(message: str) -> Refused:
+def bad(message: str) -> RequestRejected:
     """400."""
-    return Refused(400, message, "invalid_request")
+    return RequestRejected(400, message, "invalid_request")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 
 FOLDER = Path(__file__).parents[1] / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -52,7 +52,7 @@ class Pages:
         name = request.path_params.get("path") or "index.html"
         file = self._files.get(name)
         if file is None:
-            raise Refused(404, "there is no such page", "not_found")
+            raise RequestRejected(404, "there is no such page", "not_found")
         # no-cache: kept by the browser, and asked about each time; a new version shows at once.
         headers = {"etag": file.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
         known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 
 log = logging.getLogger("knapcache.serve")
 
@@ -46,11 +46,11 @@ class Planner:
         }
 
     def start(self) -> None:
-        """Begin; Refused where there is nothing to begin with, or one is on its way."""
+        """Begin; RequestRejected where there is nothing to begin with, or one is on its way."""
         if self._folder is None:
-            raise Refused(409, "there is no request log (request_log = true keeps one)", "no_request_log")
+            raise RequestRejected(409, "there is no request log (request_log = true keeps one)", "no_request_log")
         if self._state == "running":
-            raise Refused(409, "a plan is on its way", "already_running")
+            raise RequestRejected(409, "a plan is on its way", "already_running")
         self._state, self._result = "running", None
         self._started, self._seconds = time.time(), None
         self._task = asyncio.create_task(self._run(self._folder))

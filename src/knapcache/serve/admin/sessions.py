@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from knapcache.serve.http.asgi_request import Refused
+from knapcache.serve.http.asgi_request import RequestRejected
 
 COOKIE = "knapcache-session"
 LIFE = 12 * 3600.0
@@ -46,7 +46,7 @@ class Tokens:
         """By address: when its minute began, and the digests of what was tried."""
 
     def check(self, given: str, address: str) -> bool:
-        """Is this the token? Refused where too many others came from there."""
+        """Is this the token? RequestRejected where too many others came from there."""
         digest = _digest(given)
         now = self._clock()
         began, tried = self._wrong.get(address, (now, set()))
@@ -54,7 +54,9 @@ class Tokens:
             began, tried = now, set()
         if len(tried) >= TRIES:
             wait = str(int(began + WINDOW - now) + 1)
-            raise Refused(429, "too many wrong tokens: wait a minute", "too_many_attempts", [("retry-after", wait)])
+            raise RequestRejected(
+                429, "too many wrong tokens: wait a minute", "too_many_attempts", [("retry-after", wait)]
+            )
         # Digests, so that not even the token's length shows in the time it takes.
         if hmac.compare_digest(digest, self._digest):
             return True

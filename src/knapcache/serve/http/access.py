@@ -1,10 +1,9 @@
-"""Who may come in: hosts, origins and credentials, read off the head of a request.
+"""Access control: hosts, origins and credentials, checked on the head of a request.
 
-A client sends the same head with every request, but for the length of its body. So heads are known by their bytes: what
-was found out about one holds for the next, and is made once: who asks, whether anything in it changes answers or speaks
-to the cache, and what goes on to a provider.
+A client sends the same head with every request, apart from the length of its body. So heads are cached by their bytes:
+the principal, whether a header affects caching, and the headers for the upstream are worked out once per head.
 
-    Invariant: at most MOST heads of at most LONGEST bytes, the oldest goes first; what was refused is not remembered.
+    Invariant: at most MAX_HEADS heads of at most MAX_HEAD_SIZE bytes, oldest evicted first. Rejected heads are not cached.
 """
 
 from __future__ import annotations
@@ -12,77 +11,79 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from knapcache.exchange.exchange import ROUTING, VARY_HEADERS
-from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, Refused
+from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
 from knapcache.serve.http.auth import Authenticator, Principal
 from knapcache.wire.cache_control import SPEAKING
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
 
-MOST, LONGEST = 1024, 4096
-SPECIAL = frozenset((*SPEAKING, *VARY_HEADERS, *ROUTING, "content-encoding"))
-"""Headers that change the answer, or what is wanted of the cache."""
+MAX_HEADS, MAX_HEAD_SIZE = 1024, 4096
+SPECIAL_HEADERS = frozenset((*SPEAKING, *VARY_HEADERS, *ROUTING, "content-encoding"))
+"""Headers that change the answer, or how the cache is used."""
 LENGTH = b"content-length"
 
 
-class Head:
-    """What is known of one."""
+class RequestHead:
+    """What is known about a head: its headers without content-length, and its principal."""
 
-    __slots__ = ("caller", "headers", "sent", "usual")
+    __slots__ = ("headers", "plain", "principal", "upstream_headers")
 
-    def __init__(self, headers: dict[str, str], caller: Principal) -> None:
-        self.headers, self.caller = headers, caller
-        self.usual = SPECIAL.isdisjoint(headers)
-        self.sent: dict[str, bytes] = {}
-        """As it goes on, by the name of the upstream."""
+    def __init__(self, headers: dict[str, str], principal: Principal) -> None:
+        self.headers, self.principal = headers, principal
+        self.plain = SPECIAL_HEADERS.isdisjoint(headers)
+        """Whether no header changes the answer, or how the cache is used."""
+        self.upstream_headers: dict[str, bytes] = {}
+        """Encoded headers for each upstream, by its name."""
 
 
 class AccessControl:
-    """Lets in."""
+    """Checks heads, and caches the accepted ones."""
 
-    def __init__(self, settings: Settings, callers: Authenticator) -> None:
-        self._callers = callers
+    def __init__(self, settings: Settings, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
         self._hosts = None if "*" in settings.allowed_hosts else frozenset(settings.allowed_hosts)
-        self._most_bytes = settings.max_headers
-        self._known: dict[tuple[tuple[bytes, bytes], ...], Head] = {}
+        self._max_size = settings.max_headers
+        self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
 
-    def known(self, raw: RawPairs) -> Head | None:
-        """A head that was let in before."""
-        return self._known.get(tuple([pair for pair in raw if pair[0] != LENGTH]))
+    def known(self, raw: RawPairs) -> RequestHead | None:
+        """Return a head that was accepted before, or None."""
+        return self._heads.get(tuple([pair for pair in raw if pair[0] != LENGTH]))
 
-    def enter(self, request: AsgiRequest) -> Head:
-        """Who asks, and how; Refused where it may not."""
+    def authorize(self, request: AsgiRequest) -> RequestHead:
+        """Return the request's head. Raises RequestRejected."""
         head = self.known(request.raw_headers)
         if head is None:
             self._check(request.headers)
-            caller = self._callers.admit(request.headers)
-            if caller is None:
-                told = [("www-authenticate", "Bearer")]
-                raise Refused(401, "no valid API key was given", "authentication_error", told)
-            head = Head({name: value for name, value in request.headers.items() if name != "content-length"}, caller)
+            principal = self._authenticator.authenticate(request.headers)
+            if principal is None:
+                challenge = [("www-authenticate", "Bearer")]
+                raise RequestRejected(401, "No valid API key was sent.", "authentication_error", challenge)
+            headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+            head = RequestHead(headers, principal)
             raw = tuple([pair for pair in request.raw_headers if pair[0] != LENGTH])
-            if sum(len(name) + len(value) for name, value in raw) <= LONGEST:
-                if len(self._known) >= MOST:
-                    del self._known[next(iter(self._known))]
-                self._known[raw] = head
+            if sum(len(name) + len(value) for name, value in raw) <= MAX_HEAD_SIZE:
+                if len(self._heads) >= MAX_HEADS:
+                    del self._heads[next(iter(self._heads))]
+                self._heads[raw] = head
         return head
 
     def _check(self, headers: dict[str, str]) -> None:
-        """What no honest client sends."""
-        if sum(map(len, headers)) + sum(map(len, headers.values())) > self._most_bytes:
-            raise Refused(431, f"the headers have more than {self._most_bytes} bytes", "too_large")
+        """Raise RequestRejected for headers that are too large, and for foreign hosts and origins."""
+        if sum(map(len, headers)) + sum(map(len, headers.values())) > self._max_size:
+            raise RequestRejected(431, f"The headers have more than {self._max_size} bytes.", "too_large")
         if self._hosts is None:
             return
-        # Only browsers say where a page is from; one of another site must not spend our money, by whatever name.
+        # Only browsers send Origin. A page of another site must not spend money here, whatever Host it was made to use.
         origin = headers.get("origin")
         if origin is not None and host_of(origin.partition("://")[2]) not in self._hosts:
-            raise Refused(403, "pages of other sites may not ask", "origin_not_allowed")
+            raise RequestRejected(403, "Pages of other sites may not use this proxy.", "origin_not_allowed")
         if host_of(headers.get("host", "")) not in self._hosts:
-            raise Refused(421, "the Host header names no host of this proxy (allowed_hosts)", "host_not_allowed")
+            raise RequestRejected(421, "The Host header is not in allowed_hosts.", "host_not_allowed")
 
 
 def host_of(authority: str) -> str:
-    """The host of `host:port`."""
+    """Return the host of `host:port`, in lower case."""
     if authority.startswith("["):
         return authority.partition("]")[0].lower() + "]"
     return authority.partition(":")[0].lower()

@@ -1,12 +1,12 @@
-"""The application, as the server calls it: what is asked often goes the short way, everything else through Starlette.
+"""The ASGI application: the hot paths by hand, everything else through Starlette.
 
-    POST to an endpoint whose answers are kept     calls.py
-    anything else below /v1                        passing.py
-    /healthz, /readyz                              here
-    the rest (admin API, dashboard, metrics)       admin.py
+    POST to a cacheable endpoint           handler.py
+    anything else below /v1                passthrough.py
+    /healthz, /readyz                      here
+    admin API, dashboard, metrics          serve/admin
 
-Here is the edge: whatever goes wrong inside becomes an error that a client can read, and one line in the log, which
-names the kind of error and no content.
+This is the edge of the proxy: every exception becomes an error response, an event, and at most one log line, which names
+the kind of error and no content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, Left, Receive, Refused, Scope, Send
+from knapcache.serve.http.asgi_request import (
+    CLIENT_CLOSED_REQUEST,
+    AsgiRequest,
+    ClientDisconnected,
+    Receive,
+    RequestRejected,
+    Scope,
+    Send,
+)
 from knapcache.serve.http.handler import Handler
 from knapcache.serve.http.passthrough import Passthrough
 from knapcache.serve.observe.events import Event
@@ -30,31 +38,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("knapcache.serve")
 
-HOT = {f"{root}/{at.value}": at for root in ("/v1", "") for at in Endpoint}
-"""With and without the version: what people set as base_url differs."""
+ENDPOINTS = {f"{root}/{endpoint.value}": endpoint for root in ("/v1", "") for endpoint in Endpoint}
+"""With and without the version, because clients' base URLs differ."""
 
 
 class App:
-    """One proxy."""
+    """One proxy as an ASGI application."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        # Who asked, and whether by TLS, as a server in front of this one tells; only the admin API wants to know.
-        self._forwarded: Any = ProxyHeadersMiddleware(self._rest, os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
-        self._calls: Handler | None = None
-        self._passing: Passthrough | None = None
+        # Only the admin API needs the client's address and scheme behind a reverse proxy.
+        trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
+        self._forwarded: Any = ProxyHeadersMiddleware(self._admin, trusted)
+        self._handler: Handler | None = None
+        self._passthrough: Passthrough | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection's request, or the life of the server."""
+        """Serve one request, or the server's lifespan."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] != "http":  # a WebSocket
             await receive()
             await send({"type": "websocket.close", "code": 1003})
         else:
             started = time.perf_counter()
             path = scope["path"]
-            endpoint = HOT.get(path) if scope["method"] == "POST" else None
+            endpoint = ENDPOINTS.get(path) if scope["method"] == "POST" else None
             if endpoint is not None or path.startswith("/v1/"):
                 await self._serve(AsgiRequest(scope, receive, send, started), endpoint)
             elif path in ("/healthz", "/readyz"):
@@ -62,63 +71,68 @@ class App:
             else:
                 await self._forwarded(scope, receive, send)
 
-    def short(self, headers: list[tuple[bytes, bytes]], endpoint: Endpoint, body: bytes) -> list[bytes] | None:
-        """A hit that can be given at once (protocol.py)."""
-        return None if self._calls is None else self._calls.short(headers, endpoint, body)
+    def fast_response(self, headers: list[tuple[bytes, bytes]], endpoint: Endpoint, body: bytes) -> list[bytes] | None:
+        """Return the response to a hit that needs no task, or None (uvicorn_protocol.py)."""
+        return None if self._handler is None else self._handler.fast_response(headers, endpoint, body)
 
-    async def _rest(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _admin(self, scope: Any, receive: Any, send: Any) -> None:
         assert self._proxy.admin_app is not None
         await self._proxy.admin_app(scope, receive, send)
 
     async def _serve(self, request: AsgiRequest, endpoint: Endpoint | None) -> None:
-        assert self._calls is not None
-        assert self._passing is not None
+        assert self._handler is not None
+        assert self._passthrough is not None
         try:
             if endpoint is not None:
-                await self._calls.serve(request, endpoint)
+                await self._handler.serve(request, endpoint)
             else:
-                await self._passing.serve(request)
-        except Refused as refused:
-            self._note(request, endpoint, "refused", refused.status)
-            await request.error(refused.status, refused.message, refused.kind, refused.headers)
-        except (Left, OSError):
-            self._note(request, endpoint, "failed", CLIENT_CLOSED_REQUEST)
+                await self._passthrough.serve(request)
+        except RequestRejected as error:
+            self._record(request, endpoint, "refused", error.status)
+            await request.respond_error(error.status, error.message, error.kind, error.headers)
+        except (ClientDisconnected, OSError):
+            self._record(request, endpoint, "failed", CLIENT_CLOSED_REQUEST)
         except Exception as error:
-            self._note(request, endpoint, "failed", 500)
-            log.error("a request failed within the proxy: %s", type(error).__name__, exc_info=log.isEnabledFor(10))
-            if not request.sent:
-                await request.error(500, "the proxy failed", "internal_error")
+            self._record(request, endpoint, "failed", 500)
+            log.error("Request failed inside the proxy: %s", type(error).__name__, exc_info=log.isEnabledFor(10))
+            if not request.response_started:
+                await request.respond_error(500, "Internal error of the proxy.", "internal_error")
 
-    def _note(self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int) -> None:
+    def _record(self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int) -> None:
         seconds = time.perf_counter() - request.started
-        at = "" if endpoint is None else endpoint.value
         self._proxy.events.append(
             Event(
-                time=time.time() - seconds, endpoint=at, model="", tenant="", outcome=outcome, status=status,
-                seconds=seconds, ttfb=seconds, stream=False,
+                time=time.time() - seconds,
+                endpoint="" if endpoint is None else endpoint.value,
+                model="",
+                tenant="",
+                outcome=outcome,
+                status=status,
+                seconds=seconds,
+                ttfb=seconds,
+                stream=False,
             )
-        )  # fmt: skip
+        )
 
     async def _health(self, request: AsgiRequest) -> None:
-        ready = self._proxy.ready
-        if request.path == "/healthz" or ready:
-            await request.answer(200, [("content-type", "text/plain")], b"ok\n")
+        if request.path == "/healthz" or self._proxy.ready:
+            await request.respond(200, [("content-type", "text/plain")], b"ok\n")
         else:
-            await request.answer(503, [("content-type", "text/plain"), ("retry-after", "1")], b"not ready\n")
+            await request.respond(503, [("content-type", "text/plain"), ("retry-after", "1")], b"not ready\n")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """From start to end."""
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Open the proxy when the server starts, close it when the server stops."""
         proxy = self._proxy
         await receive()
         try:
             await proxy.open()
-            door = AccessControl(proxy.settings, proxy.authenticator)
-            self._calls, self._passing = Handler(proxy, door), Passthrough(proxy, door)
+            access = AccessControl(proxy.settings, proxy.authenticator)
+            self._handler, self._passthrough = Handler(proxy, access), Passthrough(proxy, access)
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._calls.settled(proxy.settings.grace)
+        await self._handler.drain(proxy.settings.grace)
         await proxy.close()
         await send({"type": "lifespan.shutdown.complete"})

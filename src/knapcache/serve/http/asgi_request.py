@@ -1,6 +1,6 @@
-"""A request as ASGI brings it, and the ways to answer it. Raw, for this is the hot path: a framework costs a third.
+"""An ASGI request and the ways to respond to it. No framework: on the hit path one costs a third of the throughput.
 
-Everything that comes from outside is bounded: the body as it is sent, the body unpacked, the headers (by the server).
+All input is bounded: the body as sent, the body decompressed, and the headers (access.py).
 """
 
 from __future__ import annotations
@@ -19,242 +19,241 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Pairs = list[tuple[str, str]]
 RawPairs = list[tuple[bytes, bytes]]
 
-VOICE = "knapcache.voice"
-"""Where a server that has one puts the voice of a request, among the extensions of ASGI."""
+WRITER_EXTENSION = "knapcache.response_writer"
+"""ASGI extension under which our server protocol offers its own `ResponseWriter` (uvicorn_protocol.py)."""
+NO_EXTENSIONS: dict[str, Any] = {}
 CLIENT_CLOSED_REQUEST = 499
 """Status in events of requests whose client has disconnected. nginx uses the same number."""
-NONE: dict[str, Any] = {}
-MOST_UNREAD = 32 << 20
-GROUP = 16384
-"""Bytes of a kept stream that are sent at once. Where events begin and end a client reads off the stream."""
+MAX_UNREAD = 32 << 20
+"""Bytes that a client may leave unread before it is disconnected."""
+CHUNK_SIZE = 16384
+"""Bytes of a cached stream that are sent at once. Chunks need not end where events end."""
 
 
-class Refused(Exception):  # noqa: N818 - never leaves the package
-    """A request that cannot be served, and what the caller is told."""
+class RequestRejected(Exception):  # noqa: N818 - never leaves the package
+    """The request cannot be served. Carries the error response."""
 
     def __init__(self, status: int, message: str, kind: str, headers: Pairs | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.kind, self.headers = status, message, kind, headers or []
 
 
-class Left(Exception):  # noqa: N818 - never leaves the package
-    """The caller has gone before its request was here."""
+class ClientDisconnected(Exception):  # noqa: N818 - never leaves the package
+    """The client disconnected before its request was complete."""
 
 
 class ResponseWriter(Protocol):
-    """Says an answer bit by bit, and never waits: what a slow caller has not read yet is held for it, MOST_UNREAD bytes
-    of it; who reads nothing for longer than that is taken to be gone.
-    """
+    """Non-blocking response writer. Disconnects clients that leave MAX_UNREAD bytes unread."""
 
     disconnected: bool
-    """Nobody listens any more."""
+    """Whether the client has disconnected."""
 
-    def begin(self, status: int, headers: RawPairs) -> None:
-        """The head."""
+    def start(self, status: int, headers: RawPairs) -> None:
+        """Send the head."""
 
-    def say(self, body: bytes, more: bool = True) -> None:
-        """A piece of the body."""
+    def write(self, body: bytes, more: bool = True) -> None:
+        """Send a piece of the body. more=False: it is the last one."""
 
 
 class AsgiWriter:
-    """A voice by way of ASGI, for servers whose requests have none of their own (protocol.py)."""
+    """A `ResponseWriter` over plain ASGI, for servers that do not offer their own."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.disconnected = self._ended = False
         self._unread = 0
-        self._said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
-        self._tasks = asyncio.create_task(self._pump(send)), asyncio.create_task(self._listen(receive))
+        self._queue: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._sender = asyncio.create_task(self._send_queued(send))
+        self._watcher = asyncio.create_task(self._watch_for_disconnect(receive))
 
-    def begin(self, status: int, headers: RawPairs) -> None:
-        """The head."""
-        self._said.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
+    def start(self, status: int, headers: RawPairs) -> None:
+        """Send the head."""
+        self._queue.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
 
-    def say(self, body: bytes, more: bool = True) -> None:
-        """A piece of the body."""
+    def write(self, body: bytes, more: bool = True) -> None:
+        """Send a piece of the body. more=False: it is the last one."""
         self._ended = not more
         self._unread += len(body)
-        if self._unread > MOST_UNREAD:
-            self._gone()
-        self._said.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
+        if self._unread > MAX_UNREAD:
+            self._disconnect()
+        self._queue.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _pump(self, send: Send) -> None:
+    async def _send_queued(self, send: Send) -> None:
         more = True
         with contextlib.suppress(OSError):
             while more:
-                message = await self._said.get()
+                message = await self._queue.get()
                 more = message.get("more_body", True)
                 await send(message)
                 self._unread -= len(message.get("body", b""))
-            self._tasks[1].cancel()  # the end of an answer reads like the end of its caller
+            self._watcher.cancel()  # servers also report the end of a response as a disconnect
 
-    async def _listen(self, receive: Receive) -> None:
+    async def _watch_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._gone()
+        self._disconnect()
 
-    def _gone(self) -> None:
+    def _disconnect(self) -> None:
         self.disconnected = True
-        self._tasks[0].cancel()
+        self._sender.cancel()
 
-    async def done(self) -> None:
-        """Wait until all was said, or nobody listens. The end was said, or never will be."""
-        pump, listen = self._tasks
+    async def drain(self) -> None:
+        """Wait until everything is sent or the client has disconnected. Call it after the last `write`."""
         if not self._ended:
-            pump.cancel()
-        await asyncio.wait((pump,))
-        listen.cancel()
-        if not pump.cancelled():
-            pump.result()
+            self._sender.cancel()
+        await asyncio.wait((self._sender,))
+        self._watcher.cancel()
+        if not self._sender.cancelled():
+            self._sender.result()
 
 
 class AsgiRequest:
     """One request."""
 
     __slots__ = (
-        "_headers", "_own", "_receive", "_send", "method", "path", "query", "raw_headers", "sent", "spelled", "started"
+        "_headers", "_receive", "_send", "_writer", "method", "path", "query", "raw_headers", "raw_path",
+        "response_started", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._receive, self._send = receive, send
-        self._own: ResponseWriter | None = scope.get("extensions", NONE).get(VOICE)
+        self._writer: ResponseWriter | None = scope.get("extensions", NO_EXTENSIONS).get(WRITER_EXTENSION)
         self.started = started
-        """When it came, by the monotonic clock."""
+        """Arrival, by `time.perf_counter`."""
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.spelled: bytes | None = scope.get("raw_path")
-        """The path as it came; %2F is no slash."""
-        self.raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self.raw_path: bytes | None = scope.get("raw_path")
+        """The path before percent-decoding, in which %2F is not a slash."""
+        self.raw_headers: RawPairs = scope["headers"]
         self._headers: dict[str, str] | None = None
-        self.sent = False
-        """The answer has begun."""
+        self.response_started = False
 
     @property
     def headers(self) -> dict[str, str]:
-        """By lower-case names, as ASGI has them; of several of one name the last."""
+        """Headers by lower-case name. If a name occurs several times, the last value counts."""
         if self._headers is None:
             self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
         return self._headers
 
     @headers.setter
-    def headers(self, known: dict[str, str]) -> None:
-        """Where they were read before."""
-        self._headers = known
+    def headers(self, decoded: dict[str, str]) -> None:
+        self._headers = decoded
 
     @property
     def target(self) -> str:
-        """Path and query as they came."""
-        path = self.spelled.decode("latin-1") if self.spelled else self.path
+        """Path and query as sent."""
+        path = self.raw_path.decode("latin-1") if self.raw_path else self.path
         return f"{path}?{self.query.decode('latin-1')}" if self.query else path
 
-    async def body(self, most: int, most_unpacked: int) -> bytes:
-        """All of it, unpacked; Refused where it is too much."""
+    async def read_body(self, max_size: int, max_decompressed: int) -> bytes:
+        """Return the decompressed body. Raises RequestRejected if it is too large or cannot be decompressed."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise Left
+            raise ClientDisconnected
         body: bytes = message.get("body", b"")
         if message.get("more_body"):
             pieces, size = [body], len(body)
-            async for piece in self.pieces():
+            async for piece in self.iter_body():
                 size += len(piece)
-                if size > most:
-                    raise too_large(most)
+                if size > max_size:
+                    raise too_large(max_size)
                 pieces.append(piece)
             body = b"".join(pieces)
-        if len(body) > most:
-            raise too_large(most)
-        packed = self.headers.get("content-encoding")
-        return body if packed is None else unpacked(body, packed, most_unpacked)
+        if len(body) > max_size:
+            raise too_large(max_size)
+        encoding = self.headers.get("content-encoding")
+        return body if encoding is None else decompress(body, encoding, max_decompressed)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes; Left where the caller goes in the middle of it."""
+    async def iter_body(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises ClientDisconnected."""
         more = True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Left
+                raise ClientDisconnected
             more = message.get("more_body", False)
             yield message.get("body", b"")
 
-    # Answers.
+    # Responses: with a writer, piece by piece, or whole.
 
-    def begin(self, status: int, headers: Pairs) -> ResponseWriter:
-        """The head of an answer that is said bit by bit. `said` is to be waited for at its end."""
-        self.sent = True
-        if self._own is None:
-            self._own = AsgiWriter(self._receive, self._send)
-        self._own.begin(status, encoded(headers))
-        return self._own
+    def open_writer(self, status: int, headers: Pairs) -> ResponseWriter:
+        """Send the head and return a writer for the body. Await `drain` after the last write."""
+        self.response_started = True
+        if self._writer is None:
+            self._writer = AsgiWriter(self._receive, self._send)
+        self._writer.start(status, asgi_headers(headers))
+        return self._writer
 
-    async def said(self) -> None:
-        """All of what was said has gone out, or nobody listens."""
-        if isinstance(self._own, AsgiWriter):
-            await self._own.done()
+    async def drain(self) -> None:
+        """Wait until what was written is sent, or the client has disconnected."""
+        if isinstance(self._writer, AsgiWriter):
+            await self._writer.drain()
 
-    async def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """The head of the answer."""
-        self.sent = True
-        await self._send({"type": "http.response.start", "status": status, "headers": encoded(headers)})
+    async def send_head(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Send status and headers. Waits while the client reads too slowly, like the methods below."""
+        self.response_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": asgi_headers(headers)})
 
-    async def piece(self, body: bytes, *, more: bool = True) -> None:
-        """A piece of its body."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+    async def send_body(self, piece: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body."""
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
-    async def answer(self, status: int, headers: Pairs, body: bytes) -> None:
-        """All of the answer."""
+    async def respond(self, status: int, headers: Pairs, body: bytes) -> None:
+        """Send a whole response."""
         headers.append(("content-length", str(len(body))))
-        await self.start(status, headers)
+        await self.send_head(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
-    async def raw(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """All of a good answer, its headers as bytes."""
-        self.sent = True
+    async def respond_raw(self, headers: RawPairs, body: bytes) -> None:
+        """Send a whole response of status 200 with encoded headers."""
+        self.response_started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def blocks(self, status: int, headers: Pairs, blocks: Iterable[bytes]) -> None:
-        """An answer in blocks that are all at hand."""
-        await self.start(status, headers)
-        held: list[bytes] = []
+    async def respond_blocks(self, status: int, headers: Pairs, blocks: Iterable[bytes]) -> None:
+        """Send a whole response whose body is given in blocks, in chunks of about CHUNK_SIZE bytes."""
+        await self.send_head(status, headers)
+        chunk: list[bytes] = []
         size = 0
         for block in blocks:
-            held.append(block)
+            chunk.append(block)
             size += len(block)
-            if size > GROUP:
-                await self.piece(b"".join(held))
-                held, size = [], 0
-        await self.piece(b"".join(held), more=False)
+            if size > CHUNK_SIZE:
+                await self.send_body(b"".join(chunk))
+                chunk, size = [], 0
+        await self.send_body(b"".join(chunk), more=False)
 
-    async def error(self, status: int, message: str, kind: str, headers: Pairs | None = None) -> None:
-        """An error, in the words of both SDKs."""
+    async def respond_error(self, status: int, message: str, kind: str, headers: Pairs | None = None) -> None:
+        """Send an error as JSON that the SDKs of OpenAI and Anthropic both understand."""
         body = orjson.dumps({"type": "error", "error": {"message": message, "type": kind, "code": kind}})
-        await self.answer(status, [("content-type", "application/json"), *(headers or [])], body)
+        await self.respond(status, [("content-type", "application/json"), *(headers or [])], body)
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> RawPairs:
-    """As ASGI has them."""
+def asgi_headers(headers: Iterable[tuple[str, str]]) -> RawPairs:
+    """Encode headers as ASGI has them."""
     return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
 
 
-def too_large(most: int) -> Refused:
-    """The body is too large."""
-    return Refused(413, f"the body has more than {most} bytes", "too_large", [("connection", "close")])
+def too_large(limit: int) -> RequestRejected:
+    """Return the error for a body that is too large. The rest of it is not read, so the connection closes."""
+    return RequestRejected(413, f"The body has more than {limit} bytes.", "too_large", [("connection", "close")])
 
 
-def unpacked(body: bytes, encoding: str, most: int) -> bytes:
-    """A body unpacked, no further than `most`."""
-    kind = encoding.strip().lower()
-    if kind == "identity":
+def decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """Return the decompressed body. Stops and raises RequestRejected after `limit` bytes."""
+    name = encoding.strip().lower()
+    if name == "identity":
         return body
-    if kind not in ("gzip", "x-gzip", "deflate"):
-        raise Refused(415, f"content-encoding must be gzip or deflate, not {encoding[:40]!r}", "unsupported_encoding")
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out by itself which of the two it is
+    if name not in ("gzip", "x-gzip", "deflate"):
+        message = f"content-encoding must be gzip or deflate, not {encoding[:40]!r}."
+        raise RequestRejected(415, message, "unsupported_encoding")
+    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip and zlib by itself
     try:
-        found = unpacker.decompress(body, most + 1)
-        if len(found) > most or unpacker.unconsumed_tail:
-            raise Refused(413, f"the body unpacks to more than {most} bytes", "too_large")
+        found = decompressor.decompress(body, limit + 1)
+        if len(found) > limit or decompressor.unconsumed_tail:
+            raise RequestRejected(413, f"The body has more than {limit} bytes when decompressed.", "too_large")
     except zlib.error:
-        raise Refused(400, "the body cannot be unpacked", "bad_encoding") from None
-    if not unpacker.eof:
-        raise Refused(400, "the body ends before it is unpacked", "bad_encoding")
+        raise RequestRejected(400, "The body cannot be decompressed.", "bad_encoding") from None
+    if not decompressor.eof:
+        raise RequestRejected(400, "The compressed body is truncated.", "bad_encoding")
     return found

@@ -1,6 +1,6 @@
 """One request to an endpoint whose answers are kept, top to bottom.
 
-    who asks         door.py          nobody: 401
+    who asks         access.py          nobody: 401
     what is asked    exchange.py      the body is read once; its model says which upstream
     the answer       fetcher.py     kept, or fetched under single flight
     what is said     headers, and a line in the journal
@@ -29,8 +29,14 @@ from knapcache.exchange.exchange import CachedResponse, Exchange, body_of, given
 from knapcache.exchange.fetcher import Fetcher, StreamDelivered, miss_said
 from knapcache.exchange.stream_tee import Heard, Opened, StreamTee
 from knapcache.model import Endpoint
-from knapcache.serve.http.access import AccessControl, Head
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, RawPairs, Refused, ResponseWriter
+from knapcache.serve.http.access import AccessControl, RequestHead
+from knapcache.serve.http.asgi_request import (
+    CLIENT_CLOSED_REQUEST,
+    AsgiRequest,
+    RawPairs,
+    RequestRejected,
+    ResponseWriter,
+)
 from knapcache.serve.http.fast_path import FastPath, Known, raw_headers
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Pairs, Response, encode_headers
@@ -47,9 +53,9 @@ BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
 class Handler:
     """Serves them."""
 
-    def __init__(self, proxy: Proxy, door: AccessControl) -> None:
+    def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         settings = proxy.settings
-        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.events.append
+        self._access, self._upstreams, self._write = access, proxy.upstreams, proxy.events.append
         # The server does not cancel a request when its caller leaves.
         self._answering = Fetcher(proxy.cache, finish=settings.finish_abandoned, shielded=True)
         self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
@@ -61,16 +67,16 @@ class Handler:
 
     async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
         """Answer, and write it down."""
-        head = self._door.enter(request)
+        head = self._access.authorize(request)
         request.headers = head.headers
-        raw = await request.body(self._most, self._most_unpacked)
-        usual = head.usual and not self._window and not request.query
+        raw = await request.read_body(self._most, self._most_unpacked)
+        usual = head.plain and not self._window and not request.query
         if usual:
-            known = self._shortcut.get((raw, head.caller.namespace, endpoint))
+            known = self._shortcut.get((raw, head.principal.namespace, endpoint))
             answer = None if known is None else self._at_hand(known.question)
             if known is not None and answer is not None and await self._hit(request, head, known, answer):
                 return
-        exchange, upstream, model = self._read(request, head.caller, endpoint, raw)
+        exchange, upstream, model = self._read(request, head.principal, endpoint, raw)
         call = Call(request, exchange, upstream, head, model, self._write)
         try:
             found = await self._answering.tell(exchange, upstream.name, call.send, call, call.early)
@@ -85,14 +91,14 @@ class Handler:
         except Incomplete as error:  # the caller has left, and what it asked for is not wanted by anybody else
             await call.failed(error, 502)
 
-    def short(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
+    def fast_response(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
         """Head and body of a hit that can be given at once, but for its first line; None where it takes more."""
         started = time.perf_counter()
-        head = None if self._window else self._door.known(headers)
-        if head is None or not head.usual:
+        head = None if self._window else self._access.known(headers)
+        if head is None or not head.plain:
             return None
-        caller = head.caller
-        known = self._shortcut.get((body, caller.namespace, endpoint))
+        principal = head.principal
+        known = self._shortcut.get((body, principal.namespace, endpoint))
         if known is None or not known.plain:
             return None
         answer = self._at_hand(known.question)
@@ -102,7 +108,7 @@ class Handler:
         seconds = time.perf_counter() - started
         self._write(
             Event(
-                time=time.time(), endpoint=endpoint.value, model=known.model, tenant=caller.name, outcome="hit",
+                time=time.time(), endpoint=endpoint.value, model=known.model, tenant=principal.name, outcome="hit",
                 status=200, seconds=seconds, ttfb=seconds, stream=False, key=answer.key, size=answer.size, cost=cost,
                 usd=usd, upstream_seconds=upstream_seconds,
             )
@@ -110,14 +116,14 @@ class Handler:
         said = [b"%b: %b\r\n" % pair for pair in raw_headers(answer)]
         return [*said, b"\r\n", answer.payload]
 
-    async def _hit(self, request: AsgiRequest, head: Head, known: Known, answer: Answer) -> bool:
+    async def _hit(self, request: AsgiRequest, head: RequestHead, known: Known, answer: Answer) -> bool:
         """Give an answer at hand to a request that was known by its bytes.
 
         False where a younger answer came in its place since, which has not what is asked for.
         """
         call = Call(request, known.exchange, known.upstream, head, known.model, self._write)
         if known.plain and answer.meta.get("form") == "json":
-            await request.raw(raw_headers(answer), answer.payload)
+            await request.respond_raw(raw_headers(answer), answer.payload)
             call.over("hit", 200, answer)
             return True
         try:
@@ -128,7 +134,7 @@ class Handler:
         return True
 
     def _read(
-        self, request: AsgiRequest, caller: Principal, endpoint: Endpoint, raw: bytes
+        self, request: AsgiRequest, principal: Principal, endpoint: Endpoint, raw: bytes
     ) -> tuple[Exchange, Upstream, str]:
         """What is asked, and of whom."""
         body = body_of(raw)
@@ -136,11 +142,11 @@ class Handler:
         model = model if type(model) is str else ""
         upstream = self._upstreams.for_model(model) if body is not None else self._upstreams.all[0]
         if upstream is None:
-            raise Refused(404, f"no upstream serves the model {model[:100]!r}", "model_not_found")
+            raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
         if request.query:
             context = {**context, "query": hashed(request.query)}
-        exchange = opened(endpoint, request.headers, raw, body, caller.namespace, context)
+        exchange = opened(endpoint, request.headers, raw, body, principal.namespace, context)
         if self._window and endpoint is not Endpoint.EMBEDDINGS:
             exchange = self._lasting(exchange)
         return exchange, upstream, model
@@ -169,7 +175,7 @@ class Handler:
         try:
             fresh = await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, call)
         except UpstreamFailed:
-            if call.request.sent:
+            if call.request.response_started:
                 raise
             return marked if age <= self._on_error else None
         if isinstance(fresh, CachedResponse) and (fresh.status >= 500 or fresh.status == 429) and age <= self._on_error:
@@ -182,7 +188,7 @@ class Handler:
         with contextlib.suppress(UpstreamFailed):
             await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, Nobody())
 
-    async def settled(self, patience: float) -> None:
+    async def drain(self, patience: float) -> None:
         """Wait for what is fetched behind the backs of callers. What they have asked for the server waits for."""
         if self._refreshing:
             await asyncio.wait(self._refreshing.values(), timeout=patience)
@@ -204,8 +210,8 @@ class Call:
     __slots__ = (
         "_attempts",
         "_relay",
-        "_voice",
         "_write",
+        "_writer",
         "exchange",
         "head",
         "model",
@@ -222,13 +228,13 @@ class Call:
         request: AsgiRequest,
         exchange: Exchange,
         upstream: Upstream,
-        head: Head,
+        head: RequestHead,
         model: str,
         write: Callable[[Event], Any],
     ) -> None:
         self.request, self.exchange, self.upstream, self.head, self.model = request, exchange, upstream, head, model
         self._write = write
-        self._voice: ResponseWriter | None = None
+        self._writer: ResponseWriter | None = None
         self._relay: StreamTee | None = None
         self.time = time.time()
         self.ttfb = 0.0
@@ -242,20 +248,20 @@ class Call:
     async def send(self, content: bytes) -> Response:
         """Send it upstream."""
         upstream, head = self.upstream, self.head
-        sent = head.sent.get(upstream.name)
+        sent = head.upstream_headers.get(upstream.name)
         if sent is None:
-            sent = head.sent[upstream.name] = encode_headers(
-                upstream.request_headers(head.headers, head.caller.key is not None)
+            sent = head.upstream_headers[upstream.name] = encode_headers(
+                upstream.request_headers(head.headers, head.principal.credential is not None)
             )
         return await upstream.send_with_retries(upstream.path(self.request.target), sent, content, self._attempts)
 
     async def early(self, found: CachedResponse) -> None:
         """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
         assert isinstance(found.body, bytes)
-        if self.request.sent:
+        if self.request.response_started:
             return
         with contextlib.suppress(OSError):
-            await self.request.answer(found.status, ours(found.headers), found.body)
+            await self.request.respond(found.status, ours(found.headers), found.body)
         self._first()
 
     def begin(self, relay: StreamTee) -> None:
@@ -265,41 +271,41 @@ class Call:
     def hear(self, heard: Heard) -> None:
         """Pass it on."""
         if isinstance(heard, Opened):
-            self._voice = self.request.begin(200, ours([*passing(heard.headers), *miss_said()]))
+            self._writer = self.request.open_writer(200, ours([*passing(heard.headers), *miss_said()]))
         elif isinstance(heard, bytes) and not self._left():
-            assert self._voice is not None
-            self._voice.say(heard)
+            assert self._writer is not None
+            self._writer.write(heard)
             self._first()
 
     def _left(self) -> bool:
         """Whether the caller of a stream has gone; whoever fetches it is told."""
-        if self._relay is None or self._voice is None:
+        if self._relay is None or self._writer is None:
             return False
-        self._relay.left = self._voice.disconnected
+        self._relay.left = self._writer.disconnected
         return self._relay.left
 
     async def give(self, found: CachedResponse | StreamDelivered | None) -> None:
         """Give the caller what was found."""
         if isinstance(found, StreamDelivered):
-            assert self._voice is not None
+            assert self._writer is not None
             for block in found.relay.held:
-                self._voice.say(block)
-            self._voice.say(b"", more=False)
-            await self.request.said()
+                self._writer.write(block)
+            self._writer.write(b"", more=False)
+            await self.request.drain()
             outcome = found.answer.outcome if "status" not in found.answer.meta else "failed"
             self.over(outcome, CLIENT_CLOSED_REQUEST if self._left() else 200, found.answer)
-        elif self.request.sent:
+        elif self.request.response_started:
             assert isinstance(found, CachedResponse)
             self._given(found)
         elif found is None:
             await self._pass()
         elif isinstance(found.body, bytes):
-            await self.request.answer(found.status, ours(found.headers), found.body)
+            await self.request.respond(found.status, ours(found.headers), found.body)
             self._first()
             self._given(found)
         else:
             self._first()
-            await self.request.blocks(found.status, ours(found.headers), found.body)
+            await self.request.respond_blocks(found.status, ours(found.headers), found.body)
             self._given(found)
 
     def _given(self, found: CachedResponse) -> None:
@@ -313,22 +319,22 @@ class Call:
 
     async def failed(self, error: Exception, status: int) -> None:
         """Tell the caller of an error, in the middle of a stream if need be."""
-        if self._voice is not None:
-            self._voice.say(broken_off(self.exchange.endpoint, str(error)), more=False)
-            await self.request.said()
-        elif not self.request.sent:
-            await self.request.error(status, str(error), "upstream_failed")
+        if self._writer is not None:
+            self._writer.write(broken_off(self.exchange.endpoint, str(error)), more=False)
+            await self.request.drain()
+        elif not self.request.response_started:
+            await self.request.respond_error(status, str(error), "upstream_failed")
         self.over("failed", CLIENT_CLOSED_REQUEST if self._left() else status)
 
     async def _pass(self) -> None:
         """Without the cache."""
         response = await self.send(self.exchange.sent(False))
         try:
-            await self.request.start(response.status, ours([*passing(response.pairs), *BYPASS]))
+            await self.request.send_head(response.status, ours([*passing(response.pairs), *BYPASS]))
             async for piece in response.iter_bytes():
                 self._first()
-                await self.request.piece(piece)
-            await self.request.piece(b"", more=False)
+                await self.request.send_body(piece)
+            await self.request.send_body(b"", more=False)
         finally:
             await response.close()
         self.over("bypass", response.status)
@@ -350,7 +356,7 @@ class Call:
             self._attempts.clear()
         upstream = self.upstream.name if attempts or outcome not in ("hit", "stale") else ""
         event = Event(
-            time=self.time, endpoint=exchange.endpoint.value, model=self.model, tenant=self.head.caller.name,
+            time=self.time, endpoint=exchange.endpoint.value, model=self.model, tenant=self.head.principal.name,
             outcome=outcome, status=status, seconds=seconds, ttfb=self.ttfb or seconds, stream=exchange.stream, key=key,
             size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds, upstream=upstream, attempts=attempts,
             trace=self.request.headers.get("traceparent", ""),

@@ -1,6 +1,6 @@
-"""Everything that is not kept passes through untouched, streams included: bodies as they are packed, both ways.
+"""Requests that are not cacheable go to the upstream untouched, streams included. Bodies stay encoded in both directions.
 
-Which upstream it goes to: that of the model, where the body is JSON, says one, and there is a choice; else the first.
+The upstream is the model's, if there are several and the body is JSON with a model; otherwise it is the first one.
 """
 
 from __future__ import annotations
@@ -12,77 +12,92 @@ from typing import TYPE_CHECKING
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import OWN, body_of
 from knapcache.serve.http.access import AccessControl
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, Left, Refused
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, RequestRejected
 from knapcache.serve.observe.events import Event
-from knapcache.serve.upstream import encode_headers
+from knapcache.serve.upstream import Response, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP, Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
 
-STAYS = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
-"""Headers of a response that end here; its body is passed as it is packed, and so are the headers that say how."""
+NOT_FORWARDED = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
+"""Response headers that are not forwarded. Those about the encoding of the body are: it is forwarded as it is."""
 
 
 class Passthrough:
-    """Passes them on."""
+    """Forwards requests to their upstream."""
 
-    def __init__(self, proxy: Proxy, door: AccessControl) -> None:
-        self._door, self._upstreams, self._write = door, proxy.upstreams, proxy.events.append
-        self._most = proxy.settings.max_body
+    def __init__(self, proxy: Proxy, access: AccessControl) -> None:
+        self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
+        self._max_body = proxy.settings.max_body
 
     async def serve(self, request: AsgiRequest) -> None:
-        """Send it on, and its answer back."""
-        began = time.time()
-        caller = self._door.enter(request).caller
-        upstream, content, model = await self._whose(request)
-        path = upstream.path(request.target)
-        headers = upstream.request_headers(request.headers, caller.key is not None, raw=True)
+        """Forward the request and its response. Records an event unless it raises."""
+        arrival = time.time()
+        principal = self._access.authorize(request).principal
+        upstream, content, model = await self._route(request)
+        headers = upstream.request_headers(request.headers, principal.credential is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
         attempts: list[int] = []
         outcome, ttfb, stream = "failed", 0.0, False
         try:
+            path = upstream.path(request.target)
             response = await upstream.send(request.method, path, encode_headers(headers), content, attempts, raw=True)
             ttfb = time.perf_counter() - request.started
             stream = response.headers.get("content-type", "").startswith("text/event-stream")
-            try:
-                passed = [(name, value) for name, value in response.pairs if name.lower() not in STAYS]
-                await request.start(response.status, [*passed, ("x-knapcache", "pass")])
-                async for piece in response.iter_bytes():
-                    await request.piece(piece)
-                await request.piece(b"", more=False)
-            finally:
-                await response.close()
+            await forward(response, request)
             outcome, status = "pass", response.status
         except UpstreamFailed as error:
             status = error.status
-            if not request.sent:
-                await request.error(error.status, str(error), "upstream_failed")
-        except (Left, OSError):
+            if not request.response_started:
+                await request.respond_error(error.status, str(error), "upstream_failed")
+        except (ClientDisconnected, OSError):
             status = CLIENT_CLOSED_REQUEST
         seconds = time.perf_counter() - request.started
-        self._write(
+        self._record(
             Event(
-                time=began, endpoint="", model=model, tenant=caller.name, outcome=outcome, status=status,
-                seconds=seconds, ttfb=ttfb or seconds, stream=stream, upstream=upstream.name, attempts=tuple(attempts),
+                time=arrival,
+                endpoint="",
+                model=model,
+                tenant=principal.name,
+                outcome=outcome,
+                status=status,
+                seconds=seconds,
+                ttfb=ttfb or seconds,
+                stream=stream,
+                upstream=upstream.name,
+                attempts=tuple(attempts),
                 trace=request.headers.get("traceparent", ""),
             )
-        )  # fmt: skip
+        )
 
-    async def _whose(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
-        """The upstream, what is left of the body to send, and the model, where it is known."""
+    async def _route(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
+        """Return the upstream, the body to send, and the model if it is known."""
+        first = self._upstreams.all[0]
         if "content-length" not in request.headers and "transfer-encoding" not in request.headers:
-            return self._upstreams.all[0], None, ""
-        json = "json" in request.headers.get("content-type", "") and "content-encoding" not in request.headers
-        if len(self._upstreams.all) == 1 or not json:
-            return self._upstreams.all[0], request.pieces(), ""
-        content = await request.body(self._most, self._most)
+            return first, None, ""
+        is_json = "json" in request.headers.get("content-type", "") and "content-encoding" not in request.headers
+        if len(self._upstreams.all) == 1 or not is_json:
+            return first, request.iter_body(), ""
+        content = await request.read_body(self._max_body, self._max_body)
         body = body_of(content)
         model = body.get("model") if body is not None else None
         if not isinstance(model, str):
-            return self._upstreams.all[0], content, ""
+            return first, content, ""
         upstream = self._upstreams.for_model(model)
         if upstream is None:
-            raise Refused(404, f"no upstream serves the model {model[:100]!r}", "model_not_found")
+            raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         return upstream, content, model
+
+
+async def forward(response: Response, request: AsgiRequest) -> None:
+    """Send the upstream's response to the client as it arrives."""
+    try:
+        headers = [(name, value) for name, value in response.pairs if name.lower() not in NOT_FORWARDED]
+        await request.send_head(response.status, [*headers, ("x-knapcache", "pass")])
+        async for piece in response.iter_bytes():
+            await request.send_body(piece)
+        await request.send_body(b"", more=False)
+    finally:
+        await response.close()

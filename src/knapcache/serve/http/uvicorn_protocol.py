@@ -1,98 +1,126 @@
-"""Requests, answered where their bytes come in: uvicorn's protocol, which asks the shortcut before it starts a task.
+"""uvicorn's HTTP protocol with a fast path: hits are answered where their bytes arrive, without an asyncio task.
 
-A request to an endpoint whose answers are kept is held until its body is here, which as a rule is at once. Known by its
-bytes, head and body, it is answered on the spot: what a task and its events cost is a third of what a bare server takes
-for a request. Else it goes to the application by ASGI as any other, but with all of its body (`Cycle`); where it grows
-long, or its connection is not to last, uvicorn takes it from where it was held.
+A task and its events cost a third of what a bare server takes for a request. So a POST to a cacheable endpoint is held
+until its body is complete, which is usually at once. If the fast path knows its bytes, the response is written on the
+spot. Otherwise the request goes to the application by ASGI, as a `RequestCycle` with the whole body. Long bodies and
+connections that close after the response are passed on to uvicorn's own cycle.
 
-    Invariant: while a request is held no cycle of uvicorn's is open, so what it sees is a request that came later.
+    state of the message that is being parsed
+    IDLE       no complete head yet
+    HOLDING    the head is complete, the body is collected here
+    PASSED_ON  uvicorn's own cycle gets the body
+
+    IDLE ──▶ HOLDING         head of a POST to a cacheable endpoint; no response is under way; no Expect: 100-continue
+    IDLE ──▶ PASSED_ON       any other head
+    HOLDING ──▶ PASSED_ON    the body is longer than MAX_BODY, or the connection will close
+    HOLDING ──▶ IDLE         end of the message: fast response or RequestCycle
+    PASSED_ON ──▶ IDLE       end of the message
+
+    Invariant: while a request is held, no cycle is open on its connection. So a cycle's request came before or after.
+
+This relies on internals of uvicorn. `uvicorn_check.py` tests them at start-up.
 """
 
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from knapcache.model import Endpoint
-from knapcache.serve.http.asgi_request import MOST_UNREAD, VOICE, RawPairs
-from knapcache.serve.http.fast_path import LONGEST
+from knapcache.serve.http.asgi_request import MAX_UNREAD, WRITER_EXTENSION, RawPairs
+from knapcache.serve.http.fast_path import LONGEST as MAX_BODY
 
-PATHS = {f"{root}/{at.value}".encode(): at for root in ("/v1", "") for at in Endpoint}
+PATHS = {f"{root}/{endpoint.value}".encode(): endpoint for root in ("/v1", "") for endpoint in Endpoint}
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-class Protocol(HttpToolsProtocol):
+class ParseState(Enum):
+    """What happens to the message that is being parsed."""
+
+    IDLE = "idle"
+    HOLDING = "holding"
+    PASSED_ON = "passed on"
+
+
+IDLE, HOLDING, PASSED_ON = ParseState
+
+
+class FastPathProtocol(HttpToolsProtocol):
     """One connection."""
 
-    _held: bytes | None = None
-    """What has come of the body of a request that is held."""
-    _headers = 0
-    """How many headers it has: those that come after its body are not among them."""
+    _state = IDLE
+    _body = b""
+    """The body so far of a request that is held."""
+    _head_length = 0
+    """Number of headers in the head. Trailers follow them in `headers` and are dropped."""
 
     def on_headers_complete(self) -> None:
-        """Hold it, or let it go its way."""
+        """Hold the request, or pass it on."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self.url in PATHS and self.parser.get_method() == b"POST" and not self.expect_100_continue:
-            self._held, self._headers = b"", len(self.headers)
+            self._state, self._body, self._head_length = HOLDING, b"", len(self.headers)
         else:
+            self._state = PASSED_ON
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """More of it."""
-        if self._held is None:
+        """Take a piece of the body."""
+        if self._state is HOLDING:
+            self._body = self._body + body if self._body else body
+            if len(self._body) > MAX_BODY:
+                self._pass_on()
+        else:
             super().on_body(body)
-            return
-        self._held = self._held + body if self._held else body
-        if len(self._held) > LONGEST:
-            self._let_go()
 
     def on_message_complete(self) -> None:
-        """All of it."""
-        held = self._held
-        if held is None:
-            super().on_message_complete()
-        elif self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
-            self._held = None
-            del self.headers[self._headers :]
-            if not self._answered(held):
-                self.cycle = Cycle(self, held)
-                task = self.loop.create_task(self.cycle.run_asgi(self.app))
-                task.add_done_callback(self.tasks.discard)
-                self.tasks.add(task)
-        else:
-            self._let_go()
-            super().on_message_complete()
+        """Answer a held request."""
+        if self._state is HOLDING:
+            if self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
+                self._state = IDLE
+                self._answer()
+                return
+            self._pass_on()
+        self._state = IDLE
+        super().on_message_complete()
 
-    def _answered(self, body: bytes) -> bool:
+    def _answer(self) -> None:
+        """Write the fast response, or start the application."""
+        body, self._body = self._body, b""
+        del self.headers[self._head_length :]
         app: Any = self.app
-        found = app.short(self.headers, PATHS[self.url], body)
-        if found is None:
-            return False
-        said = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
-        self.transport.write(b"".join((OK, *said, *found)))
-        self.on_response_complete()
-        return True
+        response = app.fast_response(self.headers, PATHS[self.url], body)
+        if response is None:
+            self.cycle = RequestCycle(self, body)
+            task = self.loop.create_task(self.cycle.run_asgi(self.app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+        else:
+            headers = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
+            self.transport.write(b"".join((OK, *headers, *response)))
+            self.on_response_complete()
 
-    def _let_go(self) -> None:
-        """On to ASGI, with what has come so far."""
-        held, self._held = self._held, None
-        del self.headers[self._headers :]
+    def _pass_on(self) -> None:
+        """Give the request to uvicorn's own cycle, with the body so far."""
+        self._state = PASSED_ON
+        body, self._body = self._body, b""
+        del self.headers[self._head_length :]
         super().on_headers_complete()
-        if held:
-            super().on_body(held)
+        if body:
+            super().on_body(body)
 
 
-class Cycle(RequestResponseCycle):
-    """A request whose body is here, and its answer: uvicorn's, but for what is only wanted of a body on its way.
+class RequestCycle(RequestResponseCycle):
+    """uvicorn's cycle for a request whose body is complete. It is also the `ResponseWriter` of its request.
 
-    Head and body of an answer go out together, where both come at once.
+    Head and body of a response go out in one write if both come in the same iteration of the event loop.
     """
 
-    def __init__(self, protocol: Protocol, body: bytes) -> None:  # in place of uvicorn's, with the same fields
+    def __init__(self, protocol: FastPathProtocol, body: bytes) -> None:  # replaces uvicorn's, same attributes
         self.scope = protocol.scope
-        self._extensions: Any = {VOICE: self}
+        self._extensions: Any = {WRITER_EXTENSION: self}
         self.scope["extensions"] = self._extensions
         self.scope["method"], self.scope["query_string"] = "POST", b""
         self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
@@ -105,48 +133,48 @@ class Cycle(RequestResponseCycle):
         self.expected_content_length = 0
         self._body: bytes | None = body
         self._head = b""
-        self._gone: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
 
     @property
     def message_event(self) -> Any:  # type: ignore[override]
-        """Of an event uvicorn uses `set` alone. No field: an object that holds itself waits for the collector."""
+        """Uvicorn only calls `set` of it. A property, because an object that refers to itself needs the collector."""
         return self
 
     def set(self) -> None:
-        """The caller has gone, or the answer is complete."""
-        self._extensions.clear()  # each holds the other
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+        """Handle the client's disconnect or the end of the response."""
+        self._extensions.clear()  # breaks the reference cycle
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     async def receive(self) -> Any:
-        """The body; from then on only that the caller has gone."""
+        """Return the body; after that, wait for the disconnect."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         if not self.disconnected and not self.response_complete:
-            self._gone = asyncio.get_running_loop().create_future()
-            await self._gone
+            self._ended = asyncio.get_running_loop().create_future()
+            await self._ended
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
-        """A part of the answer."""
+        """Send a part of the response. Waits while the client reads too slowly."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if message["type"] == "http.response.start":
-            self.begin(message["status"], message["headers"])
+            self.start(message["status"], message["headers"])
         else:
-            self.say(message["body"], message.get("more_body", False))
+            self.write(message["body"], message.get("more_body", False))
 
-    def begin(self, status: int, headers: RawPairs) -> None:
-        """The head of the answer; sent with what is said next, if that comes at once."""
+    def start(self, status: int, headers: RawPairs) -> None:
+        """Send the head, together with the first piece of the body if that comes at once."""
         if self.response_started:
-            raise RuntimeError("the answer has begun")
+            raise RuntimeError("The response has already started.")
         if not self.disconnected:
             self.response_started = True
-            self._head = self._said(status, headers)
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._head = self._encode_head(status, headers)
+            asyncio.get_running_loop().call_soon(self._flush_head)
 
-    def _said(self, status: int, headers: RawPairs) -> bytes:
+    def _encode_head(self, status: int, headers: RawPairs) -> bytes:
         lines = [STATUS_LINE[status]]
         for spelled, value in (*self.default_headers, *headers):
             name = spelled.lower()
@@ -154,7 +182,7 @@ class Cycle(RequestResponseCycle):
                 self.chunked_encoding, self.expected_content_length = False, int(value)
             elif name == b"connection" and value.lower() == b"close":
                 self.keep_alive = False
-                continue  # said below
+                continue  # added below
             lines.append(b"%b: %b\r\n" % (name, value))
         if self.chunked_encoding is None:
             self.chunked_encoding = status not in (204, 304)
@@ -165,36 +193,36 @@ class Cycle(RequestResponseCycle):
         lines.append(b"\r\n")
         head = b"".join(lines)
         if len(head.splitlines()) != len(lines):
-            raise RuntimeError("a line break in a header")
+            raise RuntimeError("A header contains a line break.")
         return head
 
-    def _flush(self) -> None:
-        """The head alone: its body is not here yet."""
+    def _flush_head(self) -> None:
+        """Send the head alone: no body has come yet."""
         head, self._head = self._head, b""
-        if head and not self._left():
+        if head and not self._check_disconnected():
             self.transport.write(head)
 
-    def _left(self) -> bool:
-        """Whether the caller has gone. Only the last of several requests that came at once is told by the server."""
+    def _check_disconnected(self) -> bool:
+        """Return whether the client has disconnected. uvicorn tells only the last of several pipelined requests."""
         if not self.disconnected:
-            if self.transport.get_write_buffer_size() > MOST_UNREAD:
+            if self.transport.get_write_buffer_size() > MAX_UNREAD:
                 self.transport.abort()
             self.disconnected = self.transport.is_closing()
         return self.disconnected
 
-    def say(self, body: bytes, more: bool = True) -> None:
-        """A piece of the body."""
-        if self._left():
+    def write(self, body: bytes, more: bool = True) -> None:
+        """Send a piece of the body. more=False: it is the last one."""
+        if self._check_disconnected():
             return
         if not self.response_started or self.response_complete:
-            raise RuntimeError("the answer has not begun, or is over")
+            raise RuntimeError("The response has not started, or is complete.")
         if self.chunked_encoding:
             end = b"" if more else b"0\r\n\r\n"
             framed = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
         else:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0 or (self.expected_content_length and not more):
-                raise RuntimeError("the body is not as long as was said")
+                raise RuntimeError("The body does not have the announced length.")
             framed = body
         head, self._head = self._head, b""
         if head or framed:

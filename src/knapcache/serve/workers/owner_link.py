@@ -22,7 +22,7 @@ import orjson
 import uvicorn
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.http.asgi_request import AsgiRequest, Receive, Refused, Scope, Send
+from knapcache.serve.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
 from knapcache.serve.observe.events import MAX_BUFFERED, Event
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.upstream import Client, encode_headers
@@ -73,13 +73,13 @@ class OwnerServer:
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            events, dropped = decode_events(await request.body(MAX_MESSAGE, MAX_MESSAGE))
-        except (Refused, ValueError, TypeError, LookupError) as error:
+            events, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
+        except (RequestRejected, ValueError, TypeError, LookupError) as error:
             log.error("Events of a worker are lost: unreadable message: %s", error)
         else:
             self._pipeline.consume(events)
             self._pipeline.dropped += dropped
-        await request.answer(200, [], b"")
+        await request.respond(200, [], b"")
 
     async def close(self) -> None:
         """Stop listening."""
@@ -131,7 +131,7 @@ class OwnerClient:
         """Forward a request to the owner, and its response to the client."""
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            body = await request.body(MAX_MESSAGE, MAX_MESSAGE)
+            body = await request.read_body(MAX_MESSAGE, MAX_MESSAGE)
             headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or is_forwarded(n)]
             headers.append(("host", request.headers.get("host", "")))
             response = await self._client.request(
@@ -139,13 +139,13 @@ class OwnerClient:
             )
             content = await response.read()
             forwarded = [(n, v) for n, v in response.pairs if is_forwarded(n) and n.lower() not in ("date", "server")]
-            await request.answer(response.status, forwarded, content)
-        except Refused as refused:
-            await request.error(refused.status, refused.message, refused.kind)
+            await request.respond(response.status, forwarded, content)
+        except RequestRejected as error:
+            await request.respond_error(error.status, error.message, error.kind)
         except UpstreamFailed:
-            if not request.sent:
+            if not request.response_started:
                 message = "The owner process is changing; retry."
-                await request.error(503, message, "no_owner", [("retry-after", "1")])
+                await request.respond_error(503, message, "no_owner", [("retry-after", "1")])
 
     async def stop(self, *, send_unsent: bool = False) -> list[Event]:
         """Stop sending events, and return those that the owner has not received."""
