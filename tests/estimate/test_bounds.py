@@ -1,4 +1,4 @@
-"""The paper's two estimators: by hand, against its own sums, and what must hold for any numbers."""
+"""The paper's two estimators: by hand, against its own sums, and properties that hold for all numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_logarithms_by_hand() -> None:
         # Below the floor: the paper's 0, and c1 (E6). Mean 1.5, radius √(26.49/2) = 3.64
         (1.5, 1, 1.0, L1, 1.0, 0.0, 0.0),
         (1.5, 1, 1.0, L1, 1.0, 1.0, 1.0),
-        # Never paid for: the floor, and no division by zero
+        # No misses: the floor, and no division by zero
         (0.0, 0, 1.0, L1, 1.0, 0.7, 0.7),
     ],
 )
@@ -87,7 +87,7 @@ def test_the_variance_is_the_papers_sum_of_squares(counts: tuple[int, int], log:
 
 
 @given(counts=counts(), log=logs, paid=st.floats(0.0, 1e6), misses=st.integers(1, 10**6), spread=st.floats(0.0, 1e3))
-def test_without_caution_estimates_are_means(
+def test_without_radii_estimates_are_means(
     counts: tuple[int, int], log: float, paid: float, misses: int, spread: float
 ) -> None:
     arrivals, t = counts
@@ -96,7 +96,7 @@ def test_without_caution_estimates_are_means(
 
 
 @given(counts=counts(), log=logs, one=gammas, other=gammas)
-def test_more_caution_never_raises_an_estimate(counts: tuple[int, int], log: float, one: float, other: float) -> None:
+def test_a_larger_gamma_never_raises_an_estimate(counts: tuple[int, int], log: float, one: float, other: float) -> None:
     arrivals, t = counts
     bold, careful = min(one, other), max(one, other)
     estimate = arrival_bound(arrivals, t, log, careful)

@@ -1,4 +1,4 @@
-"""What `adaptive` learns about requests, returns and costs, against the formulas and against NumPy."""
+"""What `adaptive` learns about requests, returns and costs, against the formulas and NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state(ids: int) -> tuple[Records, Records]:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
-def test_discounted_counts_are_their_definition(gaps: list[int]) -> None:
+def test_discounted_counts_match_their_definition(gaps: list[int]) -> None:
     _, rows = state(1)
     times = np.cumsum(gaps)
     for t in times.tolist():
@@ -36,7 +36,7 @@ def test_discounted_counts_are_their_definition(gaps: list[int]) -> None:
         assert rows["recent"][0, k] == pytest.approx(expected, rel=1e-4)
 
 
-def test_equal_costs_are_believed_at_once() -> None:
+def test_equal_costs_are_not_shrunk() -> None:
     head, rows = state(50)
     rng = np.random.default_rng(1)
     for _ in range(3):
@@ -46,8 +46,8 @@ def test_equal_costs_are_believed_at_once() -> None:
     assert cost_of(head, rows, 1) == 10.0
 
 
-def test_where_only_size_matters_size_decides() -> None:
-    """Costs are 1 + size/10 times a wild factor: one miss says little, and the estimate knows it."""
+def test_noisy_costs_are_shrunk_to_the_typical_cost_of_their_size() -> None:
+    """Costs are 1 + size/10 times a log-normal factor, so one miss is a poor estimate."""
     head, rows = state(2000)
     rng = np.random.default_rng(2)
     sizes = rng.integers(1, 200, 2000)
@@ -72,37 +72,37 @@ def test_typical_cost_is_least_squares() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 2**40])
-def test_one_size_for_all_is_no_trouble(size: int) -> None:
+def test_typical_cost_with_equal_sizes_is_the_mean(size: int) -> None:
     head, rows = state(20)
     for i in range(20):
         count_cost(head, rows, i, size, 1.0 + i)
     assert typical_cost(head, size) == pytest.approx(10.5)
 
 
-def test_costs_of_nothing_are_nothing() -> None:
+def test_zero_costs_give_a_zero_estimate() -> None:
     head, rows = state(3)
     for i in (0, 1, 0, 2):
         count_cost(head, rows, i, 5, 0.0)
     assert cost_of(head, rows, 0) == 0.0
 
 
-def test_sizes_that_never_return_promise_little() -> None:
+def test_sizes_that_never_return_have_a_low_return_probability() -> None:
     head, rows = state(2001)
     for i in range(2000):
         count_return(head, rows, i)
         count_seen(head, rows, i, 100 if i % 2 else 5000)
         count_cost(head, rows, i, 100 if i % 2 else 5000, 1.0)
-        if i % 4 == 1:  # half of the small ones come back, and half of those once more
+        if i % 4 == 1:  # half of the small ones return, and half of those return again
             count_return(head, rows, i)
         if i % 8 == 1:
             count_return(head, rows, i)
-    promised = {}
+    probability = {}
     for size in (100, 5000):
         rows[2000:] = np.zeros(1, rows.dtype)
         count_return(head, rows, 2000)
         count_seen(head, rows, 2000, size)
-        promised[size] = return_probability_of(head, rows, 2000)
-    assert promised[100] == pytest.approx(1.0, abs=0.05)
-    assert promised[5000] < 0.05
+        probability[size] = return_probability_of(head, rows, 2000)
+    assert probability[100] == pytest.approx(1.0, abs=0.05)
+    assert probability[5000] < 0.05
     count_return(head, rows, 2000)
     assert return_probability_of(head, rows, 2000) == 1.0

@@ -1,1 +1,1 @@
-"""Tests of the policies share their plain judges, hence a package."""
+"""Tests of the policies."""

@@ -1,10 +1,9 @@
-"""Our policies against libCacheSim, which its field trusts, on the same requests.
+"""Our policies against libCacheSim on the same requests.
 
-Hits are compared one by one. Only S3-FIFO in a cache of a few answers (oasst_zipf has 350) is held to miss ratios,
-which may differ by half a point.
+Hits are compared one by one. The exception is S3-FIFO in a cache of a few answers (oasst_zipf has 350): there miss
+ratios may differ by half a point.
 
-S3-FIFO takes an option to decide as theirs where its paper, which counts pages, leaves room for it: s3fifo.py says what
-it does.
+S3-FIFO takes an option that its paper leaves open and libCacheSim sets: see s3fifo.py.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ def zipf(*, equal: int = 0) -> Trace:
 
 @cache
 def open_trace(name: str) -> Trace:
-    """A trace of others, where it is at hand. Every key keeps its first size, since libCacheSim knows no other."""
+    """A public trace, if the file is there. Every key keeps its first size: libCacheSim supports no other."""
     path = OPEN_TRACES / f"{name}.csv.gz"
     if not path.exists():
         pytest.skip(f"no {path.name} in {OPEN_TRACES}; KNAPCACHE_TRACES can name another directory")
     with gzip.open(path, "rt") as file:
         rows = [(int(row["key"]), int(row["size"])) for row in csv.DictReader(file)]
-    named, first, keys = np.unique([key for key, _ in rows], return_index=True, return_inverse=True)
+    distinct, first, keys = np.unique([key for key, _ in rows], return_index=True, return_inverse=True)
     sizes = np.array([size for _, size in rows])[first]
-    return Trace(keys, sizes[keys], np.ones(len(keys)), len(named))
+    return Trace(keys, sizes[keys], np.ones(len(keys)), len(distinct))
 
 
 def trace_of(source: str) -> Trace:
@@ -61,7 +60,7 @@ def trace_of(source: str) -> Trace:
 
 
 def capacity_of(trace: Trace, share: float) -> int:
-    """A share of all that is ever asked for."""
+    """A share of the working set."""
     sizes = np.zeros(trace.ids, np.int64)
     sizes[trace.keys] = trace.sizes
     return int(sizes.sum() * share)
@@ -76,7 +75,7 @@ def theirs_on(name: str, trace: Trace, capacity: int) -> npt.NDArray[np.bool_]:
 
 
 def both(name: str, trace: Trace, share: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Hits, ours and theirs."""
+    """Our hits and theirs."""
     capacity = capacity_of(trace, share)
     ours = replay(registry.find(name).build(capacity, trace.ids, **OPTIONS.get(name, {})), trace).hits
     return ours, theirs_on(name, trace, capacity)
@@ -90,19 +89,19 @@ def both(name: str, trace: Trace, share: float) -> tuple[npt.NDArray[np.bool_], 
         *itertools.product(THEIRS, ["zipf", "mooncake_conversation", "adaptsize_camp"]),
     ],
 )
-def test_hit_for_hit(name: str, source: str, share: float) -> None:
+def test_decisions_match_hit_for_hit(name: str, source: str, share: float) -> None:
     ours, theirs = both(name, trace_of(source), share)
     assert np.flatnonzero(ours != theirs).tolist() == []
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
 @pytest.mark.parametrize("size", [1, 700])
-def test_arc_hit_for_hit_with_equal_sizes(size: int, share: float) -> None:
+def test_arc_matches_hit_for_hit_with_equal_sizes(size: int, share: float) -> None:
     ours, theirs = both("arc", zipf(equal=size), share)
     assert np.flatnonzero(ours != theirs).tolist() == []
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
-def test_s3_fifo_within_half_a_point(share: float) -> None:
+def test_s3_fifo_miss_ratio_is_within_half_a_point(share: float) -> None:
     ours, theirs = both("s3-fifo", open_trace("oasst_zipf_0.6"), share)
     assert abs(ours.mean() - theirs.mean()) <= HALF_A_POINT

@@ -1,4 +1,4 @@
-"""The kernels decide as the plain judges of plain.py do, request by request."""
+"""The kernels decide as the plain implementations in tests/support/reference_policies.py, request by request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDS = 30
 
 
 def requests(seed: int, length: int = 600, *, equal: bool = False) -> list[plain.Request]:
-    """Zipf traffic. Costs are continuous, so that no two densities are equal and no judge has to guess a tie."""
+    """Zipf traffic. Costs are continuous, so that no two densities are equal and ties do not matter."""
     rng = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, IDS + 1)
     keys = rng.choice(IDS, length, p=weights / weights.sum())
@@ -38,7 +38,7 @@ def hits(policy: Policy, trace: Sequence[plain.Request]) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("name", "judge"),
+    ("name", "reference"),
     [
         ("lru", plain.lru),
         ("fifo", plain.fifo),
@@ -54,11 +54,11 @@ def hits(policy: Policy, trace: Sequence[plain.Request]) -> list[bool]:
 )
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
 @settings(max_examples=25, deadline=None)
-def test_classics(
-    name: str, judge: Callable[[Sequence[plain.Request], int], list[bool]], seed: int, capacity: int
+def test_classic_policies(
+    name: str, reference: Callable[[Sequence[plain.Request], int], list[bool]], seed: int, capacity: int
 ) -> None:
     trace = requests(seed)
-    assert hits(registry.find(name).build(capacity, IDS), trace) == judge(trace, capacity)
+    assert hits(registry.find(name).build(capacity, IDS), trace) == reference(trace, capacity)
 
 
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 25))
@@ -89,7 +89,7 @@ def test_a_short_horizon_is_lru() -> None:
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
 @settings(max_examples=25, deadline=None)
 def test_camp_with_all_its_bits_is_close_to_gds(seed: int, capacity: int) -> None:
-    """The same rule but for rounding, and for L, which also rises on a hit."""
+    """CAMP differs by rounding, and its L also rises on a hit."""
     trace = requests(seed)
     ours, theirs = hits(registry.find("camp").build(capacity, IDS, precision=10), trace), plain.gds(trace, capacity)
     assert abs(sum(ours) - sum(theirs)) <= 0.05 * len(trace)
@@ -109,7 +109,9 @@ def test_belady(seed: int, capacity: int) -> None:
     capacity=st.integers(1, 9),
 )
 @settings(max_examples=80, deadline=None)
-def test_nobody_beats_the_optimum_nor_the_optimum_its_bound(trace: list[plain.Request], capacity: int) -> None:
+def test_belady_is_not_below_the_optimum_and_the_optimum_not_below_pfoo(
+    trace: list[plain.Request], capacity: int
+) -> None:
     keys, sizes, costs = (
         np.array([r[0] for r in trace], int),
         np.array([r[1] for r in trace], int),
@@ -122,7 +124,7 @@ def test_nobody_beats_the_optimum_nor_the_optimum_its_bound(trace: list[plain.Re
 
 
 def test_pfoo_by_hand() -> None:
-    """Room for one over three steps: the interval of key 1 takes one and saves 6, two thirds of that of key 0 fit."""
+    """Capacity 1 over three steps: the interval of key 1 uses one step and saves 6; two thirds of key 0's fit."""
     keys, sizes, costs = np.array([0, 1, 1, 0]), np.array([1, 1, 1, 1]), np.array([1.0, 1.0, 6.0, 4.0])
     assert registry.BOUNDS["pfoo"].miss_cost(1, Trace(keys, sizes, costs, IDS)) == pytest.approx(
         12.0 - 6.0 - 4.0 * 2 / 3
@@ -153,8 +155,8 @@ def test_berkeley(several: bool, seed: int, capacity: int, gamma: float) -> None
 @pytest.mark.parametrize("several", [False, True])
 @given(seed=st.integers(0, 10_000), capacity=st.integers(5, 120), gamma=st.sampled_from([0.0, 0.01, 0.1, 1.0]))
 @settings(max_examples=15, deadline=None)
-def test_berkeley_with_a_radius_that_moves(several: bool, seed: int, capacity: int, gamma: float) -> None:
-    """Nothing is told, so every density moves in every round, and the bounds in the heap are passed now and then."""
+def test_berkeley_with_a_changing_radius(several: bool, seed: int, capacity: int, gamma: float) -> None:
+    """Without configured ranges every density changes in every round, and the bounds in the heap expire."""
     trace = requests(seed, 300)
     policy = registry.find("berkeley-multi" if several else "berkeley").build(
         capacity, IDS, confidence=Confidence(gamma=gamma)
@@ -164,8 +166,7 @@ def test_berkeley_with_a_radius_that_moves(several: bool, seed: int, capacity: i
 
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 20))
 @settings(max_examples=25, deadline=None)
-def test_with_equal_sizes_both_berkeley_rules_are_one(seed: int, capacity: int) -> None:
-    """S = 1: keep the newcomer if it is worth more than the least valuable resident, which then goes."""
+def test_both_berkeley_rules_agree_on_equal_sizes(seed: int, capacity: int) -> None:
     trace = requests(seed, equal=True)
     one, several = (hits(registry.find(name).build(capacity, IDS), trace) for name in ("berkeley", "berkeley-multi"))
     assert one == several
@@ -179,7 +180,7 @@ def test_with_equal_sizes_both_berkeley_rules_are_one(seed: int, capacity: int) 
 )
 @settings(max_examples=60, deadline=None)
 def test_vsocb(seed: int, capacity: int, alpha: float, gamma: float) -> None:
-    """The repaired Algorithm 1, against sets and the textbook knapsack; γ so small that no cost is clipped to a tie."""
+    """The repaired Algorithm 1 against sets and a textbook knapsack; γ is too small to clip costs to a tie."""
     trace = requests(seed)
     ours, theirs = confidence(gamma, 0.0, len(trace))
     policy = registry.find("vsocb").build(capacity, IDS, alpha=alpha, confidence=ours)

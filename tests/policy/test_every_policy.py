@@ -1,4 +1,4 @@
-"""Every policy obeys the contract, whatever its options."""
+"""Every policy passes the contract, with every set of options."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 from knapcache.testing import check_policy
-from knapcache.testing.policies import IDS, Model
+from knapcache.testing.policies import IDS, ModelCache
 
-# `offline` replaces answers for free: it has no contract to keep.
+# `offline` replaces answers for free, which breaks the contract.
 NAMES = sorted(set(registry.SPECS) - {"offline"})
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -47,9 +47,8 @@ def build(name: str, options: dict[str, Any]) -> Any:
     chosen = options.get("chosen")
 
     def policy(capacity: int, ids: int) -> Policy:
-        # A fixed set is chosen for a trace; here it is any set, cut to the ids at hand.
-        given = {**options, "chosen": chosen[:ids]} if chosen else options
-        return registry.find(name).build(capacity, ids, **given)
+        arguments = {**options, "chosen": chosen[:ids]} if chosen else options
+        return registry.find(name).build(capacity, ids, **arguments)
 
     return policy
 
@@ -62,7 +61,7 @@ def test_contract(name: str, options: dict[str, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_contract_at_length(name: str, options: dict[str, Any], seed: int) -> None:
+def test_contract_with_long_runs(name: str, options: dict[str, Any], seed: int) -> None:
     check_policy(build(name, options), seed=seed, events=2000)
 
 
@@ -91,13 +90,13 @@ def test_contract_in_plain_python(name: str) -> None:
 
 
 class AnyEvents(RuleBasedStateMachine):
-    """Events in any order that Hypothesis can think of."""
+    """Events in any order."""
 
-    model: Model
+    model: ModelCache
 
     @initialize(name=st.sampled_from(NAMES), capacity=st.integers(1, 60))
     def start(self, name: str, capacity: int) -> None:
-        self.model = Model(build(name, {"chosen": [True] * IDS} if name == "static" else {})(capacity, IDS))
+        self.model = ModelCache(build(name, {"chosen": [True] * IDS} if name == "static" else {})(capacity, IDS))
 
     @rule(i=st.integers(0, IDS - 1))
     def arrive(self, i: int) -> None:
@@ -112,9 +111,9 @@ class AnyEvents(RuleBasedStateMachine):
         self.model.forget(i)
 
     @invariant()
-    def audit(self) -> None:
+    def check(self) -> None:
         if hasattr(self, "model"):
-            self.model.audit()
+            self.model.check()
 
 
 TestAnyEvents = AnyEvents.TestCase
@@ -122,7 +121,7 @@ TestAnyEvents.settings = settings(max_examples=150, stateful_step_count=60, dead
 
 
 def broken_kernel(head: Any, rows: Any, i: int, size: int, cost: float) -> None:  # noqa: ARG001
-    """Takes everything in, whatever room there is."""
+    """Admits every answer without evicting."""
     head[0]["evicted"] = 0
     if not rows[i]["resident"]:
         rows[i]["resident"] = True
@@ -130,7 +129,7 @@ def broken_kernel(head: Any, rows: Any, i: int, size: int, cost: float) -> None:
         head[0]["used"] += size
 
 
-def test_the_suite_notices_an_overflow() -> None:
+def test_check_policy_detects_an_overflow() -> None:
     class Overflowing(Policy):
         arrive_kernel = staticmethod(lambda head, rows, i: rows[i]["resident"])  # noqa: ARG005
         settle_kernel = staticmethod(broken_kernel)
@@ -140,7 +139,7 @@ def test_the_suite_notices_an_overflow() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_check_notices_wrong_books(name: str) -> None:
+def test_check_detects_a_wrong_total(name: str) -> None:
     policy = build(name, {"chosen": [True] * IDS} if name == "static" else {})(40, IDS)
     for i in (0, 1, 0):
         if not policy.arrive(i):
@@ -152,7 +151,7 @@ def test_check_notices_wrong_books(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"alpha": 0.0}, "alpha"),
         ({"alpha": float("nan")}, "alpha"),
@@ -162,13 +161,13 @@ def test_check_notices_wrong_books(name: str) -> None:
         ({"ids": 0}, "ids"),
     ],
 )
-def test_bad_arguments(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_bad_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         registry.find("vsocb").build(**({"capacity": 10, "ids": 3} | options))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("horizon", {"half_life": 0.0}, "half_life"),
         ("horizon", {"half_life": float("inf")}, "half_life"),
@@ -184,13 +183,13 @@ def test_bad_arguments(options: dict[str, Any], said: str) -> None:
         ("belady", {"following": [1]}, "following"),
     ],
 )
-def test_bad_options(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         registry.find(name).build(10, 3, **options)
 
 
 @pytest.mark.parametrize("name", ["lhd", "hyperbolic"])
-def test_another_seed_draws_another_sample(name: str) -> None:
+def test_a_different_seed_draws_a_different_sample(name: str) -> None:
     rng = np.random.default_rng(0)
     trace = Trace(rng.zipf(1.3, 20_000) % 1000, rng.integers(1, 20, 20_000), rng.exponential(size=20_000), 1000)
     one, same, other = (replay(registry.find(name).build(1500, 1000, seed=seed), trace).hits for seed in (1, 1, 2))
@@ -198,7 +197,7 @@ def test_another_seed_draws_another_sample(name: str) -> None:
     assert (one != other).any()
 
 
-def test_unknown_policy_offers_the_nearest() -> None:
+def test_an_unknown_policy_suggests_the_nearest_name() -> None:
     with pytest.raises(InvalidInput, match="did you mean 'vsocb'"):
         registry.find("vsobc")
     with pytest.raises(InvalidInput, match="knapcache policies"):

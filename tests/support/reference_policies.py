@@ -1,4 +1,4 @@
-"""The policies again, as plainly as possible: sets, dictionaries and sorting. Slow judges for the fast kernels.
+"""Plain implementations of the policies with sets, dictionaries and sorting: slow references for the kernels.
 
 Each is a function from requests (key, size, cost) to hits.
 """
@@ -42,7 +42,7 @@ def fifo(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 
 def sieve(requests: Sequence[Request], capacity: int) -> list[bool]:
-    """A list from tail to head, and the hand as a position in it."""
+    """A list from tail to head; the hand is a position in it."""
     queue: list[int] = []
     size_of: dict[int, int] = {}
     visited: set[int] = set()
@@ -60,7 +60,7 @@ def sieve(requests: Sequence[Request], capacity: int) -> list[bool]:
                 else:
                     del queue[hand]
             size_of[key] = size
-            # A hand beyond the head starts again at the tail, also if someone new stands there meanwhile.
+            # A hand beyond the head continues at the tail, even if a newcomer was appended meanwhile.
             hand = hand if hand < len(queue) else 0
             queue.append(key)
     return hits
@@ -72,11 +72,11 @@ def by_rank(
     rank: Callable[[float, int, float, int], float],
     *,
     history: bool = False,
-    enter_first: bool = False,
+    trial: bool = False,
 ) -> list[bool]:
-    """GreedyDual: rank(clock, requests since it came in or ever, mean cost, size); least goes, ties by recency.
+    """GreedyDual: evict the least rank(clock, requests since admission or ever, mean cost, size), ties by recency.
 
-    With `enter_first` the newcomer is one of those who may go.
+    With `trial` the newcomer is inserted first and may be evicted itself.
     """
     cache: dict[int, tuple[float, int, int]] = {}  # key: rank, last use, size
     paid: dict[int, list[float]] = defaultdict(list)
@@ -91,12 +91,12 @@ def by_rank(
         elif size <= capacity:
             paid[key].append(cost)
             mean = sum(paid[key]) / len(paid[key])
-            if enter_first:
+            if trial:
                 cache[key] = (rank(clock, count[key], mean, size), t, size)
-            while sum(entry[2] for entry in cache.values()) + (0 if enter_first else size) > capacity:
+            while sum(entry[2] for entry in cache.values()) + (0 if trial else size) > capacity:
                 victim = min(cache, key=lambda k: cache[k][:2])
                 clock = max(clock, cache.pop(victim)[0])
-            if not enter_first:
+            if not trial:
                 cache[key] = (rank(clock, count[key], mean, size), t, size)
     return hits
 
@@ -114,7 +114,7 @@ def gds(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 
 def gdsf(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, _cost, size: clock + count / size, enter_first=True)
+    return by_rank(requests, capacity, lambda clock, count, _cost, size: clock + count / size, trial=True)
 
 
 def gdsf_cost(requests: Sequence[Request], capacity: int) -> list[bool]:
@@ -126,11 +126,11 @@ def gdsf_cost_history(requests: Sequence[Request], capacity: int) -> list[bool]:
 
 
 def gdsf_cost_trial(requests: Sequence[Request], capacity: int) -> list[bool]:
-    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, enter_first=True)
+    return by_rank(requests, capacity, lambda clock, count, cost, size: clock + count * cost / size, trial=True)
 
 
 def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, beats_sum: bool) -> list[bool]:
-    """Every past request weighs 2^(−age/H); all values are added up anew for every decision."""
+    """Every past request weighs 2^(−age/H); all values are recomputed for every decision."""
     cache: dict[int, int] = {}
     times: dict[int, list[int]] = defaultdict(list)
     paid: dict[int, list[float]] = defaultdict(list)
@@ -144,14 +144,14 @@ def horizon(requests: Sequence[Request], capacity: int, half_life: float, *, bea
         value = {
             q: sum(2.0 ** ((s - t) / half_life) for s in times[q]) * sum(paid[q]) / len(paid[q]) for q in [*cache, key]
         }
-        goes: list[int] = []
+        victims: list[int] = []
         for q in sorted(cache, key=lambda q: value[q] / cache[q]):
-            if sum(cache.values()) - sum(cache[v] for v in goes) + size <= capacity:
+            if sum(cache.values()) - sum(cache[v] for v in victims) + size <= capacity:
                 break
-            goes.append(q)
-        if beats_sum and sum(value[q] for q in goes) > value[key]:
+            victims.append(q)
+        if beats_sum and sum(value[q] for q in victims) > value[key]:
             continue
-        for q in goes:
+        for q in victims:
             del cache[q]
         cache[key] = size
     return hits
@@ -205,7 +205,7 @@ def arc(requests: Sequence[Request], c: int) -> list[bool]:
 
 
 def belady(requests: Sequence[Request], capacity: int) -> list[bool]:
-    """Cost of the next request per size and time until then, looked up in the future for every decision."""
+    """Cost of the next request per size and time until then, searched in the trace for every decision."""
     cache: dict[int, int] = {}
     hits = []
     for t, (key, size, _) in enumerate(requests):
@@ -213,27 +213,27 @@ def belady(requests: Sequence[Request], capacity: int) -> list[bool]:
         if key in cache or size > capacity:
             continue
 
-        def value(q: int, room: int, now: int = t) -> float:
+        def value(q: int, entry_size: int, now: int = t) -> float:
             later = (s for s in range(now + 1, len(requests)) if requests[s][0] == q)
             again = next(later, None)
-            return requests[again][2] / (room * (again - now)) if again is not None else 0.0
+            return requests[again][2] / (entry_size * (again - now)) if again is not None else 0.0
 
-        goes: list[int] = []
-        room = capacity - sum(cache.values())
+        victims: list[int] = []
+        free = capacity - sum(cache.values())
         for q in sorted(cache, key=lambda q: value(q, cache[q])):
-            if room >= size or value(q, cache[q]) >= value(key, size):
+            if free >= size or value(q, cache[q]) >= value(key, size):
                 break
-            room += cache[q]
-            goes.append(q)
-        if room >= size:
-            for q in goes:
+            free += cache[q]
+            victims.append(q)
+        if free >= size:
+            for q in victims:
                 del cache[q]
             cache[key] = size
     return hits
 
 
 def optimum(requests: Sequence[Request], capacity: int) -> float:
-    """The least miss cost of any cache, by trying every set after every request. For a handful of keys."""
+    """The least miss cost of any cache, by trying every set after every request. For a few keys only."""
     best: dict[frozenset[tuple[int, int]], float] = {frozenset(): 0.0}  # (key, size) held → cost so far
     for key, size, cost in requests:
         after: dict[frozenset[tuple[int, int]], float] = {}
@@ -274,7 +274,7 @@ class Estimates:
 
 
 class Anytime(Estimates):
-    """The same with nothing told: T, N and c1 are what was seen so far, and 2σ̂, pooled, stands in for c2 − c1."""
+    """Without configuration: T, N and c1 are those seen so far, and the pooled 2σ̂ replaces c2 − c1."""
 
     def __init__(self, gamma_cost: float) -> None:
         super().__init__(0, 0, 0.0, 0.0, gamma_cost, 0.0)
@@ -282,7 +282,7 @@ class Anytime(Estimates):
     def cost(self, q: int) -> float:
         seen = [costs for costs in self.costs.values() if costs]
         if (self.t, sum(map(len, seen))) != (self.T, self.N):
-            self.T, self.N = self.t, sum(map(len, seen))  # as a mark of the moment
+            self.T, self.N = self.t, sum(map(len, seen))  # recompute once per state
             self.c1 = min(map(min, seen))
             squares = sum(sum((c - sum(costs) / len(costs)) ** 2 for c in costs) for costs in seen)
             repeats = self.N - len(seen)
@@ -303,20 +303,20 @@ def berkeley(requests: Sequence[Request], capacity: int, estimates: Estimates, *
             continue
         estimates.costs[key].append(cost)
         estimates.size[key] = size
-        room = capacity - sum(estimates.size[q] for q in cache)
-        lighter = [
+        free = capacity - sum(estimates.size[q] for q in cache)
+        less_dense = [
             q
             for q in sorted(cache, key=lambda q: (estimates.density(q), q))
             if estimates.density(q) < estimates.density(key)
         ]
-        goes = []
-        for q in lighter if several else lighter[:1]:
-            if room >= size:
+        victims = []
+        for q in less_dense if several else less_dense[:1]:
+            if free >= size:
                 break
-            room += estimates.size[q]
-            goes.append(q)
-        if room >= size:
-            cache = (cache - set(goes)) | {key}
+            free += estimates.size[q]
+            victims.append(q)
+        if free >= size:
+            cache = (cache - set(victims)) | {key}
     return hits
 
 

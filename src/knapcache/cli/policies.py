@@ -1,13 +1,14 @@
-"""`knapcache policies`: what there is to choose from."""
+"""`knapcache policies`: list every policy and bound."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from knapcache.cli.output import print_table
-from knapcache.policy.registry import BOUNDS, SPECS, Bound, Spec
+from knapcache.policy import registry
 
 
 def add(commands: Any) -> None:
@@ -19,10 +20,12 @@ def add(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    """Print the list."""
-    entries: list[Spec | Bound] = [*SPECS.values(), *BOUNDS.values()]
+    """Print the list. Plugins that cannot be used are named on stderr."""
+    entries, problems = registry.available()
     rows = [{"name": s.name, "online": s.online, "summary": s.summary, "paper": s.paper} for s in entries]
     if args.json:
         print(json.dumps(rows, indent=2))
     else:
         print_table([{**row, "online": "yes" if row["online"] else "no"} for row in rows])
+    for problem in problems:
+        print(f"knapcache: {problem}", file=sys.stderr)

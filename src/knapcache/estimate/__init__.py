@@ -1,1 +1,1 @@
-"""What is known of a query: how often it comes, what it costs, and how sure that is."""
+"""Estimates for each query: how often it is requested, what a miss costs, and the confidence in both."""

@@ -1,5 +1,4 @@
-"""The paper's two estimators: a lower confidence bound on the cost of a miss, and one on the probability of
-arrival.
+"""The paper's two estimators: lower confidence bounds on the cost of a miss and on the probability of arrival.
 
 Symbols, as in the paper:
 
@@ -8,9 +7,9 @@ Symbols, as in the paper:
     T_q(q)  arrivals  times q arrived                     c1, c2   range of the cost of a miss
     C̃(q)   paid      sum of the costs paid for q         γ        confidence scale (ours)
 
-γ scales both radii: γ = 1 is the paper, γ = 0 is the plain empirical mean. The paper's own constants are so
-wide that at γ = 1 a query needs hundreds of arrivals before its estimate leaves zero (see docs/background/algorithm.md),
-hence the scale.
+γ scales both radii: γ = 1 is the paper, γ = 0 is the empirical mean. The paper's own constants are very wide: at
+γ = 1 a query needs hundreds of arrivals before its estimate leaves zero (see docs/background/algorithm.md). Hence the
+scale.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from knapcache.kernel import kernel
 
 @kernel
 def cost_log(T: float, N: float) -> float:
-    """L1 = ln(8TN/δ) with δ = 1/T, the logarithm in the cost radius."""
+    """Return L1 = ln(8TN/δ) with δ = 1/T, the logarithm in the cost radius."""
     return math.log(8.0 * T * N * T)
 
 
 @kernel
 def arrival_log(T: float, N: float) -> float:
-    """L2 = ln(16TN/δ) with δ = 1/T, the logarithm in the arrival radius."""
+    """Return L2 = ln(16TN/δ) with δ = 1/T, the logarithm in the arrival radius."""
     return math.log(16.0 * T * N * T)
 
 
@@ -36,8 +35,8 @@ def arrival_log(T: float, N: float) -> float:
 def cost_bound(paid: float, misses: float, spread: float, log_term: float, gamma: float, floor: float) -> float:
     """Ĉ(q) = max{floor, C̃/T_c − γ·(c2 − c1)·√(L1 / 2T_c)}   (paper, equation 2).
 
-    `spread` is c2 − c1. The paper's floor is 0; every cost is known to be at least c1, a better one (erratum E6).
-    A query that was never paid for is worth the floor: nothing else is known.
+    `spread` is c2 − c1. The paper's floor is 0; c1 is a better one, because every cost is at least c1 (erratum E6).
+    The estimate of a query that was never paid for is the floor.
     """
     if misses == 0:
         return floor

@@ -1,14 +1,14 @@
-"""What the next miss of a query will cost, when few misses were seen.
+"""The expected cost of a query's next miss, from few observed misses.
 
 Costs scatter: of two calls with the same prompt one may take twice as long. A mean over one or two misses is mostly
-that scatter, and ranking by it keeps the lucky and evicts the unlucky. So a query's mean is drawn towards what an
-answer of its size costs on average, as far as experience says that this is the better guess (empirical Bayes):
+scatter, and ranking by it keeps queries that were expensive by chance. So a query's mean is shrunk towards the average
+cost of answers of its size, by an amount learned from all misses (empirical Bayes):
 
     Ĉ(q) = (paid + κ · typical(S)) / (misses + κ)          typical(S) = a + b·S, least squares over all misses
-    κ    = scatter within queries / scatter of queries about typical(S)            both relative to the cost
+    κ    = variance within queries / variance of queries around typical(S)         both relative to the cost
 
-Where every miss of a query costs the same, κ is 0 and the mean stands; where queries differ by nothing but size, κ is
-large and their sizes say it all.
+If every miss of a query costs the same, κ is 0 and Ĉ is the mean. If queries differ only by size, κ is large and Ĉ
+depends on size alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from __future__ import annotations
 from knapcache.kernel import Records, kernel
 
 COSTS_HEAD = [
-    ("cost_count", "f8"),  # sums for the least squares, over all misses
+    ("cost_count", "f8"),  # number of misses; sums for the least squares follow
     ("sum_s", "f8"),
     ("sum_c", "f8"),
     ("sum_ss", "f8"),
     ("sum_sc", "f8"),
     ("slope", "f8"),  # b
     ("offset", "f8"),  # a
-    ("repeat_squares", "f8"),  # squared relative deviations from the mean of the query
-    ("repeats", "f8"),  # their degrees of freedom: misses beyond the first of a query
-    ("first_squares", "f8"),  # squared relative deviations of first misses from typical(S)
-    ("firsts", "f8"),
+    ("repeat_squares", "f8"),  # squared relative deviations from the mean of the query (variance within queries)
+    ("repeats", "f8"),  # their degrees of freedom: misses after the first of a query
+    ("first_squares", "f8"),  # squared relative deviations of first misses from typical(S) (variance of queries)
+    ("firsts", "f8"),  # number of first misses
     ("shrinkage", "f8"),  # κ
 ]
 COSTS_ROW = [
@@ -35,26 +35,26 @@ COSTS_ROW = [
 ]
 MAX_SHRINKAGE = 100.0
 MAX_COST = 1e150
-"""Beyond it squares and sums of costs are no numbers any more; no price comes near."""
+"""Larger costs are counted as this one: their squares and sums would overflow."""
 MAX_DEVIATION = 1e3
-"""Deviations are counted as at most so many times the cost: one absurd value must not decide for ever."""
+"""Larger relative deviations are counted as this one: a single outlier must not dominate the sums forever."""
 
 
 @kernel
-def relative(cost: float, guess: float) -> float:
-    """How far a cost lies from a guess above 0, in guesses."""
-    return min(MAX_DEVIATION, max(-MAX_DEVIATION, cost / guess - 1.0))
+def relative_deviation(cost: float, expected: float) -> float:
+    """Return the deviation of a cost from a positive estimate, relative to the estimate."""
+    return min(MAX_DEVIATION, max(-MAX_DEVIATION, cost / expected - 1.0))
 
 
 @kernel
 def typical_cost(head: Records, size: int) -> float:
-    """What an answer of this size costs: a + b·S, never below 0."""
+    """Return typical(S) = a + b·S, at least 0."""
     return max(0.0, head[0].offset + head[0].slope * size)  # type: ignore[no-any-return]
 
 
 @kernel
 def cost_of(head: Records, rows: Records, i: int) -> float:
-    """Ĉ(q)."""
+    """Return Ĉ(q)."""
     q = rows[i]
     shrinkage = head[0].shrinkage
     if shrinkage == 0.0:
@@ -64,18 +64,18 @@ def cost_of(head: Records, rows: Records, i: int) -> float:
 
 @kernel
 def count_cost(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
-    """A miss of i cost `cost`, and its answer takes `room`."""
+    """Count a miss of i with its cost and the size of its answer."""
     h, q = head[0], rows[i]
     if q.misses > 0:
         mean = q.paid / q.misses
         if mean > 0.0:
-            # (cost − mean)·(cost − mean with it), as sums of squares grow (Welford), relative to the mean before.
-            h.repeat_squares += relative(cost, mean) ** 2 * q.misses / (q.misses + 1)
+            # Welford's update of a sum of squares, relative to the mean so far.
+            h.repeat_squares += relative_deviation(cost, mean) ** 2 * q.misses / (q.misses + 1)
             h.repeats += 1.0
     else:
-        guess = typical_cost(head, size)
-        if guess > 0.0:
-            h.first_squares += relative(cost, guess) ** 2
+        expected = typical_cost(head, size)
+        if expected > 0.0:
+            h.first_squares += relative_deviation(cost, expected) ** 2
             h.firsts += 1.0
     cost = min(cost, MAX_COST)
     q.paid += cost

@@ -1,6 +1,6 @@
-"""Requests counted at eight speeds of forgetting.
+"""Discounted request counts at eight half-lives.
 
-A request counts half as much every H requests that follow it:
+A request counts half as much after every H further requests:
 
     F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
 
@@ -18,16 +18,16 @@ HALF_LIVES = tuple(MAX_HALF_LIFE / 4**k for k in range(HALF_LIFE_COUNT))
 
 DISCOUNT_ROW = [
     ("last", "i8"),  # t of the last request
-    ("recent", f"({HALF_LIFE_COUNT},)f4"),  # F as of then, by half-life
+    ("recent", f"({HALF_LIFE_COUNT},)f4"),  # F at that time, by half-life
 ]
 
 
 @kernel
 def count_request(rows: Records, i: int, now: int) -> None:
-    """Count a request for i at t = now at every speed."""
-    faded = 2.0 ** ((rows[i].last - now) / MAX_HALF_LIFE)
+    """Count a request for i at t = now, at every half-life."""
+    decay = 2.0 ** ((rows[i].last - now) / MAX_HALF_LIFE)
     for k in range(HALF_LIFE_COUNT):
-        rows[i].recent[k] = rows[i].recent[k] * faded + 1.0
-        faded *= faded
-        faded *= faded
+        rows[i].recent[k] = rows[i].recent[k] * decay + 1.0
+        decay *= decay
+        decay *= decay
     rows[i].last = now

@@ -1,17 +1,16 @@
-"""Will a query that was asked for once be asked for again? What the size of its answer says about it.
+"""The probability that a query requested once is requested again, by the size of its answer.
 
-Most queries never return, and which do is not independent of their size: the last piece of a conversation is short and
-unique, boilerplate has one length, small files are shared. So queries are counted by the size of their answer, a class
-a power of two: those seen, and those of them that came back. One that has been asked for once is valued by
+Most queries never return, and returning depends on size: the last turn of a conversation is short and unique,
+boilerplate has one length, small files are shared. So queries are counted by the size of their answers, one class per
+power of two: those seen, and those of them that returned. A query that has been requested once is weighted by
 
-    promise(b) = (returned(b) + κ·r) / (seen(b) + κ) / again
+    return_probability(b) = (returned(b) + κ·r) / (seen(b) + κ) / again
 
-r is the share of all that came back; `again` the share that came back once more, of those that came back: what a query
-with two requests may hope for, against which one with a single request is measured. κ of average luck are added to
-every class, so that a promise needs evidence. Counts fade, as traffic changes.
+r is the share of all queries that returned. `again` is the share of those that returned a second time: the reference
+is a query with two requests. κ is the weight of the prior r in every class. Counts decay, because traffic changes.
 
-Rejected: cells for the second, third and later requests as well. Queries that have come back are told apart well
-enough by how often they did, and the finer table cost more than this one in as many cases as less.
+Rejected: classes for the second, third and later requests as well. The number of requests distinguishes returning
+queries well enough, and the finer table was worse in as many cases as it was better.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from knapcache.kernel import Records, inlined
 CLASSES = 64
 PRIOR = 20.0
 WINDOW = 20_000.0
-"""Queries after which one that was seen counts 1/e."""
+"""Queries after which a count has decayed to 1/e."""
 RESCALE_ABOVE = 1e100
 
 RETURN_HEAD = [
@@ -32,7 +31,7 @@ RETURN_HEAD = [
     ("seen_all", "f8"),
     ("returned_all", "f8"),
     ("returned_twice", "f8"),
-    ("query_weight", "f8"),  # what a query counts now: it grows, instead of old ones fading
+    ("query_weight", "f8"),  # weight of a query now: it grows, instead of all old counts decaying
 ]
 RETURN_ROW = [
     ("requests", "i4"),
@@ -42,9 +41,9 @@ RETURN_ROW = [
 
 @inlined
 def count_return(head: Records, rows: Records, i: int) -> None:
-    """A request for i: perhaps its first return, or its second."""
+    """Count a request for i, if it is the first or second return of i."""
     h, q = head[0], rows[i]
-    q.requests = min(q.requests + 1, 4)  # more than three are as good as four
+    q.requests = min(q.requests + 1, 4)  # larger counts are not distinguished
     if q.misses > 0 and q.requests == 2:
         h.returned[q.size_class] += h.query_weight
         h.returned_all += h.query_weight
@@ -54,7 +53,7 @@ def count_return(head: Records, rows: Records, i: int) -> None:
 
 @inlined
 def count_seen(head: Records, rows: Records, i: int, size: int) -> None:
-    """The answer of i takes `room`; called before its cost is counted."""
+    """Count i in the class of its size, at its first miss. Must be called before `count_cost`."""
     h, q = head[0], rows[i]
     q.size_class = int(math.log2(size))
     if q.misses > 0:
@@ -74,7 +73,7 @@ def count_seen(head: Records, rows: Records, i: int, size: int) -> None:
 
 @inlined
 def return_probability_of(head: Records, rows: Records, i: int) -> float:
-    """promise(b) of a query that has been asked for once; 1 for all others, and while nothing has come back."""
+    """Return return_probability(b) of a query requested once; 1 for others, and while no query has returned."""
     h, q = head[0], rows[i]
     if q.requests != 1 or h.returned_all <= 0.0:
         return 1.0

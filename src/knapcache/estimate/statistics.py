@@ -1,7 +1,7 @@
-"""What a bandit policy counts for each query, and what it concludes.
+"""The counters of a bandit policy for each query, and the estimates derived from them.
 
-The counters are columns of a policy's `rows`, the settings of the estimators fields of its `head`; the formulas
-are in bounds.py. `Confidence` says, once and for all policies that use it, how careful the conclusions are.
+The counters are columns of a policy's `rows`; the settings of the estimators are fields of its `head`. The formulas
+are in bounds.py. `Confidence` configures the estimators for all policies that use them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STATISTICS_HEAD = [
     ("queries", "i8"),  # N, or 0: use seen
     ("c1", "f8"),
     ("c2", "f8"),
-    ("range_known", "?"),  # c1 and c2 were given; otherwise c1 is the least cost seen, and noise stands in for c2 − c1
+    ("range_known", "?"),  # c1 and c2 are configured; otherwise c1 is the least cost seen and 2σ̂ replaces c2 − c1
     ("squares", "f8"),  # squared deviations of costs from the mean of their query, over all queries
-    ("repeats", "i8"),  # misses beyond the first of their query: the degrees of freedom of `squares`
+    ("repeats", "i8"),  # misses after the first of their query: the degrees of freedom of `squares`
     ("floored", "?"),  # no cost is estimated below c1 ("clip" is taken: every NumPy scalar has one)
 ]
 STATISTICS_ROW = [
@@ -36,14 +36,14 @@ STATISTICS_ROW = [
 ]
 
 NO_RADIUS = 1e-13
-"""A radius that is less than this of the least cost is none: far below what a certificate leaves open."""
+"""A radius below this share of the least cost counts as zero. It is far below the tolerance of a certificate."""
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How pessimistic the estimators are, and what they are told.
+    """Settings of the estimators.
 
-    gamma, gamma_arrival   scale of the two radii, 0 … 1; one for both unless the second is given. The paper: 1.
+    gamma, gamma_arrival   scale of the cost and arrival radius, 0 … 1. The second defaults to the first. The paper: 1.
     T, N                   horizon and number of queries. None: anytime, with the rounds and queries seen so far.
     c1, c2                 range of the cost of a miss. None: learned, see `cost_spread`.
     clip                   never estimate a cost below c1 (the paper: below 0).
@@ -70,7 +70,7 @@ class Confidence:
             raise InvalidInput(f"costs must satisfy 0 ≤ c1 ≤ c2 and be finite, not c1={self.c1}, c2={self.c2}")
 
     def write(self, head: Records) -> None:
-        """Put the settings into a policy's header."""
+        """Write the settings into a policy's header."""
         head["gamma_cost"] = self.gamma
         head["gamma_arrival"] = self.gamma if self.gamma_arrival is None else self.gamma_arrival
         head["horizon"] = self.T or 0
@@ -83,19 +83,17 @@ class Confidence:
 
 @kernel
 def count_arrival(head: Records, rows: Records, i: int) -> None:
-    """A request for i came."""
     head[0].t += 1
     rows[i].arrivals += 1
 
 
 @kernel
 def count_miss(head: Records, rows: Records, i: int, cost: float) -> None:
-    """The answer of i was paid for."""
     h, q = head[0], rows[i]
     if q.misses == 0:
         h.seen += 1
     else:
-        # Welford's update, pooled: queries differ in their mean, and are taken to share their noise.
+        # Welford's update, pooled: queries differ in their mean and are assumed to share their variance.
         h.repeats += 1
         h.squares += (cost - q.paid / q.misses) ** 2 * q.misses / (q.misses + 1)
     q.misses += 1
@@ -106,11 +104,10 @@ def count_miss(head: Records, rows: Records, i: int, cost: float) -> None:
 
 @kernel
 def cost_spread(head: Records) -> float:
-    """What the cost radius is measured in: c2 − c1, or 2σ̂ where the range is not known.
+    """Return the unit of the cost radius: c2 − c1, or 2σ̂ if the range is not known.
 
-    A cost within [c1, c2] is sub-Gaussian with σ = (c2 − c1)/2, which is all that the paper's radius uses of the
-    range. Real costs have long tails, so the range seen so far is far too wide a guess; the pooled standard
-    deviation is not.
+    A cost within [c1, c2] is sub-Gaussian with σ = (c2 − c1)/2, and the paper's radius uses nothing else of the range.
+    Real costs have long tails, so the range seen so far would be far too wide; the pooled standard deviation is not.
     """
     h = head[0]
     if h.range_known:
@@ -120,7 +117,7 @@ def cost_spread(head: Records) -> float:
 
 @kernel
 def radius_log(head: Records) -> float:
-    """L1, the logarithm in the cost radius, at this moment."""
+    """Return L1, the logarithm in the cost radius, now."""
     h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
@@ -129,21 +126,21 @@ def radius_log(head: Records) -> float:
 
 @kernel
 def cost_floor(head: Records) -> float:
-    """What no cost is estimated below. No range given and no cost seen: nothing is known."""
+    """Return the least value of a cost estimate: c1, or 0 if it is unknown or clipping is off."""
     h = head[0]
     return h.c1 if h.floored and h.c1 < math.inf else 0.0
 
 
 @kernel
 def cost_estimate(head: Records, rows: Records, i: int) -> float:
-    """Ĉ_t(q)."""
+    """Return Ĉ_t(q)."""
     q = rows[i]
     return cost_bound(q.paid, q.misses, cost_spread(head), radius_log(head), head[0].gamma_cost, cost_floor(head))
 
 
 @kernel
 def arrival_estimate(head: Records, rows: Records, i: int) -> float:
-    """P̂_t(q)."""
+    """Return P̂_t(q)."""
     h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
@@ -152,15 +149,15 @@ def arrival_estimate(head: Records, rows: Records, i: int) -> float:
 
 @kernel
 def value_estimate(head: Records, rows: Records, i: int) -> float:
-    """w(q) = P̂_t(q)·Ĉ_t(q): what keeping q saves a round, cautiously."""
+    """Return w(q) = P̂_t(q)·Ĉ_t(q): a lower bound on the cost saved per round by keeping q."""
     return arrival_estimate(head, rows, i) * cost_estimate(head, rows, i)
 
 
 @kernel
 def relative_value(head: Records, rows: Records, i: int) -> float:
-    """w(q) but for a factor that all queries share: t·w(q) where γ_arrival = 0, which is T_q(q)·Ĉ_t(q).
+    """Return w(q) up to a common factor: t·w(q) = T_q(q)·Ĉ_t(q) if γ_arrival = 0.
 
-    So a round changes the value of the query that came and of no other.
+    Then a round changes the value of the query that arrived and no other.
     """
     if head[0].gamma_arrival == 0.0:
         return rows[i].arrivals * cost_estimate(head, rows, i)  # type: ignore[no-any-return]
@@ -169,7 +166,7 @@ def relative_value(head: Records, rows: Records, i: int) -> float:
 
 @kernel
 def values_of(head: Records, rows: Records, ids: np.ndarray, relative: bool) -> np.ndarray:
-    """`relative_value` of many queries, or their `value_estimate`, to the last bit; what all share is taken once."""
+    """Return `relative_value` or `value_estimate` of many ids, bit-identical; common terms are computed once."""
     h = head[0]
     T = h.horizon if h.horizon > 0 else max(h.t, 1)
     N = h.queries if h.queries > 0 else max(h.seen, 1)
@@ -185,12 +182,12 @@ def values_of(head: Records, rows: Records, ids: np.ndarray, relative: bool) -> 
 
 @kernel
 def values_are_static(head: Records) -> bool:
-    """Whether `relative_value` of a query changes only when that query comes or is paid for.
+    """Return whether the `relative_value` of a query changes only when that query arrives or is paid for.
 
-    The arrival bound depends on t, the cost radius on t and on the queries seen unless T and N are given, and on all
-    costs unless their range is. Without radii none of that matters, nor with one that is lost in the rounding of the
-    least cost, as it is while every query has cost the same each time. (The least cost seen, at which costs are
-    clipped, is below every mean, but for a last bit.)
+    The arrival bound depends on t. The cost radius depends on t and on the queries seen, unless T and N are configured,
+    and on all costs, unless their range is. Without radii none of that matters. Nor does a radius that is lost in the
+    rounding of the least cost, as while every query has cost the same each time. (The least cost seen, at which costs
+    are clipped, is below every mean up to rounding.)
     """
     h = head[0]
     if h.gamma_arrival > 0.0:
@@ -203,7 +200,7 @@ def values_are_static(head: Records) -> bool:
 
 @kernel
 def empirical_value(head: Records, rows: Records, i: int) -> float:
-    """What keeping q would have saved a round so far: frequency times mean cost, no caution at all."""
+    """Return what keeping q would have saved per round so far: frequency times mean cost, without bounds."""
     q = rows[i]
     if q.misses == 0 or head[0].t == 0:
         return 0.0

@@ -1,29 +1,29 @@
-"""What a policy is, and the class that every policy extends.
+"""The policy contract, and the base class of every policy.
 
-A request has two moments. It *arrives*; if its answer is not at hand, it is paid for and *settled* later, when
-its cost and size are known. Many requests may be under way at once, so answers settle late, out of order,
-twice, or never.
+A request has two moments. It *arrives*; if it misses, its answer is paid for and *settled* later, when cost and
+size are known. Many requests are in flight at once, so answers settle late, out of order, twice, or never.
 
-    arrive(id) -> bool                    count the request; is its answer resident?
-    settle(id, size, cost) -> Decision    the answer has been paid for: keep it? which others go?
-    forget(id) -> bool                    the answer is gone for reasons of its own (expiry, purge, a failed write)
-    check()                               derive every total anew and compare
-    recycle() -> (int, bool)              forget the least useful id, to be given to another key (some policies)
+    arrive(id) -> bool                    count the request; return whether its answer is resident
+    settle(id, size, cost) -> Decision    an answer was paid for: decide whether to admit it and what to evict
+    forget(id) -> bool                    the answer was lost (expiry, purge, a failed write)
+    check()                               recompute every total and compare
+    recycle() -> (int, bool)              free the id of least value for another key (some policies)
 
-A policy decides and remembers; it holds no answers. It is pure: no clock, no I/O, no lock, no randomness but a
-seed given to it. Its whole state is one array of records (`rows`, a row an id) and one header record (`head`),
-and its functions are kernels over the two, so that the simulator calls them from compiled loops at millions of
-requests a second, while the live cache calls the very same code one request at a time.
+A policy decides; it holds no answers. It is pure: no clock, no I/O, no lock, no randomness except from a seed.
+Its whole state is one record array (`rows`, one row per id) and one header record (`head`). Its functions are
+kernels over the two. The simulator calls them from compiled loops at millions of requests a second; the live
+cache calls the same code one request at a time.
 
-To write one: a file with three kernels, and a class that names them.
+A new policy is one file: three kernels, and a class that names them.
 
     arrive(head, rows, i) -> bool         count the arrival of id i; return rows[i].resident
-    admit(head, rows, i, room, cost)      a paid answer, not resident, not larger than the cache: take it in or not
-    release(head, rows, i)                id i was resident: take it out of every structure
+    admit(head, rows, i, size, cost)      decide on a paid answer that is not resident and at most capacity large
+    release(head, rows, i)                remove the resident id i from every structure
 
-`enter`, `leave` and `evict` below keep the totals. What belongs to no id has two places: a field of `head` may be a
-table (("hits", "(16,2048)f8")), and `spare` rows stand behind those of the ids, for the ends of linked lists.
-Ids are small integers below the number of rows; whoever maps keys to ids owns their reuse.
+`insert`, `remove` and `evict` below keep the totals. State that belongs to no id has two places: a field of `head`
+may be an array (("hits", "(16,2048)f8")), and `spare` rows follow those of the ids, for the sentinels of linked
+lists. A column named `requests` is shown to users as the number of requests for an answer. Ids are small integers
+below the number of rows; the caller maps keys to ids and decides when an id is reused.
 
     Invariant: head.used = Σ rows[i].entry_size over resident i ≤ head.capacity, after every call.
 """
@@ -44,20 +44,20 @@ from knapcache.model import Decision
 
 HEAD = [
     ("capacity", "i8"),
-    ("used", "i8"),  # Invariant: Σ room of residents
+    ("used", "i8"),  # Invariant: Σ entry_size of residents
     ("evicted", "i8"),  # how many ids the last settle evicted
     ("oracle_calls", "i8"),
 ]
 ROW = [
     ("entry_size", "i8"),  # size of the last answer seen ("size" is taken: every NumPy scalar has one)
-    ("victim", "i8"),  # rows[k].victim is the k-th id evicted by the last settle: a list that lives in a column
+    ("victim", "i8"),  # rows[k].victim is the k-th id evicted by the last settle: a list stored in a column
     ("resident", "?"),
 ]
 
 
 @inlined
 def insert(head: Records, rows: Records, i: int, size: int) -> None:
-    """The answer of i moves in. The caller has made sure that it fits."""
+    """Make i resident. The caller ensures that it fits."""
     rows[i].resident = True
     rows[i].entry_size = size
     head[0].used += size
@@ -65,30 +65,30 @@ def insert(head: Records, rows: Records, i: int, size: int) -> None:
 
 @inlined
 def remove(head: Records, rows: Records, i: int) -> None:
-    """The answer of i moves out."""
+    """End the residence of i without reporting it as evicted."""
     rows[i].resident = False
     head[0].used -= rows[i].entry_size
 
 
 @inlined
 def evict(head: Records, rows: Records, i: int) -> None:
-    """The answer of i moves out to make room for another, and the caller of settle is told."""
+    """Remove i to free space, and report it in the decision of this settle."""
     remove(head, rows, i)
     rows[head[0].evicted].victim = i
     head[0].evicted += 1
 
 
 def make_settle(admit: Callable[..., Any], release: Callable[..., Any]) -> Callable[..., Any]:
-    """The settle kernel of a policy: what is the same for all of them, around the policy's own `admit`."""
+    """Return a policy's settle kernel: the steps common to all policies around its own `admit`."""
 
     @inlined
     def settle(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
         head[0].evicted = 0
-        # Two flights of one request may come home one after the other: the younger answer replaces the older one.
+        # Two fetches of one request may finish one after the other: the later answer replaces the earlier one.
         replaced = rows[i].resident
         if replaced:
             release(head, rows, i)
-        # No set that fits can hold an answer larger than the whole cache, so policies never hear of it.
+        # An answer larger than the cache can never be admitted, so `admit` need not handle it.
         if size <= head[0].capacity:
             admit(head, rows, i, size, cost)
         if replaced and not rows[i].resident:
@@ -99,23 +99,23 @@ def make_settle(admit: Callable[..., Any], release: Callable[..., Any]) -> Calla
 
 
 class TraceLike(Protocol):
-    """A whole trace, as far as a policy may be built for it (the simulator's `Trace` is one)."""
+    """The columns of a whole trace that a policy may be built from (the simulator's `Trace` has them)."""
 
     @property
     def keys(self) -> npt.NDArray[np.int64]:
-        """0 … ids − 1, in the order of the requests."""
+        """Id of each request, 0 … ids − 1, in order of arrival."""
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Size of each answer."""
+        """Size of each request's answer."""
 
     @property
     def costs(self) -> npt.NDArray[np.float64]:
-        """What each request costs if it misses."""
+        """Cost of each request if it misses."""
 
     @property
     def ids(self) -> int:
-        """How many different keys there can be."""
+        """Number of ids; keys are below it."""
 
 
 class Policy:
@@ -127,13 +127,13 @@ class Policy:
     settle_kernel: ClassVar[Callable[..., Any]]
     release_kernel: ClassVar[Callable[..., Any]]
     recycle_kernel: ClassVar[Callable[..., Any] | None] = None
-    """recycle(head, rows) -> id, where the policy can do with fewer ids than there are keys."""
+    """recycle(head, rows) -> id, if the policy can work with fewer ids than there are keys."""
     spare: int = 1
-    """Rows behind those of the ids, for the ends of linked lists: a row a list, and never fewer than one."""
+    """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
 
     def __init__(self, capacity: int, ids: int) -> None:
-        """`capacity` in units of size; `ids` are 0 … ids − 1."""
-        capacity, ids = _whole("capacity", capacity), _whole("ids", ids)
+        """`capacity` is in units of size, 1 … 2^62; `ids` is the number of ids, 1 … 2^31."""
+        capacity, ids = _integer("capacity", capacity), _integer("ids", ids)
         if not 1 <= capacity <= 2**62:
             raise InvalidInput(f"capacity must be at least 1 and at most 2^62, not {capacity}")
         if not 1 <= ids <= 2**31:
@@ -144,16 +144,16 @@ class Policy:
 
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
-        """A policy to be run over `trace`. Only one that sees the future looks at more than the number of ids."""
+        """Build a policy to be run over `trace`. Only offline policies read more of it than `ids`."""
         return cls(capacity, trace.ids, **options)
 
     def arrive(self, i: int) -> bool:
-        """Count a request for id `i`; True when its answer is resident."""
+        """Count a request for id `i`. Return whether its answer is resident."""
         return bool(type(self).arrive_kernel(self.head, self.rows, self._id(i)))
 
     def settle(self, i: int, size: int, cost: float) -> Decision:
-        """The answer of id `i` was paid for: `size` units large, `cost` spent."""
-        size = _whole("size", size)
+        """Decide on the answer of id `i`, which has `size` units and cost `cost`."""
+        size = _integer("size", size)
         if size < 1:
             raise InvalidInput(f"size must be at least 1, not {size}")
         cost = float(cost)
@@ -165,7 +165,7 @@ class Policy:
         return Decision(bool(self.rows["resident"][i]), tuple(evicted.tolist()))
 
     def forget(self, i: int) -> bool:
-        """The answer of id `i` is gone; what was learned of it stays. False when it was not resident."""
+        """Remove the answer of id `i` and keep its statistics. Return whether it was resident."""
         i = self._id(i)
         if not self.rows["resident"][i]:
             return False
@@ -173,39 +173,39 @@ class Policy:
         return True
 
     def recycle(self) -> tuple[int, bool]:
-        """Give up an id, so that it can mean another key: its number, and whether its answer has to go for it.
+        """Free an id for another key. Return the id, and whether its answer was evicted.
 
-        It must not be one of a request that is under way: who maps keys to ids sees to that, and asks again.
+        The caller must not reuse the id of a request in flight. It calls again if it gets one.
         """
         kernel = type(self).recycle_kernel
         if kernel is None:
-            raise InvalidInput(f"{type(self).__name__} remembers every id: it needs as many as there are keys")
+            raise InvalidInput(f"{type(self).__name__} cannot recycle ids: it needs one id for every key")
         return int(kernel(self.head, self.rows)), bool(self.head["evicted"][0])
 
     def check(self) -> None:
-        """Derive the totals anew; raise CorruptState when they differ. Subclasses add their own structures."""
-        self._same("used", self.used, int(self.rows["entry_size"][self.rows["resident"]].sum()))
+        """Recompute the totals; raise CorruptState if they differ. Subclasses check their own structures too."""
+        self._expect("used", self.used, int(self.rows["entry_size"][self.rows["resident"]].sum()))
         if self.used > self.capacity:
             raise CorruptState(f"used {self.used} is above capacity {self.capacity}")
 
     @property
     def capacity(self) -> int:
-        """Units of room in all."""
+        """Units of size for answers."""
         return int(self.head["capacity"][0])
 
     @property
     def ids(self) -> int:
-        """How many ids there are."""
+        """Number of ids."""
         return len(self.rows) - self.spare
 
     @property
     def used(self) -> int:
-        """Units of room taken."""
+        """Units of size taken by residents."""
         return int(self.head["used"][0])
 
     @property
     def oracle_calls(self) -> int:
-        """How often the Oracle was asked (0 for policies without one)."""
+        """Number of Oracle calls so far (0 for policies without an Oracle)."""
         return int(self.head["oracle_calls"][0])
 
     @property
@@ -214,18 +214,18 @@ class Policy:
         return frozenset(np.flatnonzero(self.rows["resident"]).tolist())
 
     def _id(self, i: int) -> int:
-        i = _whole("id", i)
+        i = _integer("id", i)
         if not 0 <= i < self.ids:
             raise InvalidInput(f"id must be in 0 … {self.ids - 1}, not {i}")
         return i
 
     @staticmethod
-    def _same(what: str, kept: object, derived: object) -> None:
-        if kept != derived:
-            raise CorruptState(f"{what}: the books say {kept}, counting anew gives {derived}")
+    def _expect(what: str, stored: object, recomputed: object) -> None:
+        if stored != recomputed:
+            raise CorruptState(f"{what}: stored {stored}, recomputed {recomputed}")
 
 
-def _whole(what: str, value: Any) -> int:
+def _integer(what: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:

@@ -1,9 +1,9 @@
-"""The contract of policy/contract.py as a test-suite that every policy passes.
+"""The contract of policy/base.py as a test suite for any policy.
 
     check_policy(lambda capacity, ids: MyPolicy(capacity, ids))
 
-Each check drives policies with random events and compares them with a plain model that only does what the
-decisions say. A policy that breaks the contract raises AssertionError, saying in which check, at which event.
+Each check drives policies with random events and compares them with a plain model that follows their decisions. A
+violation raises AssertionError with the check, the capacity and the event.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 
 Build = Callable[[int, int], Policy]
-"""capacity, ids → a fresh policy."""
+"""(capacity, ids) → a new policy."""
 
 IDS = 24
 
 
-class Model:
-    """A cache that obeys its policy's decisions, and notices when they make no sense."""
+class ModelCache:
+    """A cache that follows a policy's decisions and asserts that they are consistent."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -35,14 +35,12 @@ class Model:
         self.event = 0
 
     def arrive(self, i: int) -> bool:
-        """A request; returns hit."""
         hit = self.policy.arrive(i)
-        self.expect(hit == (i in self.held), f"arrive({i}) says resident={hit}, which is not so")
-        self.audit()
+        self.expect(hit == (i in self.held), f"arrive({i}) returned {hit}, expected {not hit}")
+        self.check()
         return hit
 
     def settle(self, i: int, size: int, cost: float) -> Decision:
-        """An answer comes home."""
         before = set(self.held)
         decision = self.policy.settle(i, size, cost)
         admit, evicted = decision
@@ -56,41 +54,39 @@ class Model:
             del self.held[j]
         if admit:
             self.held[i] = size
-        self.audit()
+        self.check()
         return decision
 
     def forget(self, i: int) -> None:
-        """An answer is lost."""
-        known = self.policy.forget(i)
-        self.expect(known == (i in self.held), f"forget({i}) says it was resident={known}, which is not so")
+        resident = self.policy.forget(i)
+        self.expect(resident == (i in self.held), f"forget({i}) returned {resident}, expected {not resident}")
         self.held.pop(i, None)
-        self.audit()
+        self.check()
 
-    def audit(self) -> None:
-        """The policy's books agree with what is held."""
+    def check(self) -> None:
+        """Assert that the policy's totals match what is held."""
         self.event += 1
-        self.expect(self.policy.residents == set(self.held), "residents are not what was settled and not evicted")
+        self.expect(self.policy.residents == set(self.held), "residents are not the ids settled and not evicted")
         self.expect(self.policy.used == sum(self.held.values()), "used is not the sum of the sizes")
         self.expect(self.policy.used <= self.policy.capacity, f"used {self.policy.used} exceeds {self.policy.capacity}")
         self.policy.check()
 
-    def expect(self, true: bool, otherwise: str) -> None:
-        """Assert, saying when."""
-        assert true, f"event {self.event}: {otherwise}"
+    def expect(self, condition: bool, message: str) -> None:
+        assert condition, f"event {self.event}: {message}"
 
 
 def check_policy(build: Build, *, seed: int = 0, events: int = 400) -> None:
-    """Run every check below; raises AssertionError on the first breach."""
+    """Run every check below at four capacities; raise AssertionError on the first violation."""
     for check in (
         in_order,
         late_and_out_of_order,
         oversize,
-        one_unit,
+        answers_of_full_size,
         changing_sizes,
-        bad_input,
+        invalid_input,
         same_seed,
-        only_arrays,
-        same_as_loop,
+        arrays_are_the_state,
+        same_in_the_simulator,
     ):
         for part, capacity in enumerate((1, 7, 40, 10_000)):
             rng = np.random.default_rng([seed, part])
@@ -101,8 +97,8 @@ def check_policy(build: Build, *, seed: int = 0, events: int = 400) -> None:
 
 
 def in_order(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """A request at a time; now and then an answer is lost."""
-    model = Model(build(capacity, IDS))
+    """One request at a time; some answers are lost."""
+    model = ModelCache(build(capacity, IDS))
     sizes = rng.integers(1, 12, IDS)
     for i in popular(rng, events):
         if not model.arrive(i):
@@ -112,55 +108,55 @@ def in_order(build: Build, capacity: int, rng: np.random.Generator, events: int)
 
 
 def late_and_out_of_order(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """Many requests under way at once: settled in any order, twice for one id, or never."""
-    model = Model(build(capacity, IDS))
+    """Many requests in flight: settled in any order, twice for one id, or never."""
+    model = ModelCache(build(capacity, IDS))
     sizes = rng.integers(1, 12, IDS)
-    flying: list[int] = []
+    in_flight: list[int] = []
     for i in popular(rng, events):
         if not model.arrive(i):
-            flying.append(i)
-        while flying and rng.random() < 0.5:
-            home = flying.pop(int(rng.integers(len(flying))))
+            in_flight.append(i)
+        while in_flight and rng.random() < 0.5:
+            settled = in_flight.pop(int(rng.integers(len(in_flight))))
             if rng.random() < 0.9:
-                model.settle(home, int(sizes[home]), float(rng.exponential()))
+                model.settle(settled, int(sizes[settled]), float(rng.exponential()))
         if rng.random() < 0.05:
             model.forget(int(rng.integers(IDS)))
 
 
 def oversize(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """An answer larger than the cache is refused, and nobody else has to go for it."""
-    model = Model(build(capacity, IDS))
+    """An answer larger than the cache is refused, and nothing is evicted for it."""
+    model = ModelCache(build(capacity, IDS))
     for i in popular(rng, events):
         if model.arrive(i):
             continue
         large = rng.random() < 0.3
         decision = model.settle(i, capacity + 1 + int(rng.integers(5)) if large else 1, float(rng.exponential()))
-        model.expect(not (large and decision.evicted), f"{decision.evicted} had to go for an answer that cannot fit")
+        model.expect(not (large and decision.evicted), f"evicted {decision.evicted} for an answer that cannot fit")
 
 
-def one_unit(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """Answers that take the whole cache: at most one is resident."""
-    model = Model(build(capacity, IDS))
+def answers_of_full_size(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
+    """Every answer is as large as the cache: at most one is resident."""
+    model = ModelCache(build(capacity, IDS))
     for i in popular(rng, events // 4):
         if not model.arrive(i):
             model.settle(i, capacity, float(rng.exponential()))
-            model.expect(len(model.held) <= 1, "two answers in room for one")
+            model.expect(len(model.held) <= 1, "two answers in a cache for one")
 
 
 def changing_sizes(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """The same request may get a longer answer next time, also while the older one is still resident."""
-    model = Model(build(capacity, IDS))
+    """Answers of one request differ in size, also while an older one is resident."""
+    model = ModelCache(build(capacity, IDS))
     for i in popular(rng, events):
         if not model.arrive(i) or rng.random() < 0.2:
             model.settle(i, int(rng.integers(1, 12)), float(rng.exponential()))
 
 
-def bad_input(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:  # noqa: ARG001 - one signature for all checks
-    """A call that makes no sense raises InvalidInput and changes nothing."""
+def invalid_input(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:  # noqa: ARG001 - one signature for all checks
+    """An invalid call raises InvalidInput and changes nothing."""
     policy = build(capacity, IDS)
     policy.arrive(0)
     policy.settle(0, 1, 1.0)
-    before = frozen(policy)
+    before = state_bytes(policy)
     calls: list[Callable[[], object]] = [
         *(lambda i=i: policy.arrive(i) for i in (-1, IDS, 10**12)),
         *(lambda i=i: policy.settle(i, 1, 1.0) for i in (-1, IDS)),
@@ -175,21 +171,21 @@ def bad_input(build: Build, capacity: int, rng: np.random.Generator, events: int
             call()
         except InvalidInput:
             continue
-        raise AssertionError("a call that makes no sense was accepted")
-    assert frozen(policy) == before, "a refused call left a trace"
+        raise AssertionError("an invalid call was accepted")
+    assert state_bytes(policy) == before, "an invalid call changed the state"
 
 
 def same_seed(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """Two policies built alike decide alike."""
+    """Two policies with equal arguments make equal decisions."""
     one, two = build(capacity, IDS), build(capacity, IDS)
     for step, (i, size, cost) in enumerate(traffic(rng, events)):
         outcome = [p.arrive(i) or p.settle(i, size, cost) for p in (one, two)]
         assert outcome[0] == outcome[1], f"event {step}: {outcome[0]} and {outcome[1]}"
-    assert frozen(one) == frozen(two), "same decisions, different state"
+    assert state_bytes(one) == state_bytes(two), "same decisions, different state"
 
 
-def only_arrays(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """The arrays are the whole state: copied into another policy, it goes on as if nothing had happened."""
+def arrays_are_the_state(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
+    """The arrays are the whole state: a policy that gets a copy of them makes the same decisions."""
     one, two = build(capacity, IDS), build(capacity, IDS)
     for step, (i, size, cost) in enumerate(traffic(rng, events)):
         if step == events // 2:
@@ -201,8 +197,8 @@ def only_arrays(build: Build, capacity: int, rng: np.random.Generator, events: i
             one.settle(i, size, cost)
 
 
-def same_as_loop(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
-    """The simulator's compiled loop and one call at a time are the same policy."""
+def same_in_the_simulator(build: Build, capacity: int, rng: np.random.Generator, events: int) -> None:
+    """The simulator's compiled loop and single calls make the same decisions."""
     requests = list(traffic(rng, events))
     keys, sizes, costs = (np.array(column) for column in zip(*requests, strict=True))
     trace = Trace(keys, sizes, costs, IDS)
@@ -210,25 +206,24 @@ def same_as_loop(build: Build, capacity: int, rng: np.random.Generator, events: 
     run = replay(one, trace)
     for k, (i, size, cost) in enumerate(requests):
         hit = two.arrive(i)
-        assert hit == run.hits[k], f"request {k}: the loop says hit={run.hits[k]}"
+        assert hit == run.hits[k], f"request {k}: single calls give hit={hit}, the loop {run.hits[k]}"
         if not hit:
             two.settle(i, size, cost)
-    assert frozen(one) == frozen(two), "same hits, different state"
+    assert state_bytes(one) == state_bytes(two), "same hits, different state"
 
 
 def popular(rng: np.random.Generator, events: int) -> Iterator[int]:
-    """Ids, some far more popular than others."""
+    """Ids with Zipf popularity."""
     weights = 1.0 / np.arange(1, IDS + 1)
     yield from rng.choice(IDS, events, p=weights / weights.sum()).tolist()
 
 
 def traffic(rng: np.random.Generator, events: int) -> Iterator[tuple[int, int, float]]:
-    """Requests with the size and cost of their answers."""
+    """Requests with size and cost of their answers."""
     sizes = rng.integers(1, 12, IDS)
     for i in popular(rng, events):
         yield i, int(sizes[i]), float(rng.exponential())
 
 
-def frozen(policy: Policy) -> tuple[bytes, bytes]:
-    """The state, for comparison."""
+def state_bytes(policy: Policy) -> tuple[bytes, bytes]:
     return policy.head.tobytes(), policy.rows.tobytes()

@@ -1,4 +1,4 @@
-"""Adaptive against plain models of its parts, and on the traffic it was made for."""
+"""Adaptive against plain models of its parts, and on the traffic it was designed for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trace_of(keys: Ints, sizes: Ints, costs: Floats) -> Trace:
 
 @dataclass
 class PlainExpert:
-    """A member as members.py says in words: lists and sums, nothing incremental but the counts."""
+    """An expert by the definition in experts.py: lists and sums; only the counts are incremental."""
 
     expert: int
     capacity: int
@@ -38,7 +38,7 @@ class PlainExpert:
     """Size and key."""
     recent: dict[int, tuple[float, int]] = field(default_factory=dict)
     clock: float = 0.0
-    clocked: dict[int, float] = field(default_factory=dict)
+    clock_at_request: dict[int, float] = field(default_factory=dict)
     loss: float = 0.0
 
     def request(self, t: int, i: int, size: int, return_probability: float) -> None:
@@ -47,7 +47,7 @@ class PlainExpert:
         count = float(np.float32(np.float32(before) * 2.0 ** ((last - t) / half_life) + 1.0))
         self.recent[i] = (count, t)
         density = count * return_probability * self.costs[i] / size
-        key = self.clocked[i] + density if self.expert == GREEDY_DUAL else math.log2(density) + t / half_life
+        key = self.clock_at_request[i] + density if self.expert == GREEDY_DUAL else math.log2(density) + t / half_life
         if i in self.held:
             self.held[i] = (size, key)
             return
@@ -63,13 +63,13 @@ class PlainExpert:
 
     def victims(self, size: int) -> list[int]:
         free = self.capacity - sum(s for s, _ in self.held.values())
-        gone = []
+        victims = []
         for j in sorted(self.held, key=lambda j: self.held[j][1]):
             if free >= size:
                 break
-            gone.append(j)
+            victims.append(j)
             free += self.held[j][0]
-        return gone
+        return victims
 
     def admits(self, victims: list[int], size: int, key: float, now: float) -> bool:
         rule = EXPERT_RULE[self.expert]
@@ -86,7 +86,7 @@ class PlainExpert:
 
 
 class PlainReturnProbability:
-    """What promise.py says, counted anew for every question."""
+    """The formula of return_probability.py, recounted for every request."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[int, int]] = {}
@@ -108,8 +108,7 @@ class PlainReturnProbability:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_shadow_is_the_cache_it_says_it_is(seed: int) -> None:
-    """Each member alone, in plain Python, holds the same and loses the same."""
+def test_every_shadow_holds_and_loses_what_its_expert_would(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ids = 40
     sizes, costs = rng.integers(1, 60, ids), rng.uniform(0.5, 4.0, ids)
@@ -119,7 +118,7 @@ def test_every_shadow_is_the_cache_it_says_it_is(seed: int) -> None:
     return_probability = PlainReturnProbability()
     for t, (i, size, cost) in enumerate(zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs, strict=True), 1):
         for expert in plain:
-            expert.clocked[i] = plain[GREEDY_DUAL].clock
+            expert.clock_at_request[i] = plain[GREEDY_DUAL].clock
         probability = return_probability.request(i, size)
         if not policy.arrive(i):
             policy.settle(i, size, float(cost))
@@ -130,14 +129,14 @@ def test_every_shadow_is_the_cache_it_says_it_is(seed: int) -> None:
             slots = np.flatnonzero(head["shadow_position"][expert.expert])
             assert set(head["slot_id"][slots].tolist()) == set(expert.held), (t, expert.expert)
     policy.check()
-    # Counts of queries fade a little between two questions, so promises agree to that much, and stakes too.
+    # The plain model does not decay the counts of return_probability.py, hence the tolerance.
     losses = policy.head["loss"][0, 0] / policy.head["loss"][0, 0].sum()
     theirs = np.array([expert.loss for expert in plain])
     assert np.allclose(losses, theirs / theirs.sum(), rtol=1e-6)
 
 
-def test_live_does_as_its_leader() -> None:
-    """A shadow that sees everything and the live cache that follows it hold nearly the same, and not by chance."""
+def test_the_live_cache_follows_its_leader() -> None:
+    """A shadow that sees every request and the live cache that follows it hold nearly the same answers."""
     rng = np.random.default_rng(5)
     sizes, costs = answers(rng, 300, with_size=True)
     trace = trace_of(zipf(rng, 20_000, 300, 0.8), sizes, costs)
@@ -152,18 +151,18 @@ def test_live_does_as_its_leader() -> None:
 def test_the_leader_suits_the_traffic(keys: str, slow: bool) -> None:
     rng = np.random.default_rng(6)
     if keys == "zipf":
-        asked = zipf(rng, 60_000, 3000, 0.8)
-    else:  # every query is asked for four times in a row of about 300 requests, and never again
-        asked = np.argsort(np.repeat(np.arange(15_000) * 4.0, 4) + rng.uniform(0, 300, 60_000)) // 4
-    sizes, costs = answers(rng, int(asked.max()) + 1, with_size=True)
-    trace = trace_of(asked, sizes, costs)
+        requested = zipf(rng, 60_000, 3000, 0.8)
+    else:  # every query has four requests within about 300, and none later
+        requested = np.argsort(np.repeat(np.arange(15_000) * 4.0, 4) + rng.uniform(0, 300, 60_000)) // 4
+    sizes, costs = answers(rng, int(requested.max()) + 1, with_size=True)
+    trace = trace_of(requested, sizes, costs)
     policy = Adaptive(int(sizes.sum() * (0.05 if slow else 0.005)), trace.ids)
     replay(policy, trace)
     half_life = HALF_LIVES[EXPERT_HALF_LIFE[int(policy.head["leader"][0])]]
     assert half_life >= 16_384 if slow else half_life <= 1024
 
 
-def test_the_sample_shrinks_and_everything_stays_bounded() -> None:
+def test_the_sample_shrinks_so_that_slots_stay_bounded() -> None:
     rng = np.random.default_rng(7)
     sizes, costs = answers(rng, 30_000, with_size=True)
     trace = trace_of(zipf(rng, 60_000, 30_000, 0.6), sizes, costs)
@@ -175,18 +174,18 @@ def test_the_sample_shrinks_and_everything_stays_bounded() -> None:
 
 
 def hot_and_flood(rng: np.random.Generator, hot: int, requests: int, flood: int) -> tuple[Trace, Trace, Any]:
-    """Requests for hot keys, the same in a flood of keys that never return, and which those are."""
+    """A trace of hot keys; the same within a flood of keys that never return; and a mask of the hot requests."""
     sizes, costs = answers(rng, hot + flood, with_size=True)
-    asked = zipf(rng, requests, hot, 0.9)
+    requested = zipf(rng, requests, hot, 0.9)
     where = np.zeros(requests + flood, bool)
     where[rng.choice(requests + flood, requests, replace=False)] = True
     keys = np.empty(len(where), np.int64)
-    keys[where], keys[~where] = asked, hot + np.arange(flood)
-    return trace_of(asked, sizes[:hot], costs[:hot]), trace_of(keys, sizes, costs), where
+    keys[where], keys[~where] = requested, hot + np.arange(flood)
+    return trace_of(requested, sizes[:hot], costs[:hot]), trace_of(keys, sizes, costs), where
 
 
-def fallen(requests: int, flood: int, remember: int) -> float:
-    """By how much the hot keys' hit rate falls in a flood, with a table of `remember` ids."""
+def hit_rate_loss(requests: int, flood: int, remember: int) -> float:
+    """The loss of the hot keys' hit rate in a flood, with a table of `remember` ids."""
     calm, flooded, hot = hot_and_flood(np.random.default_rng(8), 5000, requests, flood)
     capacity = int(calm.working_set * 0.1)
     before = replay(Adaptive.for_trace(capacity, calm), calm).hits.mean()
@@ -200,17 +199,17 @@ def fallen(requests: int, flood: int, remember: int) -> float:
 
 
 def test_a_flood_of_keys_that_never_return_displaces_itself() -> None:
-    assert fallen(60_000, 200_000, 50_000) <= 0.01
+    assert hit_rate_loss(60_000, 200_000, 50_000) <= 0.01
 
 
 @pytest.mark.long
 def test_a_flood_of_a_million() -> None:
-    assert fallen(300_000, 1_000_000, 50_000) <= 0.01
+    assert hit_rate_loss(300_000, 1_000_000, 50_000) <= 0.01
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(3, 12), st.integers(5, 60))
-def test_recycling_keeps_the_books(keys: list[int], ids: int, capacity: int) -> None:
-    """Fewer ids than keys: an id means one key at a time, and an answer that goes with its id is told."""
+def test_recycling_keeps_the_totals(keys: list[int], ids: int, capacity: int) -> None:
+    """With fewer ids than keys, an id means one key at a time, and evictions by recycling are reported."""
     policy = Adaptive(capacity, ids)
     id_of: dict[int, int] = {}
     held: dict[int, int] = {}
@@ -220,10 +219,10 @@ def test_recycling_keeps_the_books(keys: list[int], ids: int, capacity: int) -> 
                 i = len(id_of)
             else:
                 full = len(held) == ids
-                i, gone = policy.recycle()
+                i, evicted_answer = policy.recycle()
                 lost = next(k for k, j in id_of.items() if j == i)
                 del id_of[lost]
-                assert gone == (lost in held) == full
+                assert evicted_answer == (lost in held) == full
                 held.pop(lost, None)
             id_of[key] = i
         assert policy.arrive(id_of[key]) == (key in held)
@@ -253,15 +252,15 @@ def test_a_popular_id_is_not_recycled() -> None:
     assert 7 not in recycled
 
 
-def test_policies_that_remember_all_say_so() -> None:
-    with pytest.raises(InvalidInput, match="remembers every id"):
+def test_recycling_is_refused_by_policies_that_need_every_id() -> None:
+    with pytest.raises(InvalidInput, match="LRU cannot recycle ids"):
         registry.find("lru").build(5, 5).recycle()
     with pytest.raises(InvalidInput, match="remember must be at least 1"):
         Adaptive.for_trace(5, trace_of(np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1)), remember=0)
 
 
 def test_the_oracle_decides_in_a_cache_of_few_answers() -> None:
-    """By density 3 and 7 would both have to go for 8, and are worth more together; the Oracle lets only 7 go."""
+    """By density 3 and 7 would both be evicted for 8, and are worth more together; the Oracle evicts only 7."""
     policy = Adaptive(11, 3)
     policy.head["leader"] = EXPERT_RULE.index(BEATS_SUM)
     for i, (size, cost) in enumerate([(3, 3.0), (7, 7.7)]):
@@ -273,8 +272,8 @@ def test_the_oracle_decides_in_a_cache_of_few_answers() -> None:
     policy.check()
 
 
-def test_the_oracle_is_not_asked_in_vain() -> None:
-    """What is worth less than the room it lacks, at the least density there is, cannot come in."""
+def test_the_oracle_is_not_called_if_no_exchange_can_gain() -> None:
+    """A newcomer worth less than the space it lacks, at the least density of a resident, is refused."""
     policy = Adaptive(10, 2)
     policy.head["leader"] = EXPERT_RULE.index(BEATS_SUM)
     policy.arrive(0)

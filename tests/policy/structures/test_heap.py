@@ -1,4 +1,4 @@
-"""The heap that is put in order late yields ids as a sorted list would."""
+"""The lazy heap yields ids in the order of a sorted list."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_as_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
+def test_order_of_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
     head, rows = records([*HEAD, *HEAP_HEAD], 1), records([*ROW, *HEAP_ROW], IDS + 1)
     plain: dict[int, tuple[float, int]] = {}
-    for t, (what, i, by) in enumerate(steps):
-        if what == "pop" and plain:
+    for t, (step, i, by) in enumerate(steps):
+        if step == "pop" and plain:
             i = min(plain, key=lambda i: plain[i])
             assert heap_top(head, rows) == i
-        if what in ("remove", "pop") and i in plain:
+        if step in ("remove", "pop") and i in plain:
             heap_remove(head, rows, i)
             rows["resident"][i] = False
             del plain[i]
-        elif what == "raise" and i in plain:
+        elif step == "raise" and i in plain:
             plain[i] = (plain[i][0] + by, t)
-            rows["priority"][i], rows["tiebreak"][i] = plain[i]  # and not a word to the heap
-        elif what == "add" and i not in plain:
+            rows["priority"][i], rows["tiebreak"][i] = plain[i]  # without calling the heap
+        elif step == "add" and i not in plain:
             plain[i] = (float(by), t)
             rows["priority"][i], rows["tiebreak"][i] = plain[i]
             rows["resident"][i] = True
@@ -46,12 +46,12 @@ def test_as_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
     assert head["heap_size"][0] == 0
 
 
-def test_a_lowered_priority_is_noticed() -> None:
+def test_check_detects_a_lowered_priority() -> None:
     head, rows = records([*HEAD, *HEAP_HEAD], 1), records([*ROW, *HEAP_ROW], IDS + 1)
     for i in range(9):
         rows["priority"][i], rows["resident"][i] = np.float64(i), True
         heap_add(head, rows, i)
     check_heap(head, rows)
     rows["priority"][7] = 0.5
-    with pytest.raises(CorruptState, match="leaves earlier than the heap was told"):
+    with pytest.raises(CorruptState, match="priority of id 7 is below"):
         check_heap(head, rows)

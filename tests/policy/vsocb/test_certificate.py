@@ -1,4 +1,4 @@
-"""Skipping calls that change nothing changes nothing."""
+"""Skipping certified Oracle calls changes no decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def random_trace(seed: int, length: int, *, ties: bool) -> Trace:
     else:
         costs = rng.uniform(1.0, 2.0, IDS)[keys] * rng.uniform(0.5, 1.5, length)
     size = sizes[keys]
-    if rng.random() < 0.2:  # answers whose size is not the same every time
+    if rng.random() < 0.2:  # sizes change between requests
         size = size + (rng.random(length) < 0.02)
     return Trace(keys, size, costs, IDS)
 
@@ -71,17 +71,17 @@ def compare(seeds: range, length: int) -> tuple[int, int, list[int]]:
     return traces, calls, skipped
 
 
-def test_skipping_and_calling_decide_alike() -> None:
+def test_skipping_and_calling_give_the_same_decisions() -> None:
     traces, calls, skipped = compare(range(3000), 200)
     assert traces == 3000
     assert sum(skipped) > calls // 5
     assert min(skipped[:3]) > 0
-    assert skipped[3] > 0  # where every query costs the same each time there is no radius to drift
+    assert skipped[3] > 0  # equal costs for each query: no radius, so values are static
     assert max(skipped[4:]) == 0  # values drift, or the Oracle is approximate
 
 
 @pytest.mark.long
-def test_skipping_and_calling_decide_alike_at_length() -> None:
+def test_skipping_and_calling_give_the_same_decisions_on_many_traces() -> None:
     compare(range(10_000, 30_000), 600)
 
 

@@ -1,1 +1,1 @@
-"""The default policy: a tournament of simple rules, judged by sampled shadow caches."""
+"""The default policy: value per size over a half-life and an admission rule learned from shadow caches."""

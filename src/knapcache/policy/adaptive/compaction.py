@@ -1,12 +1,12 @@
-"""A state of `adaptive` with fewer ids: what is known of some, under new numbers, and nothing of the others.
+"""Reduce a state of `adaptive` to fewer ids, for a snapshot of limited size.
 
-For a snapshot that has to fit into a given room. The result is a state like any other: `check` holds, and a policy that
-goes on from it decides by the same estimates. Lost are the ids left out, residents among them or not, and the books of
-the shadow caches, which are half a megabyte and fill up again; their losses, by which the leader is chosen, stay.
+The result is a valid state: `check` passes, and a policy restored from it decides by the same estimates. What is lost
+are the ids left out, residents or not, and the contents of the shadow caches, which take half a megabyte and fill
+again. The losses of the experts, which determine the leader, are kept.
 
-    rows     of the ids kept, as they were; none is in a shadow
-    heap     residents sorted by (priority, turn): sorted is heap order
-    head     as it was, with empty shadows, and `used` counted anew
+    rows     those of the ids kept, unchanged; none is in a shadow
+    heap     residents sorted by (priority, tiebreak): a sorted array is a heap
+    head     unchanged, with empty shadows and `used` recomputed
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CLEARED_FIELDS = (
 
 
 def retention_order(rows: Records, ids: int) -> npt.NDArray[np.int64]:
-    """All of the first `ids` ids, residents first, and then by how lately they were asked for."""
+    """Return the first `ids` ids in the order to keep them: residents first, then by last request."""
     last, resident = rows["last"][:ids], rows["resident"][:ids]
     return np.lexsort((-last, ~resident))
 
 
 def compacted(head: Records, rows: Records, keep: npt.NDArray[np.int64]) -> tuple[Records, Records]:
-    """Header and rows in which id k is what id keep[k] was."""
+    """Return a header and rows in which id k is the former id keep[k]."""
     head, rows = head.copy(), rows[keep]
     for field in CLEARED_FIELDS:
         head[field] = 0

@@ -1,16 +1,16 @@
-"""The rules that `adaptive` chooses from. Each is a key to keep by, and a temper towards newcomers.
+"""The experts of `adaptive`: each is a key to rank residents by, and an admission rule.
 
-    horizon       log2 d + t_last/H     d = F·ρ·Ĉ/S: F requests, each counting half as much every H that follow,
-    greedy-dual   L + d                 ρ the promise of one seen once; L the key of the last to go
+    horizon       log2 d + t_last/H     d = F·ρ·Ĉ/S: F requests, each counting half as much after H further ones;
+    greedy-dual   L + d                 ρ the return probability of a query seen once; L the key of the last victim
 
-A horizon's densities d halve every H requests, all alike, so the order of two answers that nobody asks for never
-changes, and the key needs no clock. The longest half-life is LFU with cost and size, the shortest nearly LRU.
-Greedy-dual gives an answer time in proportion to its density where a horizon gives a fixed time for each doubling;
-it is better where popularity fades like 1/age.
+A horizon's densities d all halve every H requests. So the order of two answers without requests never changes, and
+the key needs no clock. The longest half-life is LFU with cost and size, the shortest nearly LRU. Greedy-dual keeps an
+answer for a time proportional to its density; a horizon keeps it for a fixed time per doubling. Greedy-dual is better
+where popularity fades like 1/age.
 
-The tempers are those of tempers.py. Most members are fair, which was best or nearly so in most traffic tried. Small
-caches want choosy ones: a large answer of middling density would empty them. Open ones are for traffic where value
-shows late: a newcomer that looks like nothing gets its chance, as under LRU.
+The rules are those of admission_rules.py. Most experts use BEATS_EACH, which was best or nearly best in most traffic
+tried. Small caches need BEATS_SUM: otherwise a large answer of medium density would empty them. ALWAYS is for traffic
+where value shows late: a newcomer without history is admitted, as under LRU.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ _EXPERTS = (
     (0, BEATS_EACH),  # greedy-dual, the last
 )
 EXPERT_HALF_LIFE = tuple(k for k, _ in _EXPERTS)
-"""Which half-life a member counts with."""
+"""Index of the half-life of each expert."""
 EXPERT_RULE = tuple(rule for _, rule in _EXPERTS)
+"""Admission rule of each expert."""
 EXPERT_COUNT = len(_EXPERTS)
 GREEDY_DUAL = EXPERT_COUNT - 1
 INITIAL_LEADER = 4
-"""Who leads before anything is known: fair, half-life 4,096."""
+"""The leader before anything is known: half-life 4,096, BEATS_EACH."""
 
 EXPERTS_HEAD = [("clock", "f8")]  # L
-EXPERTS_ROW = [("clock_at_request", "f8")]  # L when last asked for
+EXPERTS_ROW = [("clock_at_request", "f8")]  # L at the last request
 
 
 @inlined
 def key_of(head: Records, rows: Records, i: int, expert: int) -> float:
-    """By what a member keeps i, as of its last request: the least goes first."""
+    """Return the key of i for an expert, as of the last request for i. The least key is evicted first."""
     q = rows[i]
     k = EXPERT_HALF_LIFE[expert]
     density = q.recent[k] * return_probability_of(head, rows, i) * cost_of(head, rows, i) / q.entry_size
@@ -54,5 +55,5 @@ def key_of(head: Records, rows: Records, i: int, expert: int) -> float:
 
 @inlined
 def half_lives_at(now: int, expert: int) -> float:
-    """The time in half-lives of a member."""
+    """Return the time `now` in half-lives of an expert."""
     return now / HALF_LIVES[EXPERT_HALF_LIFE[expert]]  # type: ignore[no-any-return]

@@ -1,29 +1,29 @@
-"""Adaptive, the default: keep what is worth most per unit of room, over a horizon that is learned.
+"""Adaptive, the default policy: keep the answers of greatest value per size, over a learned half-life.
 
-The value of an answer is v = F·ρ·Ĉ: requests for it, discounted; the promise that there will be more; the expected cost
-of a miss. Its density v/S is what a unit of room saves by holding it. Nothing of that is a knob:
+The value of an answer is v = F·ρ·Ĉ: discounted requests, the probability of further requests, and the expected cost of
+a miss. Its density v/S is what a unit of capacity saves by holding it. Nothing has to be configured:
 
-    F   counted at eight half-lives at once, discount.py
-    ρ   learned from how many queries with answers of that size came back, promise.py
-    Ĉ   the query's own mean, drawn towards what its size costs as far as costs scatter, costs.py
+    F   counted at eight half-lives at once: discount.py
+    ρ   learned from how many queries with answers of that size returned: return_probability.py
+    Ĉ   the query's mean cost, shrunk towards the typical cost of its size as far as costs scatter: costs.py
 
-and which half-life to go by, and whom to let in, is found by a tournament of shadow caches, shadows.py, over the rules
-of members.py. The live cache ranks and admits as the leading member does.
+The half-life and the admission rule are found by a tournament of shadow caches (tournament.py) over the experts of
+experts.py. The live cache ranks and admits as the leading expert does.
 
-A decision. A hit counts, and raises the answer's key in the heap of residents. A newcomer that fits comes in. One that
-does not fit comes in if the leader's temper says so, and then the least dense go until it fits; nobody goes before
-the room is needed. When the leader changes, residents are ranked anew, all at once; that is a pass over them, so the
-next change waits until a quarter as many requests have gone by.
+A decision. A hit is counted and raises the answer's key in the heap of residents. A newcomer that fits is admitted.
+One that does not fit is admitted if the leader's rule says so, and the least dense residents are evicted until it
+fits; nothing is evicted before. When the leader changes, all residents are ranked again. That is a pass over them, so
+the next change waits for a quarter as many requests.
 
-A cache of few answers is where density misleads: five large ones may fill it, and which five is a knapsack. While a
-choosy member leads and at most FEW residents are there to be weighed, the exact Oracle decides between them and the
-newcomer. It is asked only if the newcomer is worth more than the room it lacks, at the price of the least dense
-resident: otherwise no exchange can gain. And an exchange must gain MARGIN of the newcomer's value, whose count
-has just risen by its own request and flatters it. Rejected: asking it in larger caches. There the Oracle's set and the
-heap's differ by less than an answer, and following it to the last cent means following the noise in the estimates.
+Density misleads in a cache of few answers: five large ones may fill it, and choosing five is a knapsack. While the
+leader's rule is BEATS_SUM and at most MAX_EXCHANGE answers are resident, the exact Oracle decides between them and the
+newcomer. It is called only if the newcomer is worth more than the space it lacks, at the price of the least dense
+resident: otherwise no exchange can gain. An exchange must gain MIN_GAIN of the newcomer's value, because that value has
+just risen by its own request and is biased upwards. Rejected: calling the Oracle in larger caches. There its set and
+the heap's differ by less than an answer, and following it exactly means following the noise in the estimates.
 
-What is remembered of a query outlives its answer. `recycle` gives up the least valuable of some that hold no answer,
-so that the table of ids is bounded, and a flood of keys that never return displaces itself and not what is popular.
+Statistics of a query survive its eviction. `recycle` frees the id of least value among some that are not resident. So
+the table of ids is bounded, and a flood of keys that never return displaces itself, not the popular ones.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ from knapcache.policy.structures.heap import (
 )
 
 CHECK_EVERY = 64
-"""Requests between two looks at the tournament."""
+"""Requests between two checks of the tournament."""
 MAX_EXCHANGE, MIN_GAIN = 8, 0.2
+"""Most residents for which the Oracle decides; gain of an exchange, as a share of the newcomer's value."""
 RECYCLE_SAMPLE = 32
-"""Ids that `recycle` chooses from."""
+"""Ids that `recycle` compares."""
 RECYCLE_HALF_LIFE = 1
-"""The half-life that usefulness is counted with: 262,144 requests."""
+"""Index of the half-life by which `recycle` values ids: 262,144 requests."""
 
 
 @inlined
@@ -100,7 +101,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 @inlined
 def update_priority(head: Records, rows: Records, i: int) -> None:
-    """The key of resident i has changed: up with every request, and down only if estimates of costs have moved."""
+    """Update the key of resident i. It rises with a request, unless the cost estimates have fallen."""
     key = key_of(head, rows, i, head[0].leader)
     if key < rows[i].priority:
         heap_remove(head, rows, i)
@@ -131,7 +132,10 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def exchange(head: Records, rows: Records, i: int, size: int) -> bool:
-    """Let the Oracle choose among the residents and i; if i is chosen, those go whom it left out, until i fits."""
+    """Call the Oracle on the residents and i. If it chooses i, evict residents it left out until i fits.
+
+    Return whether i is admitted.
+    """
     h, n = head[0], head[0].heap_size
     now = half_lives_at(h.t, h.leader)
     value = value_now(rows[i].priority, size, now)
@@ -154,7 +158,7 @@ def exchange(head: Records, rows: Records, i: int, size: int) -> bool:
         for k in range(n):
             if not chosen[k] and (least < 0 or leaves_before(rows, ids[k], ids[least])):
                 least = k
-        chosen[least] = True  # seen to
+        chosen[least] = True  # do not pick it again
         heap_remove(head, rows, ids[least])
         evict(head, rows, ids[least])
     return True
@@ -162,13 +166,14 @@ def exchange(head: Records, rows: Records, i: int, size: int) -> bool:
 
 @inlined
 def follow_leader(head: Records, rows: Records) -> None:
-    """Now and then: has another member taken the lead?"""
+    """Choose the leader again every CHECK_EVERY requests or more."""
     if head[0].t >= head[0].next_check:
         choose_leader(head, rows)
 
 
 @kernel
 def choose_leader(head: Records, rows: Records) -> None:
+    """Ask the tournament for the leader. If it changed, rank all residents again."""
     h = head[0]
     h.next_check = h.t + CHECK_EVERY
     leader = leader_after(head, h.leader)
@@ -184,7 +189,7 @@ def choose_leader(head: Records, rows: Records) -> None:
 
 @inlined
 def id_value(head: Records, rows: Records, i: int) -> float:
-    """F·ρ·Ĉ at this moment, by the half-life SLOW; 0 before anything was paid."""
+    """Return F·ρ·Ĉ now, by the half-life RECYCLE_HALF_LIFE; 0 if nothing was paid yet."""
     q = rows[i]
     if q.misses == 0:
         return 0.0
@@ -194,9 +199,9 @@ def id_value(head: Records, rows: Records, i: int) -> float:
 
 @kernel
 def recycle(head: Records, rows: Records) -> int:
-    """Forget an id, to be given to another key: the least valuable without an answer, of LOOK_AT next to the hand.
+    """Free an id for another key: the least valuable of the next RECYCLE_SAMPLE that are not resident.
 
-    Where all hold answers the one that is next to leave goes, and is reported as evicted.
+    If all are resident, evict the one of least key and report it.
     """
     h = head[0]
     h.evicted = 0
@@ -235,7 +240,7 @@ class Adaptive(HeapPolicy):
         ("t", "i8"),
         ("leader", "i8"),
         ("next_check", "i8"),
-        ("hand", "i8"),  # where `recycle` looks next
+        ("hand", "i8"),  # where `recycle` continues
     ]
     row_fields: ClassVar = [
         *HeapPolicy.row_fields,
@@ -256,7 +261,7 @@ class Adaptive(HeapPolicy):
 
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, *, remember: int | None = None, **options: Any) -> Self:
-        """For `trace`, with a table for all of its keys, or of `remember` ids that are used again and again."""
+        """Build for `trace` with an id for every key, or with a table of `remember` recycled ids."""
         if remember is not None and remember < 1:
             raise InvalidInput(f"remember must be at least 1, not {remember}")
         return cls(capacity, min(trace.ids, remember or trace.ids), **options)

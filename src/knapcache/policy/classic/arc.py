@@ -1,19 +1,18 @@
 """ARC (Megiddo, Modha, FAST 2003: "ARC: A Self-Tuning, Low Overhead Replacement Cache"), adapted to sizes.
 
-    T1, T2   the cache: asked for once, and more than once, lately
-    B1, B2   ghosts of what left T1 and T2
-    p        how large T1 should be: a request for a ghost of B1 says "larger", one of B2 "smaller"
+    T1, T2   the cache: answers requested once, and more than once, recently
+    B1, B2   ghosts of answers evicted from T1 and T2
+    p        target size of T1: a request for a ghost of B1 raises it, one for a ghost of B2 lowers it
 
-The paper counts pages. Here every count is a sum of sizes, read as libCacheSim reads it, whose decisions these are, hit
-for hit:
+The paper counts pages. Here every count is a sum of sizes, as in libCacheSim, whose decisions these match hit for hit:
 
-    |T1| + |T2| ≤ c         evicting goes on until the newcomer fits: none, one or many leave
+    |T1| + |T2| ≤ c         eviction continues until the newcomer fits: none, one or many are evicted
     p ± δ                   δ = max(|B2|/|B1|, 1), or its inverse, in units of size
     case IV                 each eviction for an answer that is no ghost drops one ghost, whatever the sizes of the two
 
-Where every size is 1 this is the paper's ARC. Where sizes differ, one for one does not keep the ghosts within the
-paper's |T1| + |B1| ≤ c, nor all four within 2c. Rejected: steps of δ times the size asked for, and ghosts trimmed to
-those bounds. That misses less on some traces and more on others, and is an ARC that nobody else has.
+Where every size is 1 this is the paper's ARC. Where sizes differ, dropping one ghost per eviction does not keep the
+paper's bounds |T1| + |B1| ≤ c and 2c for all four lists. Rejected: steps of δ times the requested size, and ghosts
+trimmed to those bounds. That misses less on some traces and more on others, and no other implementation does it.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def replace_one_for_one(head: Records, rows: Records, size: int) -> None:
-    """Case IV: an answer for a ghost. Where B1 has none to give, the oldest of T1 leaves no ghost."""
+    """Case IV: evict one answer and drop one ghost. If case A finds B1 empty, evict the oldest of T1 without a ghost."""
     h = head[0]
     if list_size(rows, T1) + list_size(rows, B1) + size > h.capacity:  # case A
         if list_size(rows, B1) == 0:
@@ -74,7 +73,7 @@ def replace_one_for_one(head: Records, rows: Records, size: int) -> None:
 
 @kernel
 def replace(head: Records, rows: Records, in_b2: bool) -> None:
-    """REPLACE: the oldest of T1 or of T2 becomes a ghost."""
+    """REPLACE: evict the oldest answer of T1 or T2 and keep its ghost."""
     small = list_size(rows, T1)
     first = small > head[0].p or (in_b2 and small == head[0].p)
     k = T1 if small > 0 and (first or list_size(rows, T2) == 0) else T2
@@ -91,7 +90,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 
 
 class ARC(Policy):
-    """Two LRU queues, their ghosts, and a border between them that learns."""
+    """Adaptive replacement cache: two LRU lists, their ghosts, and a learned target size."""
 
     head_fields: ClassVar = [*HEAD, ("p", "f8")]
     row_fields: ClassVar = ROW + LISTS_ROW
@@ -107,4 +106,4 @@ class ARC(Policy):
     def check(self) -> None:
         super().check()
         check_lists(self.rows, 4, resident=(T1, T2))
-        self._same("p within 0 … c", bool(0.0 <= self.head["p"][0] <= self.capacity), True)
+        self._expect("p within 0 … c", bool(0.0 <= self.head["p"][0] <= self.capacity), True)

@@ -3,12 +3,12 @@ Key-Value Stores"): GreedyDual-Size in nearly constant time.
 
     H(q) = L + ratio(q)        ratio = c/s, cost per size, rounded to `precision` significant bits
 
-Answers of one rounded ratio stand in one LRU queue: L never falls, so their order by H is their order by last
-request. A heap holds only the queues, each by the H of its oldest answer, and there are few of them however many
-answers there are. The least H goes and L rises to it; on a hit L rises to the least H among the others.
+Answers of one rounded ratio form one LRU queue: L never falls, so their order by H is their order by last request. A
+heap holds only the queues, by the H of their oldest answers. There are few queues however many answers there are. The
+answer of least H is evicted and L rises to it; on a hit L rises to the least H among the other answers.
 
-The paper scales ratios to whole numbers before it rounds them. Rounding the float does the same at every scale.
-Ratios outside 2^−40 … 2^40 are taken for the nearest of these.
+The paper scales ratios to integers before it rounds them. Rounding the float does the same at every scale. Ratios
+outside 2^−40 … 2^40 are clamped to that range.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_EXPONENT, MAX_EXPONENT = -40, 40
 
 @kernel
 def queue_of(head: Records, ratio: float) -> int:
-    """The queue of a ratio: 1, 2, … in rising order, for ratios cut to so many significant bits."""
+    """Return the queue of a ratio: 1, 2, … in rising order of the ratio rounded down."""
     steps = 1 << (head[0].precision - 1)
     mantissa, exponent = math.frexp(ratio)  # ratio = mantissa · 2^exponent, 1/2 ≤ mantissa < 1
     if ratio <= 0.0 or exponent <= MIN_EXPONENT:
@@ -42,14 +42,14 @@ def queue_of(head: Records, ratio: float) -> int:
 
 @kernel
 def ratio_of(head: Records, k: int) -> float:
-    """The rounded ratio of queue k."""
+    """Return the rounded ratio of queue k."""
     steps = 1 << (head[0].precision - 1)
     return (1.0 + (k - 1) % steps / steps) * 2.0 ** ((k - 1) // steps + MIN_EXPONENT)  # type: ignore[no-any-return]
 
 
 @kernel
 def attach(head: Records, rows: Records, i: int) -> None:
-    """Make i the newest of its queue, with the H of this moment."""
+    """Append i to its queue, with H at the current L."""
     k = rows[i].queue
     end = len(rows) - k
     rows[i].priority = head[0].inflation + ratio_of(head, k)
@@ -61,7 +61,7 @@ def attach(head: Records, rows: Records, i: int) -> None:
 
 @kernel
 def detach(head: Records, rows: Records, i: int) -> None:
-    """Take i out of its queue."""
+    """Remove i from its queue."""
     end = len(rows) - rows[i].queue
     first = rows[end].newer == i
     unlink(rows, i)
@@ -73,7 +73,7 @@ def detach(head: Records, rows: Records, i: int) -> None:
 
 @kernel
 def heap_add_queue(head: Records, rows: Records, end: int) -> None:
-    """Put a queue into the heap, by the H of its oldest answer."""
+    """Add a queue to the heap, by the H of its oldest answer."""
     rows[end].priority = rows[rows[end].newer].priority
     rows[end].tiebreak = rows[rows[end].newer].tiebreak
     heap_add(head, rows, end)
@@ -112,7 +112,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 
 
 class CAMP(Policy):
-    """GreedyDual-Size with rounded ratios: LRU queues, and a heap of queues."""
+    """GreedyDual-Size with rounded ratios: LRU queues and a heap of queues."""
 
     head_fields: ClassVar = [*HEAD, *HEAP_HEAD, ("t", "i8"), ("inflation", "f8"), ("precision", "i8")]
     row_fields: ClassVar = [*ROW, *HEAP_ROW, *LINK_ROW, ("queue", "i8"), ("misses", "i8"), ("paid", "f8")]
@@ -121,10 +121,10 @@ class CAMP(Policy):
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int, *, precision: int = 5) -> None:
-        """`precision`: significant bits of a rounded ratio; the paper finds 5 as good as all."""
+        """`precision`: significant bits of a rounded ratio, 1 … 10; the paper finds 5 as good as exact ratios."""
         if not 1 <= precision <= 10:
             raise InvalidInput(f"precision must be in 1 … 10, not {precision}")
-        self.spare = (MAX_EXPONENT - MIN_EXPONENT) << (precision - 1)  # the ends of the queues
+        self.spare = (MAX_EXPONENT - MIN_EXPONENT) << (precision - 1)  # the sentinels of the queues
         super().__init__(capacity, ids)
         self.head["precision"] = precision
         ends = np.arange(ids, len(self.rows))
@@ -135,12 +135,12 @@ class CAMP(Policy):
         found: list[int] = []
         heaped_queues = self.rows["heap_id"][: int(self.head["heap_size"][0])].tolist()
         ends = np.arange(self.ids, len(self.rows))
-        self._same("queues in the heap", sorted(heaped_queues), ends[self.rows["newer"][ends] != ends].tolist())
+        self._expect("queues in the heap", sorted(heaped_queues), ends[self.rows["newer"][ends] != ends].tolist())
         for end in heaped_queues:
             k = len(self.rows) - end
             queue = linked_ids(self.rows, k)
             found += queue
-            self._same(f"H of queue {k}", self.rows["priority"][end], self.rows["priority"][queue[0]])
+            self._expect(f"H of queue {k}", self.rows["priority"][end], self.rows["priority"][queue[0]])
             if any(leaves_before(self.rows, b, a) for a, b in itertools.pairwise(queue)):
                 raise CorruptState(f"queue {k} is out of order")
-        self._same("queues", frozenset(found), self.residents)
+        self._expect("queues", frozenset(found), self.residents)

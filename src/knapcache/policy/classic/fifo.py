@@ -1,4 +1,4 @@
-"""FIFO: evict the answer that came in first, asked for or not."""
+"""FIFO: evict the answer that was admitted first, whether it was hit or not."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ class FIFO(Policy):
 
     def check(self) -> None:
         super().check()
-        self._same("queue", frozenset(linked_ids(self.rows)), self.residents)
+        self._expect("list", frozenset(linked_ids(self.rows)), self.residents)

@@ -2,9 +2,9 @@
 
     H(q) = L + c(q) / s(q)
 
-c is the mean cost paid for q, s the size. A request sets H anew with the L of that moment; how often q was asked for
-does not count. The answer of least H goes, and L, the inflation, rises to its H. No online algorithm without
-randomness has a better competitive ratio.
+c is the mean cost paid for q, s the size. Each request sets H with the current L; the number of requests is
+ignored. The answer of least H is evicted, and L, the inflation, rises to its H. No deterministic online algorithm
+has a better competitive ratio.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_
 
 
 @inlined
-def renew(head: Records, rows: Records, i: int) -> None:
-    """H(q) at this moment."""
+def set_priority(head: Records, rows: Records, i: int) -> None:
+    """Set H(q) with the current L."""
     q = rows[i]
     q.priority = head[0].inflation + q.paid / q.misses / q.entry_size
     q.tiebreak = head[0].t
@@ -29,7 +29,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     if not rows[i].resident:
         return False
-    renew(head, rows, i)
+    set_priority(head, rows, i)
     return True
 
 
@@ -39,7 +39,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     rows[i].misses += 1
     head[0].inflation = max(head[0].inflation, evict_until_fits(head, rows, size))  # L
     insert(head, rows, i, size)
-    renew(head, rows, i)
+    set_priority(head, rows, i)
     heap_add(head, rows, i)
 
 

@@ -2,14 +2,15 @@
 
     H(q) = L + F(q) · C(q) / S(q)
 
-F counts requests since the answer came in, or all there ever were (history); C is 1, or the mean cost paid for q; S
-is the size. The answer of least H goes, and L, the clock, rises to its H: what has not been asked for since then
-ages without being touched.
+F counts requests since admission, or all requests ever (`history`). C is 1, or the mean cost paid for q
+(`by_cost`). S is the size. The answer of least H is evicted, and L, the clock, rises to its H. So answers that get
+no requests age without being touched.
 
-There are two readings of what happens to a newcomer. As GreedyDual-Size has it (gds.py), the least go until it fits,
-and it comes in. On *trial* it enters first, and then the least go until all fit; it may be among them, and L rises by
-it all the same. libCacheSim has GDSF on trial, and so has `gdsf`, hit for hit. With cost there are both, `gdsf-cost`
-and `gdsf-cost-trial`: in caches of a few answers the trial saves some percent, elsewhere they are alike.
+There are two readings of how a newcomer is admitted. In GreedyDual-Size (gds.py) the answers of least H are evicted
+until the newcomer fits, and it is always admitted. With `trial` it is inserted first and then the answers of least H
+are evicted until all fit. The newcomer may be among them; L rises to its H all the same. libCacheSim implements
+GDSF with trial, and `gdsf` matches it hit for hit. With cost both exist, `gdsf-cost` and `gdsf-cost-trial`: in caches
+of a few answers the trial saves some percent, elsewhere they are alike.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_
 
 
 @inlined
-def worth(head: Records, rows: Records, i: int) -> float:
-    """H(q) at this moment."""
+def priority_of(head: Records, rows: Records, i: int) -> float:
+    """Return H(q) with the current L."""
     q = rows[i]
     cost = q.paid / q.misses if head[0].by_cost else 1.0
     return head[0].clock + q.requests * cost / q.entry_size  # type: ignore[no-any-return]
@@ -36,7 +37,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
         rows[i].requests += 1
     if not rows[i].resident:
         return False
-    rows[i].priority = worth(head, rows, i)
+    rows[i].priority = priority_of(head, rows, i)
     rows[i].tiebreak = head[0].t
     return True
 
@@ -49,14 +50,14 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     if not head[0].trial:
         head[0].clock = max(head[0].clock, evict_until_fits(head, rows, size))
     insert(head, rows, i, size)
-    rows[i].priority = worth(head, rows, i)
+    rows[i].priority = priority_of(head, rows, i)
     rows[i].tiebreak = head[0].t
     heap_add(head, rows, i)
     while head[0].used > head[0].capacity:
         victim = heap_top(head, rows)
         head[0].clock = max(head[0].clock, rows[victim].priority)
         heap_remove(head, rows, victim)
-        if victim == i:  # nobody has heard of it yet, so nobody is told
+        if victim == i:  # was never resident for the caller, so it is not reported as evicted
             remove(head, rows, i)
         else:
             evict(head, rows, victim)
@@ -80,6 +81,6 @@ class GDSF(HeapPolicy):
     def __init__(
         self, capacity: int, ids: int, *, by_cost: bool = False, history: bool = False, trial: bool = True
     ) -> None:
-        """Misses cost what they cost, or all the same; requests of former stays count; newcomers are on trial."""
+        """`by_cost`: C is the mean cost; `history`: F counts all requests; `trial`: a newcomer may be evicted at once."""
         super().__init__(capacity, ids)
         self.head["by_cost"], self.head["history"], self.head["trial"] = by_cost, history, trial

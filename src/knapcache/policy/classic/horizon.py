@@ -1,18 +1,19 @@
-"""Horizon: cost per size of discounted frequency, with one half-life for all.
+"""Horizon: discounted frequency times cost per size, with one fixed half-life.
 
-A request counts half as much every H requests that follow it:
+A request counts half as much after every H further requests:
 
     F(q) ← F(q) · 2^(−Δt/H) + 1            Δt requests after the last one for q
 
-and the value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q
-its density decays by the same factor as everyone else's, so the order of two answers that nobody asks for never
-changes, and the time-free key
+The value density of an answer is F·Ĉ/S, with Ĉ the mean cost paid and S the size. Between two requests for q its
+density decays by the same factor as all others. So the order of two answers without requests never changes, and the
+time-free key
 
     log2(F·Ĉ/S) + t_last/H
 
-orders a heap once and for all. H → 0 is LRU; H → ∞ is frequency · cost / size. F outlives eviction.
+can be computed once per request and kept in a heap. H → 0 is LRU; H → ∞ is frequency · cost / size. F survives
+eviction.
 
-With `choosy` an answer comes in only if it is worth more than all those that would have to go for it together.
+With `beats_sum` an answer is admitted only if its value is at least the sum of its victims' values.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_
 
 @inlined
 def key(head: Records, rows: Records, i: int) -> float:
-    """log2(F·Ĉ/S) + t_last/H; an answer that costs nothing is worth nothing."""
+    """Return log2(F·Ĉ/S) + t_last/H, or −∞ if the answer costs nothing."""
     q = rows[i]
     density = q.frequency * (q.paid / q.misses) / q.entry_size
     return math.log2(density) + q.tiebreak / head[0].half_life if density > 0.0 else -math.inf
@@ -40,7 +41,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     head[0].t += 1
     q = rows[i]
     q.frequency = q.frequency * 2.0 ** ((q.tiebreak - head[0].t) / head[0].half_life) + 1.0
-    q.tiebreak = head[0].t  # t_last, which is also the order among equals
+    q.tiebreak = head[0].t  # t_last
     if not q.resident:
         return False
     q.priority = key(head, rows, i)
@@ -70,7 +71,7 @@ class Horizon(HeapPolicy):
     settle_kernel = make_settle(admit, heap_release)
 
     def __init__(self, capacity: int, ids: int, *, half_life: float = 4000.0, beats_sum: bool = False) -> None:
-        """`half_life` in requests; `choosy`: see the top."""
+        """`half_life` in requests, above 0; `beats_sum`: see the module docstring."""
         super().__init__(capacity, ids)
         if not 0.0 < half_life < math.inf:
             raise InvalidInput(f"half_life must be above 0 and finite, not {half_life}")

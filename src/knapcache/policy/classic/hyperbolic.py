@@ -3,9 +3,9 @@ Applications").
 
     p(q) = n(q) · c(q) / (s(q) · age(q))
 
-n requests since the answer came in, age(q) requests ago (of any query); c the mean cost paid, s the size. The
-priorities of two untouched answers may change places as they age, so no heap can hold them: to evict, a sample of
-residents is drawn and the one of least priority goes.
+n counts requests since admission, age the requests for any query since then; c is the mean cost paid, s the size.
+Two answers without requests may swap their order as they age, so no heap can hold them. To evict, a sample of
+residents is drawn and the one of least priority is evicted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from knapcache.policy.structures.pool import (
 
 @kernel
 def priority(head: Records, rows: Records, i: int) -> float:
-    """p(q) at this moment; an answer that came in just now has the age 1."""
+    """Return p(q) now. The least age is 1."""
     q = rows[i]
     return q.requests * (q.paid / q.misses) / (q.entry_size * max(head[0].t - q.since, 1))  # type: ignore[no-any-return]
 
@@ -60,7 +60,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def worst(head: Records, rows: Records) -> int:
-    """The least of a sample; of all, where a sample would be no smaller."""
+    """Return the id of least priority in a sample, or in the whole pool if it is no larger than a sample."""
     n = head[0].pool_size
     exhaustive = n <= head[0].samples
     found = -1
@@ -90,7 +90,7 @@ class Hyperbolic(Policy):
     release_kernel = release
 
     def __init__(self, capacity: int, ids: int, *, samples: int = 64, seed: int = 0) -> None:
-        """`samples`: how many residents are drawn, with `seed`, to find one that goes."""
+        """`samples`: residents drawn for each eviction, at least 1; `seed`: of the draws."""
         super().__init__(capacity, ids)
         if not samples >= 1:
             raise InvalidInput(f"samples must be at least 1, not {samples}")

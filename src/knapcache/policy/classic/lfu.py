@@ -1,4 +1,4 @@
-"""LFU: evict the answer with the fewest requests since it came in; among equals, the one idle the longest."""
+"""LFU: evict the answer with the fewest requests since it was admitted; of equals, the least recently used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - every policy has the same signature
     evict_until_fits(head, rows, size)
     rows[i].priority = 1.0
     rows[i].tiebreak = head[0].t
@@ -29,7 +29,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 
 class LFU(HeapPolicy):
-    """Least frequently used. The count of an answer starts anew each time it comes in."""
+    """Least frequently used. The count starts again at each admission."""
 
     head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8")]
     arrive_kernel = arrive

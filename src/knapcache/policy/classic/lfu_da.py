@@ -4,8 +4,8 @@ Techniques for Web Proxy Caches").
 
     K(q) = F(q) + L
 
-F counts requests since the answer came in. The answer of least K goes, and the cache age L becomes its K: an answer
-that was popular long ago is overtaken by newcomers, which start from L. Size and cost do not count.
+F counts requests since admission. The answer of least K is evicted, and the cache age L becomes its K. Newcomers
+start from L, so they overtake answers that were popular long ago. Size and cost are ignored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     if not rows[i].resident:
         return False
     rows[i].requests += 1
-    rows[i].priority = rows[i].requests + head[0].age  # K = F + L, with the L of now
+    rows[i].priority = rows[i].requests + head[0].age  # K = F + L, with the current L
     rows[i].tiebreak = head[0].t
     return True
 
 
 @inlined
-def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - every policy has the same signature
     head[0].age = max(head[0].age, evict_until_fits(head, rows, size))  # L
     rows[i].requests = 1
     rows[i].priority = 1.0 + head[0].age

@@ -1,27 +1,26 @@
 """LHD: Least Hit Density (Beckmann, Chen, Cidon, NSDI 2018: "LHD: Improving Cache Hit Rate by Maximizing Hit
 Density").
 
-Room in the cache is rent, paid by size and time. The hit density of an answer is what it is expected to earn for
-it:
+An answer occupies size · time in the cache. Its hit density is the number of hits it is expected to get for that:
 
-    hits it will still have before it is evicted / (size · how long it will still stay)
+    expected further hits before eviction / (size · expected further time in the cache)
 
-Both expectations are measured: for each class of answers and each age (time since the last request), how many were
-hit and how many were evicted at that age. An answer at age a will meet one of the events at ages ≥ a, so
+Both expectations are measured: for each class of answers and each age (time since the last request), the number of
+hits and of evictions at that age. An answer at age a meets one of the events at ages ≥ a, so
 
     hit density(a) = Σ_{x≥a} hits(x) / Σ_{x≥a} (x − a) · events(x)        events = hits + evictions
 
-A class holds answers whose last two hits came at similar ages, in powers of two. To evict, a sample is drawn, and
-the least hit density goes. All is as in the authors' code (16 classes, 32 samples and the 8 last to come in, decay
-.9), except:
+A class holds answers whose last two hits came at similar ages, in powers of two. To evict, a sample is drawn, and the
+answer of least hit density is evicted. The parameters are those of the authors' code (16 classes, 32 samples and the
+8 latest admissions, decay .9), except:
 
-    fewer ages       8,192, each the wider the more answers there are
-    sooner           tables are made anew every 2^14 requests; a cache of answers may never see the authors' 2^20
-    borrowing        a class counts a hundredth of all events as its own. The authors keep some answers at random
-                     (explorers) so that no class is condemned unseen; this does the same, and nobody stays for it
-    no applications  which the authors also tell apart
+    fewer ages       8,192; an age covers more requests the more answers there are
+    shorter period   densities are recomputed every 2^14 requests; an answer cache may never see the authors' 2^20
+    borrowing        a class counts a hundredth of all events as its own. The authors keep some random answers
+                     (explorers) so that every class gets data; borrowing does that without keeping answers for it
+    no applications  the authors also distinguish applications
 
-Cost does not count.
+Cost is ignored.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ from knapcache.policy.structures.pool import (
 
 CLASSES, AGES, RECENT = 16, 8192, 8
 SPAN = 100
-"""Ages reach as far as this many requests for each answer in the cache."""
+"""The oldest age is at least this many requests for each answer in the cache."""
 BORROWED = 0.01
-"""The part of every other class's events that a class counts as its own."""
+"""Share of the events of every class that each class counts as its own."""
 NEVER_HIT = 1 << 60
-"""The age at its last hit of an answer that had none: class 0 until its second hit."""
+"""Age at the last hit of an answer without hits: it is in class 0 until its second hit."""
 
 
 @kernel
 def age_of(head: Records, time: int) -> int:
-    """A span of requests as an age; 2^grain requests are one age."""
+    """Return a number of requests as an age; 2^grain requests are one age."""
     return int(min(time >> head[0].grain, AGES - 1))
 
 
 @kernel
 def class_of(head: Records, rows: Records, i: int) -> int:
-    """By the ages at the last two hits together: class k halves the ages of class k − 1. See ENDLESS."""
+    """Return the class by the sum of the ages at the last two hits: class k halves the ages of class k − 1."""
     time = (rows[i].hit_age + rows[i].hit_age_before) >> head[0].grain
     k = 0
     while time < AGES and k < CLASSES - 1:
@@ -72,7 +71,7 @@ def class_of(head: Records, rows: Records, i: int) -> int:
 
 @kernel
 def density(head: Records, rows: Records, i: int) -> float:
-    """Hit density at this moment."""
+    """Return the hit density now."""
     table = head[0].density
     return table[class_of(head, rows, i), age_of(head, head[0].t - rows[i].last)] / rows[i].entry_size  # type: ignore[no-any-return]
 
@@ -94,7 +93,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - every policy has the same signature
     h = head[0]
     while h.used + size > h.capacity:
         victim = worst(head, rows)
@@ -112,7 +111,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def worst(head: Records, rows: Records) -> int:
-    """The least hit density in a sample and among the last to come in; of all, where a sample would be no smaller."""
+    """Return the id of least hit density in a sample and the latest admissions, or in a pool no larger than a sample."""
     h = head[0]
     exhaustive = h.pool_size <= h.samples
     found = -1
@@ -135,7 +134,7 @@ def worst(head: Records, rows: Records) -> int:
 
 @kernel
 def reconfigure(head: Records) -> None:
-    """Make the table of hit densities anew from what was counted, and let the counts fade."""
+    """Recompute the table of hit densities from the counts, and decay the counts."""
     h = head[0]
     while AGES << h.grain < SPAN * h.pool_size:
         coarsen(head)
@@ -151,13 +150,13 @@ def reconfigure(head: Records) -> None:
             hit = h.hits[c, a] + borrowed_hits
             hits[c] += hit
             events[c] += hit + h.evictions[c, a] + borrowed_evictions
-            lifetime[c] += events[c]  # Σ (x − a + 1) · events(x): an answer stays to the end of the age it is in
+            lifetime[c] += events[c]  # Σ (x − a + 1) · events(x): an answer stays to the end of its age
             h.density[c, a] = hits[c] / lifetime[c] if events[c] > 1e-5 else 0.0
 
 
 @kernel
 def coarsen(head: Records) -> None:
-    """Two ages become one."""
+    """Double the number of requests per age: merge pairs of ages."""
     h = head[0]
     h.grain += 1
     for c in range(CLASSES):
@@ -197,7 +196,7 @@ class LHD(Policy):
     def __init__(
         self, capacity: int, ids: int, *, samples: int = 32, period: int = 1 << 14, decay: float = 0.9, seed: int = 0
     ) -> None:
-        """`samples` are drawn with `seed`; every `period` requests counts fade by `decay`, and densities follow."""
+        """`samples` per eviction, drawn with `seed`; every `period` requests counts are multiplied by `decay`."""
         super().__init__(capacity, ids)
         for name, value in (("samples", samples), ("period", period)):
             if not value >= 1:
@@ -205,7 +204,7 @@ class LHD(Policy):
         if not 0.0 <= decay <= 1.0:
             raise InvalidInput(f"decay must be in 0 … 1, not {decay}")
         self.head["samples"], self.head["period"], self.head["decay"] = samples, period, decay
-        # Until something was counted: what was hit at young ages, and lately, is denser.
+        # Before anything is counted, young answers with recent hits are denser.
         self.head["density"][0] = np.arange(1.0, CLASSES + 1)[:, None] / np.arange(1.0, AGES + 1)
         seed_random(self.head, seed)
 

@@ -1,4 +1,4 @@
-"""LRU: evict the answer that was not asked for the longest. FIFO, in which a hit begins anew."""
+"""LRU: evict the least recently used answer. FIFO in which a hit moves the answer to the newest end."""
 
 from __future__ import annotations
 

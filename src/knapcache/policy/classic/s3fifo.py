@@ -1,16 +1,16 @@
 """S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023: "FIFO queues are all you need for cache eviction").
 
-    S   small queue, 10 % of the cache: newcomers, most of which are never asked for again
-    M   main queue, the rest: what was asked for more than once while in S, or came back from G
-    G   ghosts of what left S, as much as M could hold
+    S   small queue, 10 % of the cache: newcomers, most of which are never requested again
+    M   main queue, the rest: answers requested more than once while in S, or readmitted from G
+    G   ghosts of answers evicted from S, up to the size of M
 
-A hit adds 1 to `freq`, up to 3. From S an answer with freq > 1 moves to M, another one leaves and becomes a ghost.
-From M an answer with freq > 0 goes round again with freq − 1, another one leaves.
+A hit adds 1 to `freq`, up to 3. From S an answer with freq > 1 moves to M, another one is evicted and leaves a ghost.
+From M an answer with freq > 0 is reinserted with freq − 1, another one is evicted.
 
-Sizes are counted where the paper counts objects. Points it leaves open are done as in its authors' simulator: M
-gives way when it holds more than its share and S otherwise; a move from S to M evicts nothing by itself; an answer
-larger than S is refused, since it would sweep S clean. `main_first` is their later idea, not the paper's: until the
-first eviction, what finds S full goes to M.
+Sizes are counted where the paper counts objects. Points the paper leaves open are done as in its authors' simulator:
+M is evicted from when it holds more than its share, S otherwise; a move from S to M evicts nothing by itself; an answer
+larger than S is rejected, because it would empty S. `main_first` is the authors' later idea, not the paper's: until
+the first eviction, newcomers that find S full go to M.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def evict_small(head: Records, rows: Records) -> None:
-    """EVICTS: move what was asked for to M, until one leaves or S is empty."""
+    """EVICTS: move requested answers to M until one is evicted or S is empty."""
     while list_size(rows, S) > 0:
         t = oldest(rows, S)
         list_remove(rows, t)
@@ -70,7 +70,7 @@ def evict_small(head: Records, rows: Records) -> None:
 
 @kernel
 def evict_main(head: Records, rows: Records) -> None:
-    """EVICTM: a FIFO queue in which an answer goes round as often as it was asked for, three times at most."""
+    """EVICTM: evict from M, reinserting each answer once per request, at most three times."""
     while True:
         t = oldest(rows, M)
         list_remove(rows, t)
@@ -83,7 +83,7 @@ def evict_main(head: Records, rows: Records) -> None:
 
 @kernel
 def add_ghost(head: Records, rows: Records, i: int) -> None:
-    """Put i into G, whose oldest ghosts make room."""
+    """Append i to G, dropping the oldest ghosts until it fits."""
     if rows[i].entry_size > head[0].ghosts:
         return
     while list_size(rows, G) + rows[i].entry_size > head[0].ghosts:
@@ -108,7 +108,7 @@ class S3FIFO(Policy):
     spare = 3
 
     def __init__(self, capacity: int, ids: int, *, small: float = 0.1, main_first: bool = False) -> None:
-        """`small`: the share of S in the cache; `main_first`: see the top."""
+        """`small`: share of S in the cache, between 0 and 1; `main_first`: see the module docstring."""
         super().__init__(capacity, ids)
         if not 0.0 < small < 1.0:
             raise InvalidInput(f"small must be between 0 and 1, not {small}")
@@ -120,4 +120,4 @@ class S3FIFO(Policy):
     def check(self) -> None:
         super().check()
         check_lists(self.rows, 3, resident=(S, M))
-        self._same("ghosts within their room", bool(self.rows["entry_size"][-G] <= self.head["ghosts"][0]), True)
+        self._expect("ghosts within their capacity", bool(self.rows["entry_size"][-G] <= self.head["ghosts"][0]), True)

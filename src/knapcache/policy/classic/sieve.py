@@ -1,8 +1,8 @@
 """SIEVE (Zhang et al., NSDI 2024: "SIEVE is Simpler than LRU").
 
-One queue in order of arrival. A hit only marks the answer as *visited*. To evict, the *hand* walks from the tail
-(oldest) towards the head (newest), taking the mark off visited answers, and evicts the first that has none; next
-time it goes on from there. Unlike CLOCK, survivors keep their place, so newcomers are judged soon.
+One queue in order of admission. A hit only marks the answer as *visited*. To evict, the *hand* moves from the tail
+(oldest) towards the head (newest), clears the marks of visited answers, and evicts the first answer without one. The
+next eviction continues from there. Unlike CLOCK, survivors keep their position, so newcomers are examined soon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     end = len(rows) - 1
     while head[0].used + size > head[0].capacity:
         hand = head[0].hand
-        # The fixed point of the ring is the place beyond the head: from there the hand starts again at the tail.
+        # The sentinel is the position after the newest answer: from there the hand continues at the oldest.
         while hand == end or rows[hand].visited:
             rows[hand].visited = False
             hand = rows[hand].newer
@@ -38,7 +38,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @inlined
 def release_hand(head: Records, rows: Records, hand: int) -> None:
-    """Take out the answer under the hand, which moves on towards the head."""
+    """Unlink the answer at the hand and advance the hand."""
     head[0].hand = rows[hand].newer
     unlink(rows, hand)
 
@@ -53,7 +53,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 
 
 class Sieve(Policy):
-    """A queue in order of arrival, sieved by a moving hand."""
+    """A FIFO queue with a hand that skips visited answers."""
 
     head_fields: ClassVar = [*HEAD, ("hand", "i8")]
     row_fields: ClassVar = [*ROW, *LINK_ROW, ("visited", "?")]
@@ -69,6 +69,6 @@ class Sieve(Policy):
     def check(self) -> None:
         super().check()
         queue = linked_ids(self.rows)
-        self._same("queue", frozenset(queue), self.residents)
+        self._expect("queue", frozenset(queue), self.residents)
         hand = int(self.head["hand"][0])
-        self._same("hand in the queue", hand in {*queue, len(self.rows) - 1}, True)
+        self._expect("hand in the queue", hand in {*queue, len(self.rows) - 1}, True)

@@ -1,14 +1,14 @@
 """W-TinyLFU (Einziger, Friedman, Manes 2017: "TinyLFU: A Highly Efficient Cache Admission Policy"), for answers
 that differ in size (Einziger, Eytan, Friedman, Manes 2022: "Lightweight Robust Size Aware Cache Management").
 
-    window      1 % of the cache, LRU: newcomers, so that a burst of requests finds its answer
-    main        the rest, segmented LRU: *probation*, and *protected* (80 % of main) for what was hit in it
-    filter      what leaves the window enters main only if it is asked for more often than its victims
+    window      1 % of the cache, LRU: newcomers, so that a burst of requests hits
+    main        the rest, segmented LRU: *probation*, and *protected* (80 % of main) for answers hit in main
+    filter      an answer evicted from the window enters main only if it is requested more often than its victims
 
-Frequencies are those of the sketch in sketch.py. Sizes as in the second paper, "aggregated victims": a candidate
-may need the room of several, from the old end of probation and then of protected; it enters if its own frequency is
-above the sum of theirs, which is given up as soon as it is not. An answer too large for the window is a candidate
-at once; one too large for main is refused.
+Frequencies come from the sketch in sketch.py. Sizes are handled as in the second paper, "aggregated victims": a
+candidate may need several victims, from the old end of probation and then of protected. It is admitted if its own
+frequency is above the sum of theirs; the comparison stops as soon as it is not. An answer too large for the window is
+a candidate at once; one too large for main is rejected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOW, PROBATION, PROTECTED = 1, 2, 3
 
 @kernel
 def arrive(head: Records, rows: Records, i: int) -> bool:
-    # W, the sample after which the sketch ages, is ten times the number of answers in the cache, as in the first paper.
+    # W, the additions between two halvings, is ten times the number of residents, as in the first paper.
     count(head, rows, len(rows) - 3, i, 10 * max(head[0].resident_count, 64))
     if not rows[i].resident:
         return False
@@ -42,7 +42,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - one signature for all
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001 - every policy has the same signature
     if size > head[0].window:
         rows[i].entry_size = size
         if candidate_wins(head, rows, i):
@@ -61,7 +61,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def candidate_wins(head: Records, rows: Records, i: int) -> bool:
-    """Is i worth its victims? If so, they leave main."""
+    """Return whether i is requested more often than its victims in main. If so, evict them."""
     free = head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED)
     if rows[i].entry_size > head[0].main:
         return False
@@ -69,7 +69,7 @@ def candidate_wins(head: Records, rows: Records, i: int) -> bool:
     victims = 0
     victim = oldest(rows, PROBATION)
     while free < rows[i].entry_size:
-        if victim == len(rows) - PROBATION:  # the end of that list
+        if victim == len(rows) - PROBATION:  # the sentinel of that list
             victim = oldest(rows, PROTECTED)
         victims += estimate(head, rows, len(rows) - 3, victim)
         if frequency <= victims:
@@ -86,7 +86,7 @@ def candidate_wins(head: Records, rows: Records, i: int) -> bool:
 
 @kernel
 def insert_into(head: Records, rows: Records, i: int, size: int, k: int) -> None:
-    """Into list k, where there is room."""
+    """Make i resident in list k, where it fits."""
     insert(head, rows, i, size)
     list_add(rows, i, k)
     head[0].resident_count += 1
@@ -100,7 +100,7 @@ def release(head: Records, rows: Records, i: int) -> None:
 
 
 class WTinyLFU(Policy):
-    """A window, a segmented LRU, and a filter between them that counts requests."""
+    """A window LRU, a segmented LRU, and a frequency filter between them."""
 
     head_fields: ClassVar = [
         *HEAD,
@@ -117,7 +117,7 @@ class WTinyLFU(Policy):
     spare = 3
 
     def __init__(self, capacity: int, ids: int, *, window: float = 0.01, protected: float = 0.8) -> None:
-        """`window`: its share of the cache; `protected`: its share of main."""
+        """`window`: its share of the cache, 0 … 1; `protected`: its share of main, 0 … 1."""
         super().__init__(capacity, ids)
         for name, share in (("window", window), ("protected", protected)):
             if not 0.0 <= share <= 1.0:
@@ -130,8 +130,8 @@ class WTinyLFU(Policy):
     def check(self) -> None:
         super().check()
         check_lists(self.rows, 3, resident=(WINDOW, PROBATION, PROTECTED))
-        self._same("resident_count", int(self.head["resident_count"][0]), len(self.residents))
+        self._expect("resident_count", int(self.head["resident_count"][0]), len(self.residents))
         window, probation, protected = (int(self.rows["entry_size"][-k]) for k in (WINDOW, PROBATION, PROTECTED))
-        self._same("window within its room", window <= self.head["window"][0], True)
-        self._same("main within its room", probation + protected <= self.head["main"][0], True)
-        self._same("protected within its room", protected <= self.head["protected"][0], True)
+        self._expect("window within its capacity", window <= self.head["window"][0], True)
+        self._expect("main within its capacity", probation + protected <= self.head["main"][0], True)
+        self._expect("protected within its capacity", protected <= self.head["protected"][0], True)

@@ -1,7 +1,7 @@
-"""The paper's offline comparator: what VSOCB could do if replacement were free.
+"""The paper's offline comparator: VSOCB with free replacement.
 
-Every round the Oracle is asked, and the cache becomes its answer at once, also with answers that nobody has at
-hand. Costs are still learned from misses only. It does not see the future, but no cache could run it: it breaks
+The Oracle is called every round, and the cache becomes its set at once, including answers that were not fetched. Costs
+are still learned from misses only. It does not see the future, but no cache could run it: it breaks
 M_{t+1} ⊆ M_t ∪ {q_t}.
 """
 
@@ -17,7 +17,7 @@ from knapcache.policy.vsocb.policy import VSOCB, recommend
 
 @kernel
 def replace(head: Records, rows: Records) -> None:
-    """M_t = Oracle(…), whatever M_{t−1} was."""
+    """M_t = Oracle(…), independent of M_{t−1}."""
     recommend(head, rows, True)
     head[0].used = head[0].recommended_size
     for i in range(len(rows) - 1):
@@ -28,7 +28,7 @@ def replace(head: Records, rows: Records) -> None:
 def arrive(head: Records, rows: Records, i: int) -> bool:
     count_arrival(head, rows, i)
     hit = bool(rows[i].resident)
-    if hit:  # a miss asks when it is settled, with its cost known
+    if hit:  # a miss calls the Oracle when it is settled
         replace(head, rows)
     return hit
 

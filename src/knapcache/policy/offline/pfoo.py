@@ -1,12 +1,12 @@
-"""PFOO-L: a bound on what any cache can save (Berger, Beckmann, Harchol-Balter, SIGMETRICS 2018: "Practical Bounds
-on Optimal Caching with Variable Object Sizes"), generalised from hits to costs.
+"""PFOO-L: an upper bound on what any cache can save (Berger, Beckmann, Harchol-Balter, SIGMETRICS 2018: "Practical
+Bounds on Optimal Caching with Variable Object Sizes"), generalised from hits to costs.
 
-Between two requests for a query lies an *interval*. A cache that holds the answer all through it saves the cost of
-the second request, and spends space-time: size · length. A cache of capacity c over n requests has c · (n − 1) of
-it. Filling that with the intervals of greatest cost per space-time, the last one in part, saves at least as much as
-any cache could: a cache must also fit at every moment, PFOO only on average.
+Between two requests for a query lies an *interval*. A cache that holds the answer throughout it saves the cost of the
+second request, and uses space-time: size · length. A cache of capacity c over n requests has c · (n − 1) of it. Filling
+that with the intervals of greatest cost per space-time, the last one in part, saves at least as much as any cache: a
+cache must fit at every moment, PFOO only on average.
 
-It is a bound and no policy: nothing says that the intervals it takes fit together.
+It is a bound, not a policy: the chosen intervals need not fit together.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def fill(
     size: npt.NDArray[np.int64],
     length: npt.NDArray[np.int64],
 ) -> None:
-    """The interval that ends at each request; length 0 where none does.
+    """Set size and length of the interval that ends at each request; length 0 if none does.
 
-    Where the answers of a query differ in size, a cache may hold on to the smallest so far, so that is the size.
+    If the answers of a query differ in size, a cache may keep the smallest so far, so that is the size.
     """
     for t in range(len(keys)):
         i = keys[t]
@@ -45,7 +45,7 @@ def fill(
 
 
 def pfoo_bound(keys: npt.NDArray[Any], sizes: npt.NDArray[Any], costs: npt.NDArray[Any], capacity: int) -> float:
-    """No cache of this capacity pays less for these requests in all."""
+    """Return a lower bound on the total miss cost of any cache of this capacity."""
     if not len(keys) == len(sizes) == len(costs):
         raise InvalidInput(f"keys, sizes and costs differ in length: {len(keys)}, {len(sizes)}, {len(costs)}")
     if not capacity >= 1:
@@ -61,10 +61,10 @@ def pfoo_bound(keys: npt.NDArray[Any], sizes: npt.NDArray[Any], costs: npt.NDArr
     spacetime, saved = size[held] * length[held].astype(np.float64), np.asarray(costs, np.float64)[held]
     best = np.argsort(-saved / spacetime, kind="stable")
     filled = np.cumsum(spacetime[best])
-    room = float(capacity) * (len(keys) - 1)
-    whole = int(np.searchsorted(filled, room, side="right"))
+    available = float(capacity) * (len(keys) - 1)
+    whole = int(np.searchsorted(filled, available, side="right"))
     savings = float(saved[best[:whole]].sum())
     if whole < len(best):
-        left = room - (filled[whole - 1] if whole else 0.0)
+        left = available - (filled[whole - 1] if whole else 0.0)
         savings += float(saved[best[whole]] * left / spacetime[best[whole]])
     return float(np.sum(costs)) - savings

@@ -1,8 +1,7 @@
-"""Policies that know the future: yardsticks, not competitors.
+"""The best fixed set of answers, chosen with the whole trace known: an offline reference.
 
-`static` keeps the best fixed set of answers, chosen with the whole trace known. An answer still has to be paid
-for once before it can be kept, so the value of a query is what its requests cost after the first; the best set
-is an exact knapsack over that.
+An answer has to be paid for once before it can be kept. So the value of a query is the cost of its requests after the
+first, and the best set is an exact knapsack over these values.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 @kernel
 def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
-    # The set was chosen by the largest size of each answer, so this can fail only for answers larger than foreseen.
+    # The set was chosen by the largest size of each answer in the trace: only a larger answer does not fit.
     if rows[i].chosen and head[0].used + room <= head[0].capacity:
         insert(head, rows, i, room)
 
 
 class Static(Policy):
-    """Best fixed set in hindsight: keeps the answers it was told to keep, from their first arrival on."""
+    """Admit the answers of a fixed set and no others."""
 
     row_fields: ClassVar = [*ROW, ("chosen", "?")]
     arrive_kernel = arrive
@@ -39,21 +38,21 @@ class Static(Policy):
     release_kernel = remove
 
     def __init__(self, capacity: int, ids: int, chosen: npt.ArrayLike = ()) -> None:
-        """`chosen`: one flag an id (shorter is padded with False)."""
+        """`chosen`: one flag per id; missing flags are False."""
         super().__init__(capacity, ids)
         flags = np.asarray(chosen, dtype=bool)
         if flags.ndim != 1 or len(flags) > ids:
-            raise InvalidInput(f"chosen must be one flag an id ({ids} at most), not an array of shape {flags.shape}")
+            raise InvalidInput(f"chosen must be one flag per id (at most {ids}), not an array of shape {flags.shape}")
         self.rows["chosen"][: len(flags)] = flags
 
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
-        """The best fixed set for these requests: all of the future, known."""
+        """Choose the best fixed set for `trace` by an exact knapsack."""
         keys, costs = trace.keys, trace.costs
-        room = np.ones(trace.ids, np.int64)
-        np.maximum.at(room, keys, trace.sizes)
+        sizes = np.ones(trace.ids, np.int64)
+        np.maximum.at(sizes, keys, trace.sizes)
         first = np.unique(keys, return_index=True)[1]
         value = np.bincount(keys, costs, minlength=trace.ids).astype(np.float64)
         value[keys[first]] -= costs[first]
-        chosen = oracle.solve(np.maximum(value, 0.0), room, capacity).chosen
+        chosen = oracle.solve(np.maximum(value, 0.0), sizes, capacity).chosen
         return cls(capacity, trace.ids, chosen=chosen, **options)

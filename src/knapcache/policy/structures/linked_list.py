@@ -1,8 +1,8 @@
-"""Doubly linked lists that live in two columns of `rows`: `older` and `newer` point from id to id.
+"""Doubly linked lists of ids stored in two columns of `rows`: `older` and `newer` point from id to id.
 
-A row behind those of the ids, which no request has, is a list's fixed point: its `newer` is the oldest member, its
-`older` the newest. List k has the k-th row from the end, so a policy with one list need not say which, and one with
-more sets `spare` to their number. An id is in one list at a time.
+Each list has a sentinel: a spare row after those of the ids. Its `newer` is the oldest id of the list, its `older`
+the newest. The sentinel of list k is the k-th row from the end. A policy with one list can omit k; one with more
+lists sets `spare` to their number. An id is in one list at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def clear(rows: Records, k: int = 1) -> None:
 
 @inlined
 def push(rows: Records, i: int, k: int = 1) -> None:
-    """Make i the newest of list k."""
+    """Append i to list k as its newest id."""
     end = len(rows) - k
     before = rows[end].older
     rows[i].older = before
@@ -34,25 +34,25 @@ def push(rows: Records, i: int, k: int = 1) -> None:
 
 @inlined
 def unlink(rows: Records, i: int) -> None:
-    """Take i out of its list."""
+    """Remove i from its list."""
     rows[rows[i].older].newer = rows[i].newer
     rows[rows[i].newer].older = rows[i].older
 
 
 @inlined
 def oldest(rows: Records, k: int = 1) -> int:
-    """The oldest member of list k; the fixed point itself when the list is empty."""
+    """Return the oldest id of list k, or the sentinel if the list is empty."""
     return int(rows[len(rows) - k].newer)
 
 
 def linked_ids(rows: Records, k: int = 1) -> list[int]:
-    """All members from old to new; raises CorruptState when the links do not agree."""
+    """Return the ids of list k from old to new; raise CorruptState if the links are inconsistent."""
     end = len(rows) - k
     found: list[int] = []
     i = int(rows["newer"][end])
     while i != end and len(found) <= end:
         if rows["older"][rows["newer"][i]] != i:
-            raise CorruptState(f"the links around id {i} do not agree")
+            raise CorruptState(f"the links of id {i} are inconsistent")
         found.append(i)
         i = int(rows["newer"][i])
     return found

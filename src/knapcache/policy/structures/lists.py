@@ -1,11 +1,10 @@
-"""Several linked lists with a total each: for policies that move answers between queues, some of them ghosts.
+"""Several linked lists with a total size each, for policies that move answers between queues and ghost lists.
 
-Every id knows its list, and the fixed point of a list (see queue.py) keeps the list's total size in its own `room`.
+Every id knows its list. The sentinel of a list (see linked_list.py) keeps the list's total in its own `entry_size`.
 
-    Invariant: rows[len − k].entry_size = Σ rows[i].entry_size over the ids with rows[i].home = k.
+    Invariant: rows[len − k].entry_size = Σ rows[i].entry_size over the ids with rows[i].list_number = k.
 
-A ghost is an id whose answer has gone: it stands in a list and is not resident. Its `room` is that of the answer it
-had.
+A ghost is an id in a list that is not resident. Its `entry_size` is that of the evicted answer.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
 from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, push, unlink
 
-LISTS_ROW = [*LINK_ROW, ("list_number", "i8")]  # home: the list that the id is in, 0 for none
+LISTS_ROW = [*LINK_ROW, ("list_number", "i8")]  # the list of the id, 0 for none
 
 
 @inlined
 def list_add(rows: Records, i: int, k: int) -> None:
-    """Make i, which is in no list, the newest of list k. Its room is known."""
+    """Append i, which is in no list, to list k. Its entry_size must be set."""
     push(rows, i, k)
     rows[i].list_number = k
     rows[len(rows) - k].entry_size += rows[i].entry_size
@@ -31,7 +30,7 @@ def list_add(rows: Records, i: int, k: int) -> None:
 
 @inlined
 def list_remove(rows: Records, i: int) -> None:
-    """Take i out of the list it is in."""
+    """Remove i from its list."""
     unlink(rows, i)
     rows[len(rows) - rows[i].list_number].entry_size -= rows[i].entry_size
     rows[i].list_number = 0
@@ -39,7 +38,7 @@ def list_remove(rows: Records, i: int) -> None:
 
 @inlined
 def list_size(rows: Records, k: int) -> int:
-    """Σ room of the members of list k."""
+    """Return the total size of list k."""
     return int(rows[len(rows) - k].entry_size)
 
 
@@ -50,14 +49,14 @@ def clear_lists(rows: Records, count: int) -> None:
 
 
 def check_lists(rows: Records, count: int, resident: Iterable[int]) -> None:
-    """Members, homes and totals agree, and the lists named in `resident` hold the residents."""
+    """Raise CorruptState unless links and totals are consistent and the lists in `resident` hold the residents."""
     kept: list[int] = []
     for k in range(1, count + 1):
         found = linked_ids(rows, k)
         if sorted(found) != np.flatnonzero(rows["list_number"] == k).tolist():
-            raise CorruptState(f"list {k} does not hold the ids that say they are in it")
+            raise CorruptState(f"list {k} differs from the ids with list_number {k}")
         if rows["entry_size"][found].sum() != rows["entry_size"][len(rows) - k]:
-            raise CorruptState(f"list {k}: its total is not the sum of its members")
+            raise CorruptState(f"list {k}: the total is not the sum of the sizes")
         kept += found if k in resident else []
     if sorted(kept) != np.flatnonzero(rows["resident"]).tolist():
         raise CorruptState("the lists and the residents differ")

@@ -1,12 +1,12 @@
-"""The residents in no order, packed, so that one can be drawn at random. Lives in two columns of `rows`.
+"""A packed, unordered set of ids that supports random draws, stored in two columns of `rows`.
 
-    rows[k].pool    the id at position k
-    rows[i].place   the position of id i        Invariant: rows[rows[i].place].pool = i
-    head.pooled     how many there are
-    head.random     the state of the generator, so that the arrays are the whole state and a seed says all
+    rows[k].pool_id     id at position k
+    rows[i].pool_slot   position of id i            Invariant: rows[rows[i].pool_slot].pool_id = i
+    head.pool_size      number of ids
+    head.random_state   state of the generator: the arrays are the whole state, and a seed determines every draw
 
-The generator is Lehmer's with multiplier 48271 (C++ calls it minstd_rand): its products stay below 2^47, so plain
-Python and machine code agree to the bit, and a sample of victims needs no better one.
+The generator is Lehmer's with multiplier 48271 (minstd_rand in C++). Its products stay below 2^47, so plain Python
+and machine code agree to the bit. Drawing eviction candidates needs no better generator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODULUS = 2**31 - 1
 
 @inlined
 def pool_add(head: Records, rows: Records, i: int) -> None:
-    """Put id i in."""
+    """Add id i."""
     k = head[0].pool_size
     rows[k].pool_id = i
     rows[i].pool_slot = k
@@ -30,7 +30,7 @@ def pool_add(head: Records, rows: Records, i: int) -> None:
 
 @inlined
 def pool_remove(head: Records, rows: Records, i: int) -> None:
-    """Take id i out; the last one moves into its place."""
+    """Remove id i. The last id takes its position."""
     head[0].pool_size -= 1
     last = rows[head[0].pool_size].pool_id
     k = rows[i].pool_slot
@@ -40,23 +40,23 @@ def pool_remove(head: Records, rows: Records, i: int) -> None:
 
 @inlined
 def pool_draw(head: Records, rows: Records) -> int:
-    """Any one of them; there is at least one."""
+    """Return a random id. The pool must not be empty."""
     head[0].random_state = head[0].random_state * 48271 % MODULUS
     return int(rows[head[0].random_state % head[0].pool_size].pool_id)
 
 
 def seed_random(head: Records, seed: int) -> None:
-    """Start the generator. Neighbouring seeds start far apart."""
+    """Initialise the generator. Neighbouring seeds give states far apart."""
     if not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed must be a whole number and not negative, not {seed!r}")
     head["random_state"] = 1 + (seed * 1_000_003 + 12_345) % (MODULUS - 1)
 
 
 def check_pool(head: Records, rows: Records) -> None:
-    """The pool holds exactly the residents, each in its place."""
+    """Raise CorruptState unless the pool holds exactly the residents."""
     ids = rows["pool_id"][: int(head["pool_size"][0])].tolist()
     if sorted(ids) != rows["resident"].nonzero()[0].tolist():
         raise CorruptState("the pool and the residents differ")
     for k, i in enumerate(ids):
         if rows["pool_slot"][i] != k:
-            raise CorruptState(f"id {i} does not know its place in the pool")
+            raise CorruptState(f"id {i} has the wrong pool position")

@@ -1,14 +1,14 @@
 """A count-min sketch of 4-bit counters with aging (Einziger, Friedman, Manes 2017), in two columns of `rows`.
 
-Each id has a counter in each of four rows of the sketch; the least of them is the estimate, since others may share
-a counter and make it too large, never too small. Counters stop at 15. After a sample of W additions all are halved,
-so that the past fades.
+Each id has one counter in each of four rows of the sketch. The estimate is the least of the four: ids share
+counters, so a counter may be too large but never too small. Counters saturate at 15. After every W additions all
+counters are halved, so that old requests fade.
 
-    rows[k].counters   the k-th counter of each of the four rows of the sketch, 4 bits each
+    rows[k].counters   k-th counter of each of the four rows, 4 bits each
     rows[k].halvings   how often these were halved
 
-Halving is lazy: a counter is brought up to date when it is looked at. Halving all at once would cost a walk over
-every id, however few answers the cache holds.
+Halving is lazy: a counter is updated when it is read. Halving all at once would scan every id, however few answers
+the cache holds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MULTIPLIERS = (1_103_515_245, 1_566_083_941, 1_812_433_253, 2_024_337_845)  # be
 
 @kernel
 def counter(head: Records, rows: Records, width: int, i: int, d: int) -> int:
-    """Where row d of the sketch counts id i; that counter is up to date."""
+    """Return the position of the counter of id i in row d, after updating it."""
     k = (i + 1) * MULTIPLIERS[d] % 2_147_483_647 % width
-    behind = head[0].halvings - rows[k].halvings
-    if behind > 0:
-        for _ in range(min(behind, 4)):
+    pending = head[0].halvings - rows[k].halvings
+    if pending > 0:
+        for _ in range(min(pending, 4)):
             rows[k].counters = (rows[k].counters >> 1) & 0x7777
         rows[k].halvings = head[0].halvings
     return int(k)
@@ -34,7 +34,7 @@ def counter(head: Records, rows: Records, width: int, i: int, d: int) -> int:
 
 @kernel
 def estimate(head: Records, rows: Records, width: int, i: int) -> int:
-    """How often i was asked for lately, at most 15."""
+    """Return the recent number of requests for i, at most 15."""
     least = 15
     for d in range(4):
         k = counter(head, rows, width, i, d)
@@ -44,7 +44,7 @@ def estimate(head: Records, rows: Records, width: int, i: int) -> int:
 
 @kernel
 def count(head: Records, rows: Records, width: int, i: int, sample: int) -> None:
-    """Count a request for i; `sample` is W."""
+    """Count a request for i. `sample` is W, the additions between two halvings."""
     for d in range(4):
         k = counter(head, rows, width, i, d)
         if (rows[k].counters >> 4 * d) & 15 < 15:

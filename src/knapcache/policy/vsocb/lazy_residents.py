@@ -1,8 +1,8 @@
-"""The guests of a lazy VSOCB: residents that the Oracle does not want, and that stay until their room is needed.
+"""Lazy residents: residents of a lazy VSOCB that are not in M̂. They stay until their space is needed.
 
-They come in when there is room that nobody uses, or when a call of the Oracle drops them; they go when a wanted answer
-needs their room, the least dense first, or are wanted again. Values drift, so no order of them would last: whoever
-needs room looks at all guests once, and at nobody else.
+An answer becomes one when it is admitted into free space, or when an Oracle call drops it from M̂. It is evicted when a
+recommended answer needs the space, the least dense first; or it becomes recommended again. Values drift, so no order
+of them would last: eviction scans all lazy residents once, and no others.
 
     Invariant: the pool (see pool.py) holds exactly the residents that are not recommended.
 """
@@ -21,7 +21,7 @@ from knapcache.policy.structures.pool import pool_add, pool_remove
 
 @kernel
 def update_lazy_residents(head: Records, rows: Records, changed: np.ndarray) -> None:
-    """The Oracle has changed its mind about some: who of them is a guest now, and who is no more?"""
+    """Add and remove lazy residents after an Oracle call that changed M̂ for the ids in `changed`."""
     for i in changed:
         if rows[i].resident and rows[i].recommended:
             pool_remove(head, rows, i)
@@ -31,14 +31,14 @@ def update_lazy_residents(head: Records, rows: Records, changed: np.ndarray) -> 
 
 @kernel
 def insert_lazy(head: Records, rows: Records, i: int, size: int) -> None:
-    """The answer of i, which fits and is not recommended, moves in."""
+    """Make i, which fits and is not recommended, a lazy resident."""
     insert(head, rows, i, size)
     pool_add(head, rows, i)
 
 
 @kernel
 def release(head: Records, rows: Records, i: int) -> None:
-    """The answer of i, guest or not, is gone."""
+    """Remove the resident i, lazy or not."""
     if not rows[i].recommended:
         pool_remove(head, rows, i)
     remove(head, rows, i)
@@ -46,14 +46,14 @@ def release(head: Records, rows: Records, i: int) -> None:
 
 @kernel
 def evict_lazy(head: Records, rows: Records, i: int) -> None:
-    """The guest i is evicted."""
+    """Evict the lazy resident i."""
     pool_remove(head, rows, i)
     evict(head, rows, i)
 
 
 @kernel
 def evict_all_lazy(head: Records, rows: Records) -> None:
-    """M ∩ M̂."""
+    """Evict all lazy residents: M ∩ M̂."""
     for k in range(head[0].pool_size):
         evict(head, rows, rows[k].pool_id)
     head[0].pool_size = 0
@@ -61,7 +61,7 @@ def evict_all_lazy(head: Records, rows: Records) -> None:
 
 @kernel
 def evict_lazy_until_fits(head: Records, rows: Records, size: int) -> None:
-    """Dismiss guests, the least dense first and of equals the lowest id, until `room` more units fit. They suffice."""
+    """Evict lazy residents, the least dense first and of equals the lowest id, until `size` more units fit."""
     h = head[0]
     if h.used + size <= h.capacity:
         return

@@ -2,11 +2,11 @@
 
 Lay this file beside Algorithm 1 of the paper; the line numbers in the comments are its own. Symbols:
 
-    M_t   rows[q].resident      the cache                T_q(q)  arrivals    times q came
-    M̂_t   rows[q].recommended   what the Oracle wants    T_c(q)  misses      times q was paid for
-    M     head.capacity         room in all              C̃(q)   paid        the sum of what was paid
-    T_t   head.last_call        round of the last call   T_r(q)  called      misses at the last call q triggered
-    α     head.alpha            accumulation factor      S(q)    room        size of the answer
+    M_t   rows[q].resident      the cache                T_q(q)  arrivals        times q arrived
+    M̂_t   rows[q].recommended   the Oracle's set         T_c(q)  misses          times q was paid for
+    M     head.capacity         capacity                 C̃(q)   paid            sum of the costs paid
+    T_t   head.last_call        round of the last call   T_r(q)  misses_at_call  misses at the last call q triggered
+    α     head.alpha            accumulation factor      S(q)    entry_size      size of the answer
 
 One call of `arrive`, and of `admit` if it missed, is one round. As printed the algorithm does not work (it
 overflows the cache and wipes it: `knapcache experiment errata` shows how much each error costs). Each repair is
@@ -18,17 +18,17 @@ named where it acts:
     E4   every new query calls the Oracle                        → a query calls from its second miss on
     E5   hit test and regret use different caches                → M_{t−1} in both
     E6   cost clipped at 0 although c1 is known                  → clipped at c1
-    E7   P̂ is 0 for most queries, so the Oracle wants nothing    → scale γ; room left over goes by empirical value
+    E7   P̂ is 0 for most queries, so the Oracle keeps nothing    → scale γ; free space is filled by empirical value
     E8   P̂ and Ĉ of all queries in every round                   → only when the Oracle is called
     E11  "logarithmic" hides a factor 1/α                        → α = 0.5
 
 One choice is ours and costs nothing: lines 23–28 run only on a miss. Between two misses nothing can enter the
-cache, so a call on a hit could only throw answers away early.
+cache, so a call on a hit could only evict answers early.
 
-Calls that are due but provably change nothing are not made: see certificate.py.
+Due calls that provably change nothing are skipped: see certificate.py.
 
-With `lazy`, what the Oracle does not want stays until its room is needed: a guest. The guarantee holds, because
-regret comes only from queries that are *not* cached, and guests are more cached, not less.
+With `lazy`, residents outside M̂ stay until their space is needed: see lazy_residents.py. The regret bound holds,
+because regret comes only from queries that are *not* cached, and lazy residents only add cached queries.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from knapcache.policy.vsocb.certificate import (
     CERTIFICATE_HEAD,
     CERTIFICATE_ROW,
     KEEP_TOLERANCE,
+    Candidates,
     certify,
     update_certificate,
 )
@@ -78,7 +79,7 @@ VSOCB_HEAD = [
     ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
     ("lazy", "?"),
     ("last_call", "i8"),  # T_t
-    ("oracle_work", "i8"),  # states the Oracle looked at, in all calls
+    ("oracle_work", "i8"),  # states the Oracle examined, in all calls
     ("recommended_size", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
 ]
 VSOCB_ROW = [
@@ -104,7 +105,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 @kernel
 def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
-    """Lines 8–28: q_t = i missed, and its answer is at hand."""
+    """Lines 8–28: q_t = i missed and was paid for."""
     q = rows[i]
     count_miss(head, rows, i, cost)  # lines 10–11
     record_size(head, rows, i, size)  # line 9
@@ -114,7 +115,7 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
         q.misses_at_call = q.misses  # line 24, for q_t alone (E3)
         head[0].last_call = head[0].t
         if head[0].skip and head[0].certified:
-            head[0].calls_skipped += 1  # line 25 would find M̂ again
+            head[0].calls_skipped += 1  # line 25 would keep M̂
         else:
             changed = recommend(head, rows, True)  # line 25
             update_lazy_residents(head, rows, changed)
@@ -123,17 +124,17 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
         if q.recommended:
             insert_recommended(head, rows, i)  # … ∪ {q_t}, if it is in M̂_t (E2)
     elif q.recommended or size <= head[0].capacity - head[0].recommended_size:  # line 18
-        add_recommendation(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}, and line 28 lets it stand (E1)
+        add_recommendation(head, rows, i)  # line 19: M̂_t = M̂_{t−1} ∪ {q_t}; line 28 does not undo it (E1)
         insert_recommended(head, rows, i)  # line 19: M_t = M_{t−1} ∪ {q_t}
     if head[0].lazy and not q.resident and head[0].used + size <= head[0].capacity:
-        insert_lazy(head, rows, i, size)  # a guest, in room that nobody uses
+        insert_lazy(head, rows, i, size)
 
 
 @kernel
 def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
     """Line 23, the accumulation rule: q_t has 1 + α times the misses it had at its last call, or t has grown as much.
 
-    A first miss never calls (E4): one observation says nothing of how often q_t returns.
+    A first miss never calls (E4): one observation does not tell how often q_t returns.
     """
     h, q = head[0], rows[i]
     grown = q.misses >= 2 and q.misses >= (1.0 + h.alpha) * q.misses_at_call
@@ -142,33 +143,33 @@ def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
 
 @kernel
 def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
-    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M), and with `fill` the room it leaves by empirical value (E7).
+    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M); with `fill`, use the space it leaves by empirical value (E7).
 
-    Returns who is in M̂_t and was not in M̂_{t−1}, or the other way round.
+    Return the ids in exactly one of M̂_t and M̂_{t−1}.
     """
     h = head[0]
     h.oracle_calls += 1
-    ids, sizes, old = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
+    ids, sizes, previous = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
     n = 0
     for i in range(len(rows) - 1):
         if rows[i].misses > 0:  # q ∈ Q_t
-            ids[n], sizes[n], old[n] = i, rows[i].entry_size, rows[i].recommended
+            ids[n], sizes[n], previous[n] = i, rows[i].entry_size, rows[i].recommended
             n += 1
-    values = values_of(head, rows, ids, True)
-    chosen = np.zeros(n, np.bool_)
+    values, chosen = values_of(head, rows, ids, True), np.zeros(n, np.bool_)
+    queries = Candidates(ids=ids, values=values, sizes=sizes, previous=previous, chosen=chosen)
     value, upper_bound, price, _, work = select(
         values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
     )
     h.oracle_work += work
     if fill:
-        complete = not fill_with_unproven(head, rows, ids, values, sizes, chosen)
-        certify(head, rows, ids, values, sizes, value, upper_bound, price, complete and h.beta == 0.0, old, chosen)
+        proven = not fill_with_unproven(head, rows, queries)
+        certify(head, rows, queries, value, upper_bound, price, proven and h.beta == 0.0)
     h.recommended_size = 0
     changed, n = np.empty(n, np.int64), 0
     for k in range(len(ids)):
         if chosen[k]:
             h.recommended_size += sizes[k]
-        if chosen[k] != old[k]:
+        if chosen[k] != previous[k]:
             rows[ids[k]].recommended = chosen[k]
             changed[n] = ids[k]
             n += 1
@@ -176,37 +177,34 @@ def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
 
 
 @kernel
-def fill_with_unproven(
-    head: Records, rows: Records, ids: np.ndarray, values: np.ndarray, sizes: np.ndarray, chosen: np.ndarray
-) -> bool:
-    """E7: where a bound is 0 the Oracle sees no value. Ask it again, for the room it left, by empirical value.
+def fill_with_unproven(head: Records, rows: Records, queries: Candidates) -> bool:
+    """E7: call the Oracle again for queries of value 0 and the space left, by empirical value.
 
-    Returns whether there was anything to ask.
+    Return whether there was such a query.
     """
-    n = len(ids)
-    left = head[0].capacity
+    free = head[0].capacity
     unproven = 0
-    for k in range(n):
-        if chosen[k]:
-            left -= sizes[k]
-        elif values[k] == 0.0:
+    for k in range(len(queries.ids)):
+        if queries.chosen[k]:
+            free -= queries.sizes[k]
+        elif queries.values[k] == 0.0:
             unproven += 1
     if unproven == 0:
         return False
     where = np.empty(unproven, np.int64)
-    values_left = np.empty(unproven, np.float64)
-    sizes_left = np.empty(unproven, np.int64)
+    values = np.empty(unproven, np.float64)
+    sizes = np.empty(unproven, np.int64)
     m = 0
-    for k in range(n):
-        if values[k] == 0.0 and not chosen[k]:
+    for k in range(len(queries.ids)):
+        if queries.values[k] == 0.0 and not queries.chosen[k]:
             where[m] = k
-            values_left[m] = empirical_value(head, rows, ids[k])
-            sizes_left[m] = sizes[k]
+            values[m] = empirical_value(head, rows, queries.ids[k])
+            sizes[m] = queries.sizes[k]
             m += 1
-    chosen_left = np.zeros(unproven, np.bool_)
-    select(values_left, sizes_left, left, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen_left)
+    chosen = np.zeros(unproven, np.bool_)
+    select(values, sizes, free, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen)
     for m in range(unproven):
-        chosen[where[m]] = chosen_left[m]
+        queries.chosen[where[m]] = chosen[m]
     return True
 
 
@@ -221,7 +219,7 @@ def add_recommendation(head: Records, rows: Records, i: int) -> None:
 
 @kernel
 def record_size(head: Records, rows: Records, i: int, size: int) -> None:
-    """S(q_t), which the paper takes for constant: a recommended query whose answer has grown may not fit M̂ any more."""
+    """Set S(q_t), which the paper takes for constant. Drop q_t from M̂ if its grown answer no longer fits."""
     h, q = head[0], rows[i]
     if size != q.entry_size and q.misses > 1:
         h.certified = False
@@ -235,7 +233,7 @@ def record_size(head: Records, rows: Records, i: int, size: int) -> None:
 
 @kernel
 def insert_recommended(head: Records, rows: Records, i: int) -> None:
-    """M ∪ {i} for a recommended i. Guests make room, the least dense first; M̂ fits the cache, so they suffice."""
+    """M ∪ {i} for a recommended i. Evicting lazy residents frees enough space, because M̂ fits the cache."""
     evict_lazy_until_fits(head, rows, rows[i].entry_size)
     insert(head, rows, i, rows[i].entry_size)
 
@@ -260,8 +258,8 @@ class VSOCB(Policy):
         skip: bool = True,
         confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
     ) -> None:
-        """`alpha`: what must accumulate before the Oracle is asked; `beta`: its tolerance; `lazy`: see the top;
-        `skip`: see certificate.py.
+        """`alpha`: growth between two Oracle calls; `beta`: tolerance of the approximate Oracle, 0 for the exact one;
+        `lazy`: see lazy_residents.py; `skip`: see certificate.py.
         """
         super().__init__(capacity, ids)
         if not 0.0 < alpha < math.inf:
@@ -274,12 +272,12 @@ class VSOCB(Policy):
 
     @property
     def oracle_work(self) -> int:
-        """States the Oracle looked at, in all calls."""
+        """States the Oracle examined, in all calls."""
         return int(self.head["oracle_work"][0])
 
     @property
     def oracle_calls_skipped(self) -> int:
-        """Calls that were due and not made, since they provably change nothing."""
+        """Due calls that were skipped because they provably change nothing."""
         return int(self.head["calls_skipped"][0])
 
     @property
@@ -289,23 +287,21 @@ class VSOCB(Policy):
 
     def check(self) -> None:
         super().check()
-        self._same(
+        self._expect(
             "recommended_size",
             int(self.head["recommended_size"][0]),
             int(self.rows["entry_size"][self.rows["recommended"]].sum()),
         )
-        self._same("promised within capacity", bool(self.head["recommended_size"][0] <= self.capacity), True)
-        self._same("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
-        self._same("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
+        self._expect("recommended size within capacity", bool(self.head["recommended_size"][0] <= self.capacity), True)
+        self._expect("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
+        self._expect("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
         if self.head["certified"][0]:
-            self._same("M̂ optimal", self._is_optimal(), True)
-        lazy_residents = self.rows["pool_id"][: int(self.head["pool_size"][0])].tolist()
-        self._same("guests", sorted(lazy_residents), sorted(self.residents - self.recommended))
-        self._same(
-            "places of guests", self.rows["pool_slot"][lazy_residents].tolist(), list(range(len(lazy_residents)))
-        )
+            self._expect("M̂ optimal", self._is_optimal(), True)
+        lazy = self.rows["pool_id"][: int(self.head["pool_size"][0])].tolist()
+        self._expect("lazy residents", sorted(lazy), sorted(self.residents - self.recommended))
+        self._expect("pool positions of lazy residents", self.rows["pool_slot"][lazy].tolist(), list(range(len(lazy))))
         if not self.head["lazy"][0]:
-            self._same("residents outside M̂", lazy_residents, [])
+            self._expect("residents outside M̂", lazy, [])
 
     def _is_optimal(self) -> bool:
         seen = np.flatnonzero(self.rows["misses"] > 0)
@@ -315,10 +311,11 @@ class VSOCB(Policy):
 
 
 class LazyVSOCB(VSOCB):
-    """VSOCB as one would run it: lazy, anytime, cautious about costs and not about arrivals.
+    """VSOCB for practical use: lazy, anytime, with a confidence bound on costs and none on arrivals.
 
-    Every arrival is seen, so frequencies need no caution. Costs are seen on misses only: without a bound, one that
-    was dear by luck stays in and is never looked at again. γ = 0.3 is enough (`knapcache experiment confidence`).
+    Every arrival is observed, so frequencies need no bound. Costs are observed on misses only: without a bound, a query
+    that was expensive by chance stays resident and is never measured again. γ = 0.3 is enough
+    (`knapcache experiment confidence`).
     """
 
     def __init__(
