@@ -43,7 +43,7 @@ HARD = (
     "circle",
     "subset_sum",
 )
-HARD_N, HARD_R, HARD_BUDGET = 10**4, 10**6, 10**7
+HARD_N, HARD_R, HARD_WORK = 10**4, 10**6, 10**7
 CHANGED = 10
 # At most so many times one argsort of N, for continuous values and for ties; and at least so many times OR-Tools.
 ARGSORT_BARS = {10**4: (6.0, 15.0), 10**5: (2.0, 6.0), 10**6: (1.0, 3.0)}
@@ -107,16 +107,16 @@ def measure_warm(values: Any, sizes: Any, capacity: int, runs: int, seed: int) -
         warm.solve()
         seconds.append(time.perf_counter() - start)
     warm.check()
-    return min(seconds), warm.cold == 1
+    return min(seconds), warm.cold_solves == 1
 
 
 def measure_hard(kind: str) -> Row:
-    """A class made to be hard, under a budget."""
+    """A class of hard instances, under a work limit."""
     rows = []
     for seed in range(3):
         instance = classic(kind, np.random.default_rng(seed), HARD_N, HARD_R)
         start = time.perf_counter()
-        found = solve(*instance, budget=HARD_BUDGET)
+        found = solve(*instance, work_limit=HARD_WORK)
         rows.append((time.perf_counter() - start, found.gap / found.value, found.proven))
     return {
         "class": kind, "n": HARD_N, "R": HARD_R, "worst_seconds": max(r[0] for r in rows),
@@ -281,7 +281,7 @@ def main() -> None:
     lines = bars(rows) + start_up()
     table = summary(rows)
     print_table(table, title="milliseconds, median over seeds; one thread")
-    print_table(hard, title=f"hard classes, budget of {HARD_BUDGET:,} states")
+    print_table(hard, title=f"hard classes, work limit of {HARD_WORK:,} states")
     print_table(lines, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def test_oracle_signature() -> None:
     parameters = inspect.signature(knapcache.oracle.solve).parameters
     assert [(p.name, p.default) for p in parameters.values() if p.kind is p.KEYWORD_ONLY] == [
         ("beta", 0.0),
-        ("budget", None),
+        ("work_limit", None),
         ("tol", None),
     ]
     fields = [field.name for field in dataclasses.fields(knapcache.Selection)]

@@ -10,7 +10,7 @@ import pytest
 
 from knapcache.model import Selection
 from knapcache.oracle import solve
-from knapcache.oracle.approximate import certificate, tolerance
+from knapcache.oracle.approximate import certified_beta, tolerance
 from knapcache.oracle.exact import select
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
@@ -36,8 +36,8 @@ def test_the_guarantee_holds_on_the_classes(kind: str) -> None:
             left_out = exact_sum(instance.values, ~selection.chosen)
             assert selection.proven
             assert left_out <= (1 + Fraction(beta)) * least
-            assert left_out <= (1 + Fraction(certificate(selection, instance.values))) * least
-            assert certificate(selection, instance.values) <= beta * (1 + 1e-9)
+            assert left_out <= (1 + Fraction(certified_beta(selection, instance.values))) * least
+            assert certified_beta(selection, instance.values) <= beta * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mode", CACHE_MODES)
@@ -58,10 +58,10 @@ def test_the_certificate_of_a_truncated_run_holds() -> None:
     certificates = []
     for _ in range(200):
         instance = classic("strongly", rng, 10, 100)
-        selection = solve(*instance, budget=1)
+        selection = solve(*instance, work_limit=1)
         everything = exact_sum(instance.values, np.ones(10))
         least = everything - brute_force(*instance)
-        certificates.append(certificate(selection, instance.values))
+        certificates.append(certified_beta(selection, instance.values))
         if certificates[-1] < math.inf:
             left_out = exact_sum(instance.values, ~selection.chosen)
             assert left_out <= (1 + Fraction(certificates[-1])) * least * (1 + Fraction(1, 10**12))
@@ -82,7 +82,7 @@ def test_a_larger_beta_is_less_work() -> None:
 def test_nothing_of_value_left_out_is_exact() -> None:
     selection = solve([3.0, 0.0, 0.0], [2, 50, 50], 10, beta=0.5)
     assert selection.chosen.tolist() == [True, False, False]
-    assert certificate(selection, [3.0, 0.0, 0.0]) == 0.0
+    assert certified_beta(selection, [3.0, 0.0, 0.0]) == 0.0
 
 
 def test_a_demand_smaller_than_single_items_is_solved_exactly() -> None:
@@ -97,14 +97,14 @@ def test_a_demand_smaller_than_single_items_is_solved_exactly() -> None:
 
 def test_a_bound_that_says_nothing_is_an_infinite_certificate() -> None:
     weak = Selection(np.array([True, False]), value=1.0, upper_bound=11.0, gap=10.0, proven=False, price=1.0)
-    assert certificate(weak, [1.0, 10.0]) == math.inf
-    assert certificate(weak, [1.0, 15.0]) == 2.0
+    assert certified_beta(weak, [1.0, 10.0]) == math.inf
+    assert certified_beta(weak, [1.0, 15.0]) == 2.0
 
 
 def test_the_complement_is_summed_directly() -> None:
     values = [1e17, 3.0, 2.0]  # 1e17 + 5 − 1e17 is not 5 in floats
     selection = Selection(np.array([True, False, False]), 1e17, 1e17 + 16, gap=1.0, proven=False, price=0.0)
-    assert certificate(selection, values) == 1.0 / 4.0
+    assert certified_beta(selection, values) == 1.0 / 4.0
 
 
 def test_tolerance_is_the_larger_of_the_two() -> None:

@@ -14,7 +14,7 @@ from knapcache.kernel import kernel
 from knapcache.oracle import solve
 from knapcache.oracle.exact import select
 from knapcache.oracle.problem import Flags, Floats, Ints
-from knapcache.oracle.sums import whole_numbers
+from knapcache.oracle.sums import to_integers
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, Rng, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
@@ -123,7 +123,7 @@ def test_what_is_rounded_off_is_counted() -> None:
     rng = np.random.default_rng(9)
     for _ in range(100):
         values = 10.0 ** rng.uniform(-8, 8, 20)
-        whole, exponent, error = whole_numbers(values, np.arange(20), np.ones(20, np.int64))
+        whole, exponent, error = to_integers(values, np.arange(20), np.ones(20, np.int64))
         scaled = [Fraction(v) * Fraction(2) ** exponent for v in values.tolist()]
         off = sum(abs(s - w) for s, w in zip(scaled, whole.tolist(), strict=True))
         assert off <= Fraction(error) <= off * Fraction(1001, 1000)
@@ -182,11 +182,11 @@ def test_a_truncated_search_still_tells_the_truth(kind: str) -> None:
     for _ in range(25):
         instance = classic(kind, rng, 60, 300)
         optimum = int(textbook(*instance)[1])
-        for budget in (1, 10, 100, 1000, 10**6):
+        for work_limit in (1, 10, 100, 1000, 10**6):
             chosen = np.zeros(60, np.bool_)
-            work = select(instance.values, instance.sizes, instance.capacity, 0.0, 0.0, budget, chosen)[4]
-            assert work <= budget
-            selection = solve(*instance, budget=budget)
+            work = select(instance.values, instance.sizes, instance.capacity, 0.0, 0.0, work_limit, chosen)[4]
+            assert work <= work_limit
+            selection = solve(*instance, work_limit=work_limit)
             assert (selection.chosen == chosen).all()
             kept = check(selection, instance, optimum)
             assert selection.proven == (selection.gap == 0.0)
@@ -201,8 +201,8 @@ def test_a_truncated_search_on_floats() -> None:
     for _ in range(150):
         instance = one_density(rng, 10)
         optimum = brute_force(*instance)
-        for budget in (1, 20, 60):
-            selection = solve(*instance, budget=budget, tol=0.0)
+        for work_limit in (1, 20, 60):
+            selection = solve(*instance, work_limit=work_limit, tol=0.0)
             check(selection, instance, optimum, tol=0.0)
             unproven += not selection.proven
     assert unproven > 50
@@ -240,7 +240,7 @@ def test_a_million_byte_items_in_a_hundred_gigabytes() -> None:
     sizes = rng.integers(1, 10**6, 400_000)
     values = np.floor(rng.pareto(1.2, 400_000) * 1000) + 1
     instance = KnapsackInstance(values, sizes, 10**11)
-    selection = solve(*instance, budget=10**7)
+    selection = solve(*instance, work_limit=10**7)
     assert sizes.sum() > 10**11
     assert sizes[selection.chosen].sum() <= 10**11
     assert selection.proven

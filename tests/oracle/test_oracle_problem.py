@@ -9,7 +9,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.oracle import solve
-from knapcache.oracle.problem import read
+from knapcache.oracle.problem import read_problem
 
 GOOD: dict[str, Any] = {"values": [1.0, 2.0], "sizes": [1, 2], "capacity": 2}
 
@@ -29,12 +29,15 @@ GOOD: dict[str, Any] = {"values": [1.0, 2.0], "sizes": [1, 2], "capacity": 2}
         ({"values": [1.0]}, "values has 1 items and sizes has 2; they must have the same length"),
         ({"values": [[1.0, 2.0]]}, "values has 2 dimensions; it must have 1"),
         ({"values": 1.0}, "values has 0 dimensions; it must have 1"),
-        ({"values": [[1.0], 2.0]}, "values is not an array of numbers; it must be a flat list or array of numbers"),
-        ({"sizes": [1.5, 2]}, "sizes[0] is 1.5; it must be a whole number, at least 1"),
-        ({"sizes": [1, 0]}, "sizes[1] is 0; it must be a whole number, at least 1"),
-        ({"sizes": [-3, 1]}, "sizes[0] is -3; it must be a whole number, at least 1"),
-        ({"sizes": [1, float("nan")]}, "sizes[1] is nan; it must be a whole number, at least 1"),
-        ({"sizes": [1, float("inf")]}, "sizes[1] is inf; it must be a whole number, at least 1"),
+        (
+            {"values": [[1.0], 2.0]},
+            "values is not an array of numbers; it must be a one-dimensional list or array of numbers",
+        ),
+        ({"sizes": [1.5, 2]}, "sizes[0] is 1.5; it must be an integer, at least 1"),
+        ({"sizes": [1, 0]}, "sizes[1] is 0; it must be an integer, at least 1"),
+        ({"sizes": [-3, 1]}, "sizes[0] is -3; it must be an integer, at least 1"),
+        ({"sizes": [1, float("nan")]}, "sizes[1] is nan; it must be an integer, at least 1"),
+        ({"sizes": [1, float("inf")]}, "sizes[1] is inf; it must be an integer, at least 1"),
         ({"sizes": [True, True]}, "sizes holds bool; it must hold integers or floats that fit 64 bits"),
         ({"sizes": np.array([1, 2**63], np.uint64)}, "sizes[1] is 9223372036854775808; it must be less than 2**62"),
         ({"sizes": [1, 1e30]}, "sizes[1] is 1e+30; it must be less than 2**62"),
@@ -49,8 +52,8 @@ GOOD: dict[str, Any] = {"values": [1.0, 2.0], "sizes": [1, 2], "capacity": 2}
         ({"beta": "0.1"}, "beta is '0.1'; it must be a finite number, at least 0"),
         ({"tol": -1e-9}, "tol is -1e-09; it must be a finite number, at least 0"),
         ({"tol": float("inf")}, "tol is inf; it must be a finite number, at least 0"),
-        ({"budget": 0}, "budget is 0; it must be an integer, at least 1"),
-        ({"budget": 1.0}, "budget is 1.0; it must be an integer, at least 1"),
+        ({"work_limit": 0}, "work_limit is 0; it must be an integer, at least 1"),
+        ({"work_limit": 1.0}, "work_limit is 1.0; it must be an integer, at least 1"),
     ],
 )
 def test_bad_input(change: dict[str, Any], line: str) -> None:
@@ -68,10 +71,10 @@ def test_every_number_type_is_taken(dtype: str) -> None:
 
 def test_views_are_taken() -> None:
     values, sizes = np.arange(12.0)[::2], np.arange(1, 13).reshape(6, 2)[:, 1]
-    given = read(values, sizes, 10)
-    assert given.values.flags.c_contiguous
-    assert given.sizes.flags.c_contiguous
-    assert given.sizes.tolist() == [2, 4, 6, 8, 10, 12]
+    problem = read_problem(values, sizes, 10)
+    assert problem.values.flags.c_contiguous
+    assert problem.sizes.flags.c_contiguous
+    assert problem.sizes.tolist() == [2, 4, 6, 8, 10, 12]
 
 
 def test_the_largest_sums_are_taken() -> None:

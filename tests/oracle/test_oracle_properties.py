@@ -139,8 +139,8 @@ def answers() -> list[list[object]]:
         instances = [classic(kind, rng, int(rng.integers(1, 25)), 40) for kind in CLASSIC]
         instances += [cache_like(mode, rng, int(rng.integers(1, 25))) for mode in CACHE_MODES]
         for instance in instances:
-            for beta, budget in ((0.0, None), (0.1, None), (0.0, 20)):
-                s = solve(*instance, beta=beta, budget=budget)
+            for beta, work_limit in ((0.0, None), (0.1, None), (0.0, 20)):
+                s = solve(*instance, beta=beta, work_limit=work_limit)
                 found.append([s.chosen.tolist(), s.value, s.upper_bound, s.proven, s.price])
     return found
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from knapcache.oracle import solve
-from knapcache.oracle.approximate import certificate
+from knapcache.oracle.approximate import certified_beta
 from knapcache.oracle.bounds import best_exchange, cardinality_bound
 from knapcache.oracle.exact import select
-from knapcache.oracle.price import break_items, measure
-from knapcache.oracle.sums import dealt, merged, rising, total
+from knapcache.oracle.price import break_items, compute_densities
+from knapcache.oracle.sums import accurate_sum, argsort, merge_argsort, radix_argsort
 from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
@@ -51,7 +51,7 @@ def test_what_a_larger_cache_sees(mode: str) -> None:
         rough = solve(*instance, beta=0.01)
         check(rough, instance, None)
         assert rough.proven
-        assert certificate(rough, instance.values) <= 0.01 * (1 + 1e-9)
+        assert certified_beta(rough, instance.values) <= 0.01 * (1 + 1e-9)
 
 
 def test_a_line_of_values() -> None:
@@ -74,10 +74,10 @@ def test_hard_classes_are_bounded_work_with_a_gap(kind: str) -> None:
     for n in (200, 2_000, 10_000):
         instance = classic(kind, rng, n, 10**6)
         best = 0.0
-        for budget in (10**3, 10**5, 2 * 10**6):
+        for work_limit in (10**3, 10**5, 2 * 10**6):
             chosen = np.zeros(n, np.bool_)
-            value, upper_bound, _, proven, work = select(*instance, 0.0, 0.0, budget, chosen)
-            assert work <= budget
+            value, upper_bound, _, proven, work = select(*instance, 0.0, 0.0, work_limit, chosen)
+            assert work <= work_limit
             assert instance.sizes[chosen].sum() <= instance.capacity
             assert value == instance.values[chosen].sum() <= upper_bound
             assert proven == (value == upper_bound)
@@ -95,19 +95,19 @@ def test_the_price_is_that_of_a_full_sort() -> None:
         sizes = rng.integers(1, 50, n)
         density, items = np.empty(n, np.int64), np.empty(n, np.int64)
         limit = int(rng.integers(1, 60))
-        size = measure(values, sizes, limit, density)
+        size = compute_densities(values, sizes, limit, density)
         useful = np.flatnonzero((values > 0) & (sizes <= limit))
         assert size == sizes[useful].sum()
         if size < 2:
             continue
         capacity = int(rng.integers(0, size))
-        bits, count, room = break_items(density, sizes, capacity, items)
+        bits, count, free = break_items(density, sizes, capacity, items)
         order = useful[np.argsort(-(values / sizes)[useful], kind="stable")]
         broken = order[np.searchsorted(np.cumsum(sizes[order]), capacity, side="right")]
         price = (values / sizes)[broken]
         assert np.int64(bits).view(np.float64) == price
         assert items[:count].tolist() == [i for i in useful if (values / sizes)[i] == price]
-        assert room == capacity - sizes[useful[(values / sizes)[useful] > price]].sum()
+        assert free == capacity - sizes[useful[(values / sizes)[useful] > price]].sum()
 
 
 def test_sums_and_order() -> None:
@@ -116,10 +116,10 @@ def test_sums_and_order() -> None:
         values, chosen = 10.0 ** rng.uniform(-9, 9, n), rng.random(n) < 0.5
         for wanted in (True, False):
             exact = exact_sum(values, chosen == wanted)
-            assert abs(total(values, chosen, wanted)[0] - float(exact)) <= float(exact) * 2.0**-52
-        assert total(np.floor(values) % 1000, chosen, True)[1]
+            assert abs(accurate_sum(values, chosen, wanted)[0] - float(exact)) <= float(exact) * 2.0**-52
+        assert accurate_sum(np.floor(values) % 1000, chosen, True)[1]
         keys = rng.integers(0, 10, n).astype(float)
-        assert rising(keys).tolist() == np.argsort(keys, kind="stable").tolist()
+        assert argsort(keys).tolist() == np.argsort(keys, kind="stable").tolist()
 
 
 def test_exchange_and_cardinality_against_brute_force() -> None:
@@ -130,19 +130,19 @@ def test_exchange_and_cardinality_against_brute_force() -> None:
         sizes = rng.integers(1, 20, n)
         values = (3.0 * sizes + 7.0).astype(np.float64)
         chosen = rng.random(n) < 0.5
-        room = int(rng.integers(0, 10))
+        free = int(rng.integers(0, 10))
         first, count = np.arange(n), np.ones(n, np.int64)
-        gain, goes, comes = best_exchange(values, sizes, chosen, first, room)
+        gain, goes, comes = best_exchange(values, sizes, chosen, first, free)
         pairs = [
             (values[j] - values[i], i, j)
             for i in range(n)
             for j in range(n)
-            if chosen[i] and not chosen[j] and sizes[j] <= room + sizes[i]
+            if chosen[i] and not chosen[j] and sizes[j] <= free + sizes[i]
         ]
         assert gain == max((p[0] for p in pairs), default=-np.inf)
         assert not pairs or (gain, goes, comes) in pairs
-        most = float(brute_force(values, sizes, int(sizes[chosen].sum()) + room)) - values[chosen].sum()
-        bound = cardinality_bound(values, sizes, chosen, first, count, room)
+        most = float(brute_force(values, sizes, int(sizes[chosen].sum()) + free)) - values[chosen].sum()
+        bound = cardinality_bound(values, sizes, chosen, first, count, free)
         assert bound >= most
         tight += bound < most + 1e-9
     assert tight > 100
@@ -161,9 +161,9 @@ from knapcache.testing.knapsacks import CLASSIC, classic
 rng = np.random.default_rng(5)
 rounds = 0
 for k in range(180):
-    exact.SMALL, exact.FIRST_CORE, exact.FEWEST = 2, int(rng.integers(1, 8)), int(rng.integers(1, 6))
-    exact.FIRST_MOST, exact.LARGE_CORE = int(rng.integers(3, 12)), int(rng.integers(1, 12))
-    exact.FIRST_BUDGET, core.WORD = int(rng.choice([8, 40, 1000])), int(rng.choice([2, 5, 60]))
+    exact.SMALL, exact.FIRST_CORE, exact.MIN_CLASSES = 2, int(rng.integers(1, 8)), int(rng.integers(1, 6))
+    exact.FIRST_MAX, exact.LARGE_CORE = int(rng.integers(3, 12)), int(rng.integers(1, 12))
+    exact.FIRST_WORK, core.WORD = int(rng.choice([8, 40, 1000])), int(rng.choice([2, 5, 60]))
     kind = list(CLASSIC)[k % len(CLASSIC)]
     instance = classic(kind, rng, int(rng.integers(5, 26)), 9 if kind != "similar_sizes" else 1)
     found = solve(*instance)
@@ -201,7 +201,7 @@ def test_few_and_many_keys_are_sorted_alike_and_stably(n: int) -> None:
         rng.choice([np.inf, -np.inf, 5e-324, -5e-324, 0.0], n),
     ):
         expected = np.argsort(keys, kind="stable").tolist()
-        assert rising(keys).tolist() == expected
-        assert merged(keys).tolist() == expected
+        assert argsort(keys).tolist() == expected
+        assert merge_argsort(keys).tolist() == expected
         if n:
-            assert dealt(keys).tolist() == expected
+            assert radix_argsort(keys).tolist() == expected

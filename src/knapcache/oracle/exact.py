@@ -1,188 +1,234 @@
-"""The exact Oracle: 0-1 knapsack by price, fixing, and a search over what is left open.
+"""The exact Oracle: 0-1 knapsack by break price, variable fixing and a search over the undecided core.
 
-Theory of operation. Values w ≥ 0, sizes S ≥ 1, capacity M, any number of items; nothing is ever sorted but the core.
+Theory of operation. Values w ≥ 0, sizes S ≥ 1, capacity M, any number of items. Only the core is ever sorted.
 
-1. `price`: the density λ at which the room runs out. Take what is denser, and items at λ while they fit: the break
-   solution. It has room r left, and for any multiplier, so also for λ,
+1. `price`: find the density λ at which the capacity is used up. Take all denser items, and items at λ while they fit:
+   the break solution. It leaves r units of capacity free. For any multiplier, so also for λ,
 
        OPT ≤ λ·M + Σ max(0, w − λS) = (break solution) + U        U = λ·r               (Lagrange's bound, Dantzig's)
 
-   If U is within the tolerance (see `approximate`), that is all.
-2. `groups`: fixing. What costs |w − λS| ≥ U − gain stays where it is. Near items are taken together with their equals.
-3. `bounds`: the first core is made small on purpose, some hundred items next to the price. Its search is quick and
-   nearly always finds the optimum, or something close, and with that `gain` fixing leaves a small core for good.
-4. `core`: the search. The answer is proven when the search has closed and the threshold of fixing has covered
-   U − gain; otherwise the threshold is widened and it is done again.
+   If U is within the tolerance (see `approximate`), the break solution is the answer.
+2. `groups`: fixing. Items with |w − λS| ≥ U − gain keep their decision. Equal items among the others are grouped.
+3. `bounds`: the first core is deliberately small, some hundred items next to the price. Its search is quick and nearly
+   always finds the optimum or comes close. With that `gain`, fixing leaves a small final core.
+4. `core`: the search. The answer is proven when the search is complete and the threshold of fixing has covered
+   U − gain. Otherwise the threshold is widened and steps 2–4 are repeated.
 
-The search works in whole numbers: values are multiplied by a power of two such that the core sums to 2^61 and rounded,
-sizes and values are divided by what they all have in common. (Floats were rejected: a solution is told from another by
-differences far below the rounding of their sums.) Integers, and most floats, pass without any rounding; what is rounded
-off is added up and counted in the certificate.
+The search works on integers: values are scaled by a power of two so that the core sums to 2^61, and rounded; sizes and
+values are divided by their greatest common divisors. (Rejected: floats. Solutions differ by much less than the rounding
+error of their sums.) Integers, and most floats, are scaled without rounding; rounding errors are summed and included in
+the certificate.
 
-The certificate. OPT − value ≤ gap, where gap is the largest of what the search left open and what fixing gave away.
-Every float in between is rounded towards a larger gap, so upper_bound = value + gap holds in real numbers, not just in
-floats. The budget counts states of searches, so an answer can be repeated on any machine.
+The certificate. OPT − value ≤ gap, where gap is the maximum of what the search left open and what fixing gave away.
+Every float on the way is rounded towards a larger gap, so upper_bound = value + gap holds in real numbers, not only in
+floats. The work limit counts search states, so results are reproducible on any machine.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from knapcache.kernel import kernel
-from knapcache.oracle.approximate import good_enough, tolerance
-from knapcache.oracle.bounds import best_exchange, cardinality_bound, expected, first_threshold, sample_costs, wider
+from knapcache.oracle.approximate import meets_tolerance, tolerance
+from knapcache.oracle.bounds import (
+    best_exchange,
+    cardinality_bound,
+    expected_count,
+    sample_costs,
+    threshold_for,
+    wider_threshold,
+)
 from knapcache.oracle.core import Core, search
-from knapcache.oracle.groups import ROUNDING, classes, near_items, pieces, reduced_cost
-from knapcache.oracle.price import break_items, measure, near_price, take_dense, take_tied
+from knapcache.oracle.groups import ROUNDING, group_equal, near_items, reduced_cost, split_classes
+from knapcache.oracle.price import break_items, choose_dense, choose_tied, compute_densities, value_near_price
 from knapcache.oracle.problem import Flags, Floats, Ints
-from knapcache.oracle.sums import all_integers, common_divisor, total, whole_numbers
+from knapcache.oracle.sums import accurate_sum, all_integers, gcd, to_integers, two_sum
 
-# Below 2^-1022 a float is precise to 2^-1074 and no better. UNDERFLOW covers what densities down there can be off by,
-# times all sizes, with much to spare; it is nothing next to any ordinary value.
+# Below 2^-1022 a float has an absolute precision of 2^-1074. UNDERFLOW covers the error of densities in that range,
+# times all sizes, with a wide margin; it is negligible next to ordinary values.
 LAST_BIT = -1073
 UNDERFLOW = 2.0**-1000
-# Integers up to here, and their sums, are floats without rounding.
+# Integers up to this value, and their sums, are exact as floats.
 EXACT_INTEGERS = 2.0**53
 CORE_LIMIT = 2.0**61
-# Up to SMALL items there is one core, and everything is in it that fixing leaves open. Above, the first core has about
-# FIRST_CORE items, at least FEWEST classes, and FIRST_BUDGET states for its search.
-SMALL, FIRST_CORE, FEWEST, FIRST_BUDGET = 256, 192, 64, 1 << 18
-FIRST_MOST = 2048
-# Where a core is larger than this, exchanges and cardinality are looked at first.
+# Up to SMALL items there is one core with all items that fixing leaves undecided. Above, the first core has about
+# FIRST_CORE items (FIRST_MAX at most), at least MIN_CLASSES classes, and FIRST_WORK states for its search.
+SMALL, FIRST_CORE, MIN_CLASSES, FIRST_WORK = 256, 192, 64, 1 << 18
+FIRST_MAX = 2048
+# With more classes than this, the exchange and cardinality bounds are tried before the first search.
 LARGE_CORE = 512
+
+
+class Workspace(NamedTuple):
+    """The arrays of one problem, one element per item."""
+
+    values: Floats
+    sizes: Ints
+    chosen: Flags
+    """Output."""
+    density: Ints
+    """Scratch: the density of each item as float bits; negative for items that are of no use."""
+    items: Ints
+    """Scratch: item numbers."""
+
+
+class SearchOptions(NamedTuple):
+    """What the result must prove, and how many search states that may take (negative: unlimited)."""
+
+    beta: float
+    tol: float
+    work_limit: int
+
+
+class FrozenItems(NamedTuple):
+    """Totals of those items of the problem that are already decided and not in the workspace."""
+
+    size: int
+    """Of the items that are kept."""
+    kept: float
+    """Value of the items that are kept; `kept_error` is its rounding error."""
+    kept_error: float
+    left_out: float
+    """Value of the items that are left out."""
+
+
+class BreakSolution(NamedTuple):
+    """The break solution: its price λ, its free capacity r, and the upper bound U on any gain over it."""
+
+    price: float
+    free: int
+    bound: float
 
 
 @kernel
 def select(
-    values: Floats, sizes: Ints, capacity: int, beta: float, tol: float, budget: int, chosen: Flags
+    values: Floats, sizes: Ints, capacity: int, beta: float, tol: float, work_limit: int, chosen: Flags
 ) -> tuple[float, float, float, bool, int]:
     """Write the best set into `chosen`; returns (value, upper_bound, price, proven, work).
 
-    The input is trusted (`problem.read` checks it). A negative budget is none. `work` counts states looked at.
+    The input is not checked (`problem.read_problem` does that). A negative work limit is none. `work` counts states.
     """
     density, items = np.empty(values.shape[0], np.int64), np.empty(values.shape[0], np.int64)
-    value, upper_bound, price, proven, work, _ = select_in(
-        values, sizes, capacity, beta, tol, budget, chosen, density, items
-    )
+    space = Workspace(values=values, sizes=sizes, chosen=chosen, density=density, items=items)
+    options, frozen = SearchOptions(beta, tol, work_limit), FrozenItems(0, 0.0, 0.0, 0.0)
+    value, upper_bound, price, proven, work, _ = select_in(space, capacity, frozen, options)
     return value, upper_bound, price, proven, work
 
 
 @kernel
 def select_in(
-    values: Floats, sizes: Ints, capacity: int, beta: float, tol: float, budget: int, chosen: Flags,
-    density: Ints, items: Ints,
-) -> tuple[float, float, float, bool, int, float]:  # fmt: skip
-    """`select` in a workspace: `density` and `items`, as long as `values`, are overwritten. Also returns U − gain."""
-    gap, open_, price, least_left_out, work = improve_break(
-        values, sizes, capacity, capacity, 0.0, 0.0, beta, tol, budget, chosen, density, items
-    )
-    value, exact = total(values, chosen, True)
+    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions
+) -> tuple[float, float, float, bool, int, float]:
+    """Do the same as `select` for a workspace and some frozen items; also returns U − gain.
+
+    `capacity`, `value` and `upper_bound` include the frozen items.
+    """
+    gap, open_, price, least_left_out, work = improve_break(space, capacity, frozen, options)
+    found, exact = accurate_sum(space.values, space.chosen, True)
+    value, error = two_sum(frozen.kept, found)
+    exact = exact and frozen.kept_error == 0.0 and error == 0.0
+    value += frozen.kept_error + error
     upper_bound = value if gap == 0.0 and exact else (value + gap) * (1.0 + ROUNDING)
+    beta, tol = options.beta, options.tol
     proven = gap <= tolerance(beta, tol, value, least_left_out)
     if not proven:
-        proven = good_enough(gap, beta, tol, value, total(values, chosen, False)[0], least_left_out)
+        left_out = frozen.left_out + accurate_sum(space.values, space.chosen, False)[0]
+        proven = meets_tolerance(gap, beta, tol, value, left_out, least_left_out)
     return value, upper_bound, price, proven, work, open_
 
 
 @kernel
 def improve_break(
-    values: Floats, sizes: Ints, limit: int, capacity: int, also_kept: float, also_left_out: float, beta: float,
-    tol: float, budget: int, chosen: Flags, density: Ints, items: Ints,
-) -> tuple[float, float, float, float, int]:  # fmt: skip
-    """Steps 1–4; returns (gap, U − gain, λ, a lower bound on C*, work).
-
-    The items may be part of a larger problem whose other items are decided: then `capacity` is what those leave, while
-    `limit`, above which no item can be kept, is the capacity of the whole, and what those keep and leave out counts for
-    the tolerance.
-    """
-    if measure(values, sizes, limit, density) <= capacity:
+    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions
+) -> tuple[float, float, float, float, int]:
+    """Do steps 1–4; returns (gap, U − gain, λ, a lower bound on C*, work)."""
+    values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
+    if compute_densities(values, sizes, capacity, density) <= capacity - frozen.size:
         for i in range(values.shape[0]):
             chosen[i] = density[i] >= 0
         return 0.0, 0.0, 0.0, 0.0, 0
-    price_bits, ties, room = break_items(density, sizes, capacity, items)
+    price_bits, ties, free = break_items(density, sizes, capacity - frozen.size, items)
     i = items[0]
     price = values[i] / sizes[i]
-    kept, left_out = take_dense(values, density, price_bits, chosen)
-    room, taken, tied = take_tied(values, sizes, items[:ties], room, chosen)
-    kept, left_out = also_kept + kept + taken, also_left_out + max(0.0, left_out - taken)
+    kept, left_out = choose_dense(values, density, price_bits, chosen)
+    free, taken, tied = choose_tied(values, sizes, items[:ties], free, chosen)
+    kept, left_out = frozen.kept + kept + taken, max(0.0, frozen.left_out) + max(0.0, left_out - taken)
     integral = kept + left_out < EXACT_INTEGERS and all_integers(values)
-    if limit >= EXACT_INTEGERS:
-        tied = near_price(values, sizes, price, ROUNDING)
-    bound = price * room * (1.0 + ROUNDING) + tied * ROUNDING + UNDERFLOW
-    lost = 1.0 - values.shape[0] * 2.0**-52  # as far as a plain sum of that many can be off
-    least_left_out = max(0.0, left_out * lost - bound)
-    allowed = tolerance(beta, 0.0 if integral else tol, kept * lost, least_left_out)
+    if capacity >= EXACT_INTEGERS:
+        tied = value_near_price(values, sizes, price, ROUNDING)
+    bound = price * free * (1.0 + ROUNDING) + tied * ROUNDING + UNDERFLOW
+    accuracy = 1.0 - values.shape[0] * 2.0**-52  # worst relative error of a plain sum of that many values
+    least_left_out = max(0.0, left_out * accuracy - bound)
+    allowed = tolerance(options.beta, 0.0 if integral else options.tol, kept * accuracy, least_left_out)
     if integral and bound < 2.0**49:
-        allowed = max(allowed, 0.5)  # whole numbers that differ by less than 1 do not differ
+        allowed = max(allowed, 0.5)  # integers that differ by less than 1 are equal
     gap, gain, work = bound, 0.0, 0
     if gap > allowed:
-        gap, gain, work = widen(values, sizes, density, room, price, bound, allowed, budget, chosen, items)
+        gap, gain, work = widen(space, BreakSolution(price, free, bound), allowed, options.work_limit)
     if integral:
         gap = np.floor(gap)
     return gap, bound - gain, price, least_left_out, work
 
 
 @kernel
-def widen(
-    values: Floats, sizes: Ints, density: Ints, room: int, price: float, bound: float, allowed: float, budget: int,
-    chosen: Flags, items: Ints,
-) -> tuple[float, float, int]:  # fmt: skip
-    """Search cores of growing width until the best is proven or the budget is spent; returns (gap, gain, work)."""
+def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: int) -> tuple[float, float, int]:
+    """Search cores of growing width until the best is proven or the work limit is reached; returns (gap, gain, work)."""
+    values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
+    price, free, bound = broken.price, broken.free, broken.bound
     threshold = math.inf
     if values.shape[0] > SMALL:
         below = sample_costs(values, sizes, density, price, bound)
-        threshold = first_threshold(below, bound, FIRST_CORE)
+        threshold = threshold_for(below, bound, FIRST_CORE)
     else:
         below = items  # not used
     gain, gap, ceiling, work, rounds = 0.0, bound, bound, 0, 0
     flips = items[:0].copy()
     last = False
     while gap > allowed and not last:
-        needed = bound - gain - 0.75 * allowed  # the rest of what is allowed is for rounding
+        needed = bound - gain - 0.75 * allowed  # a quarter of the tolerance is for rounding
         last = threshold >= needed
         threshold = min(threshold, needed)
-        # Among ties the first core would be large after all. Any part of it will do for a first solution.
-        most = FIRST_MOST if rounds == 0 and not last else values.shape[0] + 1
-        near = items[: near_items(values, sizes, density, price, threshold, most, items)]
-        member, first, count = classes(values, sizes, chosen, near)
-        if not last and near.shape[0] < FIRST_MOST and first.shape[0] < FEWEST:
-            threshold = wider(below, bound, threshold)
+        # Among ties the first core could be large. Any part of it is enough for a first solution.
+        limit = FIRST_MAX if rounds == 0 and not last else values.shape[0] + 1
+        near = items[: near_items(values, sizes, density, price, threshold, limit, items)]
+        member, first, count = group_equal(values, sizes, chosen, near)
+        if not last and near.shape[0] < FIRST_MAX and first.shape[0] < MIN_CLASSES:
+            threshold = wider_threshold(below, bound, threshold)
             continue
         top = bound
         if rounds > 0 or first.shape[0] > LARGE_CORE:
-            better, goes, comes = best_exchange(values, sizes, chosen, first, room)
+            better, removed, added = best_exchange(values, sizes, chosen, first, free)
             if better * (1.0 - ROUNDING) > gain:
                 gain = better * (1.0 - ROUNDING)
                 flips = items[:2].copy()
-                flips[0], flips[1] = goes, comes
+                flips[0], flips[1] = removed, added
                 gap = max(0.0, ceiling - gain)
-                if bound - gain - 0.75 * allowed < 0.5 * threshold:  # fixing leaves much less open now: gather again
+                if bound - gain - 0.75 * allowed < 0.5 * threshold:  # far fewer items are undecided now: gather again
                     threshold, last, rounds = bound - gain - 0.75 * allowed, False, rounds + 1
                     continue
-            top = cardinality_bound(values, sizes, chosen, first, count, room)
-        states = budget if last else min(FIRST_BUDGET, budget) if budget >= 0 else FIRST_BUDGET
-        better, core_gap, states, times = search_core(
-            values, sizes, chosen, first, count, room, price, bound, gain, top, allowed, states
-        )
+            top = cardinality_bound(values, sizes, chosen, first, count, free)
+        states = work_limit if last else min(FIRST_WORK, work_limit) if work_limit >= 0 else FIRST_WORK
+        better, core_gap, states, flipped = search_core(space, broken, first, count, gain, top, allowed, states)
         work += states
-        budget = budget - states if budget >= 0 else budget
+        work_limit = work_limit - states if work_limit >= 0 else work_limit
         if better > gain:
             gain = better
-            flips = flipped_items(near, member, times)
-        # Open: what the search left, and what fixing gave away; and never more than any round has shown.
+            flips = flipped_items(near, member, flipped)
+        # The gap is what the search left open and what fixing gave away, and never more than an earlier round proved.
         gap = max(0.0, ceiling - gain)
-        if near.shape[0] < most:
+        if near.shape[0] < limit:
             gap = min(gap, max(0.0, core_gap, bound - threshold - gain))
             ceiling = min(ceiling, (gain + gap) * (1.0 + ROUNDING))
         rounds += 1
-        # Straight to what is needed, unless that would be a much larger core: a better gain may make it smaller.
+        # Go straight to the needed threshold unless that core is much larger: a better gain may shrink it first.
         needed = bound - gain - 0.75 * allowed
-        if near.shape[0] == most:
+        if near.shape[0] == limit:
             threshold = min(threshold, needed)
             continue
-        many = not last and expected(below, bound, needed) > 16 * max(near.shape[0], FIRST_CORE)
+        many = not last and expected_count(below, bound, needed) > 16 * max(near.shape[0], FIRST_CORE)
         threshold = threshold * 8.0 if many else needed
     for i in flips:
         chosen[i] = not chosen[i]
@@ -191,63 +237,80 @@ def widen(
 
 @kernel
 def search_core(
-    values: Floats, sizes: Ints, chosen: Flags, first: Ints, count: Ints, room: int, price: float, bound: float,
-    gain: float, top: float, allowed: float, budget: int,
-) -> tuple[float, float, int, Ints]:  # fmt: skip
-    """Search the classes for more than `gain`; returns (gain, gap, work, how often each class flips).
+    space: Workspace,
+    broken: BreakSolution,
+    first: Ints,
+    count: Ints,
+    gain: float,
+    top: float,
+    allowed: float,
+    work_limit: int,
+) -> tuple[float, float, int, Ints]:
+    """Search the classes for more than `gain`; returns (gain, gap, work, number of flipped items of each class).
 
-    `top` is an upper bound from elsewhere. If nothing better was found, the gain is the one given.
+    `top` is an upper bound from another argument. If nothing better is found, the returned gain is the given one.
     """
-    of, times, limits = pieces(values, sizes, chosen, first, count, price, bound - gain - allowed)
-    whole, exponent, error = whole_numbers(values, first, limits)
-    unit, step = whole[0], sizes[first[0]]
+    values, sizes, chosen = space.values, space.sizes, space.chosen
+    price, free, bound = broken.price, broken.free, broken.bound
+    class_of, copies, limits = split_classes(values, sizes, chosen, first, count, price, bound - gain - allowed)
+    integers, exponent, error = to_integers(values, first, limits)
+    unit, step = integers[0], sizes[first[0]]
     for c in range(first.shape[0]):
-        unit, step = common_divisor(whole[c], unit), common_divisor(sizes[first[c]], step)
-    m = of.shape[0]
+        unit, step = gcd(integers[c], unit), gcd(sizes[first[c]], step)
+    m = class_of.shape[0]
     core_values, core_sizes = np.empty(m, np.int64), np.empty(m, np.int64)
     densities, costs = np.empty(m, np.float64), np.empty(m, np.float64)
     taken, length, sum_ = 0, 0, 0
     for j in range(m):
-        i = first[of[j]]
+        i = first[class_of[j]]
         taken += chosen[i]
-        core_values[j], core_sizes[j] = whole[of[j]] // unit * times[j], sizes[i] // step * times[j]
+        core_values[j], core_sizes[j] = integers[class_of[j]] // unit * copies[j], sizes[i] // step * copies[j]
         densities[j] = math.ldexp(values[i], exponent) / unit / (sizes[i] // step)
-        costs[j] = math.ldexp(reduced_cost(values[i], sizes[i], price), exponent) / unit * times[j] * (1.0 - ROUNDING)
-        length += sizes[i] * times[j]
+        costs[j] = math.ldexp(reduced_cost(values[i], sizes[i], price), exponent) / unit * copies[j] * (1.0 - ROUNDING)
+        length += sizes[i] * copies[j]
         sum_ += core_values[j]
-    # The order's own error: in the last bits of every value, in what was rounded off, and where densities underflow.
+    # Errors of the order: in the last bits of every value, in the rounding to integers, and where densities underflow.
     slack = sum_ * 8.0 * ROUNDING + 2.0 * error / unit
     slack = min(slack + math.ldexp(float(length), exponent + LAST_BIT) / unit, CORE_LIMIT)
-    # All of the core comes in steps, so a rest of the room below one step is lost to it.
-    given = bound
-    bound = bound - price * (room % step) * (1.0 - ROUNDING)
-    bound = min(math.ldexp(bound, exponent) + error, CORE_LIMIT) / unit * (1.0 + ROUNDING)
-    if top < given:
-        top = min(bound, (math.ldexp(top, exponent) + error) / unit * (1.0 + ROUNDING))
+    # All sizes of the core are multiples of `step`, so a remainder of the free capacity below one step cannot be used.
+    reduced = bound - price * (free % step) * (1.0 - ROUNDING)
+    reduced = min(math.ldexp(reduced, exponent) + error, CORE_LIMIT) / unit * (1.0 + ROUNDING)
+    if top < bound:
+        top = min(reduced, (math.ldexp(top, exponent) + error) / unit * (1.0 + ROUNDING))
     else:
-        top = bound
+        top = reduced
     incumbent = int(math.ldexp(gain, exponent)) // unit
     leeway = int(min(max(0.0, math.ldexp(allowed, exponent) - error), CORE_LIMIT)) // unit
-    core = Core(core_values, core_sizes, densities, costs, slack, taken, room // step, bound, int(top))
+    core = Core(
+        values=core_values,
+        sizes=core_sizes,
+        densities=densities,
+        costs=costs,
+        slack=slack,
+        taken=taken,
+        free=free // step,
+        bound=reduced,
+        ceiling=int(top),
+    )
     flips = np.zeros(m, np.bool_)
-    best, upper, work = search(core, incumbent, leeway, budget, flips)
+    best, upper, work = search(core, incumbent, leeway, work_limit, flips)
     flipped = np.zeros(first.shape[0], np.int64)
     error = math.ldexp(error, -exponent)
     if best > incumbent:
         gain = max(gain, math.ldexp(float(best * unit), -exponent) * (1.0 - ROUNDING) - error)
         for j in range(m):
-            flipped[of[j]] += times[j] if flips[j] else 0
+            flipped[class_of[j]] += copies[j] if flips[j] else 0
     return gain, math.ldexp(float((upper - best) * unit), -exponent) + error, work, flipped
 
 
 @kernel
-def flipped_items(near: Ints, member: Ints, times: Ints) -> Ints:
-    """The items to flip: of each class, the first so many."""
+def flipped_items(near: Ints, member: Ints, flipped: Ints) -> Ints:
+    """Return the items to flip: the first `flipped[c]` items of each class c."""
     flips = np.empty(near.shape[0], np.int64)
     count = 0
     for k in range(near.shape[0]):
-        if times[member[k]] > 0:
-            times[member[k]] -= 1
+        if flipped[member[k]] > 0:
+            flipped[member[k]] -= 1
             flips[count] = near[k]
             count += 1
     return flips[:count].copy()

@@ -1,17 +1,17 @@
-"""The price of room: the density at which a knapsack is full, found without sorting.
+"""The break price: the density at which the capacity is used up, found without sorting.
 
-By falling density w/S, take items until one does not fit. The density λ of that *break item* is what one more unit of
-room is worth, and everything else in this package is measured against it. Sorting to find it is a waste: all that
-matters is the one place where the sizes add up to the capacity.
+Take items by decreasing density w/S until one does not fit. The density λ of that *break item* is the value of one more
+unit of capacity, and the other modules compare items with it. A full sort is not needed: only the place matters where
+the sizes sum to the capacity.
 
-Positive floats are ordered like the integers their bits spell. So read the density as an integer, add up the sizes of
-all items by its first few bits, and walk down from the densest bucket until the next one does not fit: the break item
-is in there. Look at the next few bits of that bucket's items only, and so on until they are all alike (a radix sort
-that follows one branch). Each step looks at what the last one left, so it is two passes in all, and equal densities,
-which slow a quickselect to a crawl, end it early.
+Positive floats have the same order as the integers with the same bits. So interpret the density as an integer, sum the
+sizes of all items by its first bits, and go down from the densest bucket to the first that does not fit. It contains
+the break item. Repeat with the next bits of that bucket's items until all of these are equal (a radix sort that follows
+one branch). Each step reads only what the previous one left, about two passes in all. Equal densities, which make a
+quickselect very slow, end it early.
 
-A density is rounded, but rounding keeps order: fl(w/S) > λ says that w/S > λ, for sizes that are floats themselves (up
-to 2^53). Hence only items *at* λ can be on the wrong side of it, and those by a last bit.
+A density is rounded, but rounding is monotonic: fl(w/S) > λ implies w/S > λ if the size is exact as a float (up to
+2^53). So only items *at* λ can be on the wrong side of it, and only by the last bit.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import numpy as np
 from knapcache.kernel import kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
 
-# Bits looked at in one step: as many as keep the table of sums in the processor's cache, and few for few items.
+# Bits per step. WIDE keeps the table of sums in the processor's cache; NARROW is for fewer than FEW items.
 WIDE, NARROW, FEW = 16, 7, 1024
 BLOCK = 4096
 
 
 @kernel
-def measure(values: Floats, sizes: Ints, limit: int, density: Ints) -> int:
-    """Write every item's density, as bits; returns the size of all useful items together.
+def compute_densities(values: Floats, sizes: Ints, limit: int, density: Ints) -> int:
+    """Write every item's density as float bits; returns the total size of the useful items.
 
-    An item of no value, or larger than `limit`, is of no use: its bits are negative.
+    Items of value 0, or larger than `limit`, are not useful: their bits are negative.
     """
     as_float = density.view(np.float64)
     n, size = values.shape[0], 0
     for start in range(0, n, BLOCK):
         w, s, d = values[start : start + BLOCK], sizes[start : start + BLOCK], as_float[start : start + BLOCK]
-        np.divide(w, s, d)  # unlike a loop, not slowed down by a check for zero; and a block stays in the cache
+        np.divide(w, s, d)  # unlike a loop it does not check for zero; a block stays in the cache
         for i in range(w.shape[0]):
             useful = (w[i] > 0.0) & (s[i] <= limit)
             d[i] = d[i] if useful else -1.0
@@ -48,13 +48,13 @@ def measure(values: Floats, sizes: Ints, limit: int, density: Ints) -> int:
 
 @kernel
 def break_items(density: Ints, sizes: Ints, capacity: int, items: Ints) -> tuple[int, int, int]:
-    """The bits of λ; how many items lie exactly there, written into `items` in their order; and the room they have.
+    """Return the bits of λ, the number of items with exactly this density, and the capacity left for them.
 
-    The useful items together must be larger than the capacity.
+    These items are written to `items` in their original order. The useful items must not all fit.
     """
     width = NARROW if density.shape[0] < FEW else WIDE
     shift = 63 - width
-    room = capacity
+    free = capacity
     sums = np.zeros(1 << width, np.int64)
     lowest, highest = len(sums), -1
     for i in range(density.shape[0]):
@@ -62,14 +62,14 @@ def break_items(density: Ints, sizes: Ints, capacity: int, items: Ints) -> tuple
         if bucket >= 0:
             sums[bucket] += sizes[i]
             lowest, highest = min(lowest, bucket), max(highest, bucket)
-    broken, room = first_too_large(sums, lowest, highest, room)
+    broken, free = break_bucket(sums, lowest, highest, free)
     count = 0
     for i in range(density.shape[0]):
         items[count] = i
         count += (density[i] >> shift) == broken
     while shift > 0:
-        # Bits in which they all agree say nothing: start at the first in which some differ.
-        top = min(shift, math.frexp(float(differences(density, items, count)))[1])
+        # Skip leading bits that are equal in all of them.
+        top = min(shift, math.frexp(float(differing_bits(density, items, count)))[1])
         if top == 0:
             break
         width = min(top, NARROW if count < FEW else WIDE)
@@ -80,30 +80,30 @@ def break_items(density: Ints, sizes: Ints, capacity: int, items: Ints) -> tuple
             bucket = (density[items[k]] >> shift) & mask
             sums[bucket] += sizes[items[k]]
             lowest, highest = min(lowest, bucket), max(highest, bucket)
-        broken, room = first_too_large(sums, lowest, highest, room)
+        broken, free = break_bucket(sums, lowest, highest, free)
         kept = 0
         for k in range(count):
             items[kept] = items[k]
             kept += ((density[items[k]] >> shift) & mask) == broken
         count = kept
-    return density[items[0]], count, room
+    return density[items[0]], count, free
 
 
 @kernel
-def first_too_large(sums: Ints, lowest: int, highest: int, room: int) -> tuple[int, int]:
-    """The densest bucket that does not fit, and the room left for it; clears the sums."""
+def break_bucket(sums: Ints, lowest: int, highest: int, free: int) -> tuple[int, int]:
+    """Return the densest bucket that does not fit, and the capacity left for it; clears the sums."""
     bucket = highest
-    while sums[bucket] <= room:
-        room -= sums[bucket]
+    while sums[bucket] <= free:
+        free -= sums[bucket]
         bucket -= 1
     for k in range(lowest, highest + 1):
         sums[k] = 0
-    return bucket, room
+    return bucket, free
 
 
 @kernel
-def differences(density: Ints, items: Ints, count: int) -> int:
-    """The bits in which some of the first `count` densities differ."""
+def differing_bits(density: Ints, items: Ints, count: int) -> int:
+    """Return the bits that differ among the densities of the first `count` items."""
     bits = 0
     for k in range(count):
         bits |= density[items[k]] ^ density[items[0]]
@@ -111,11 +111,11 @@ def differences(density: Ints, items: Ints, count: int) -> int:
 
 
 @kernel
-def take_dense(values: Floats, density: Ints, price_bits: int, chosen: Flags) -> tuple[float, float]:
-    """Choose what is denser than the price; returns the value chosen and the value that is not.
+def choose_dense(values: Floats, density: Ints, price_bits: int, chosen: Flags) -> tuple[float, float]:
+    """Choose all items denser than the price; returns the value chosen and the value left out.
 
-    Four sums at a time, since one would wait for its own last addition, and no branches, since every third would be
-    guessed wrong. Good to n·2^-53, enough for a tolerance.
+    Four sums at a time, because one sum would wait for its own last addition. No branches, because every third would be
+    mispredicted. The relative error is at most n·2^-53, enough for a tolerance.
     """
     n = values.shape[0]
     for i in range(n):
@@ -133,27 +133,28 @@ def take_dense(values: Floats, density: Ints, price_bits: int, chosen: Flags) ->
 
 
 @kernel
-def take_tied(values: Floats, sizes: Ints, tied: Ints, room: int, chosen: Flags) -> tuple[int, float, float]:
-    """Choose items at the price, in their order, up to the first that does not fit; returns the room left, the value
-    taken, and the value of all of them.
+def choose_tied(values: Floats, sizes: Ints, tied: Ints, free: int, chosen: Flags) -> tuple[int, float, float]:
+    """Choose items at the price, in order, up to the first that does not fit.
+
+    Returns the capacity left, the value chosen, and the value of all tied items.
     """
-    k, taken, worth = 0, 0.0, 0.0
-    while sizes[tied[k]] <= room:
-        room -= sizes[tied[k]]
+    k, taken, tied_value = 0, 0.0, 0.0
+    while sizes[tied[k]] <= free:
+        free -= sizes[tied[k]]
         taken += values[tied[k]]
         chosen[tied[k]] = True
         k += 1
     for i in tied:
-        worth += values[i]
-    return room, taken, worth
+        tied_value += values[i]
+    return free, taken, tied_value
 
 
 @kernel
-def near_price(values: Floats, sizes: Ints, price: float, precision: float) -> float:
-    """Sum of the values whose density cannot be told from the price, where sizes are too large to be floats."""
-    worth = 0.0
+def value_near_price(values: Floats, sizes: Ints, price: float, precision: float) -> float:
+    """Return the sum of the values whose density equals the price within `precision`, for sizes inexact as floats."""
+    total = 0.0
     for i in range(values.shape[0]):
         at_price = price * sizes[i]
         if abs(values[i] - at_price) <= (values[i] + at_price) * precision:
-            worth += values[i]
-    return worth
+            total += values[i]
+    return total

@@ -1,4 +1,4 @@
-"""Sums that can be trusted, and whole numbers in place of floats."""
+"""Accurate sums, conversion to integers, and sorting."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from knapcache.kernel import kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
 
-# The core's values sum to about 2^CORE_BITS: differences, bounds and tolerances stay inside int64.
+# The core's values sum to about 2^CORE_BITS, so differences, bounds and tolerances fit into int64.
 CORE_BITS = 61
 LANES = 16
-# `rising` deals out from MANY keys on, DIGIT bits at a time: as many as keep its table in the processor's first cache.
+# `argsort` uses radix sort from MANY keys on, DIGIT bits at a time, so that its table fits into the L1 cache.
 MANY, DIGIT = 512, 11
 ALL_BUT_SIGN = 2**63 - 1
 
 
 @kernel
-def total(values: Floats, chosen: Flags, wanted: bool) -> tuple[float, bool]:
-    """Sum of the values whose flag is `wanted`, to the last bit or two however many there are, and whether it is exact.
+def accurate_sum(values: Floats, chosen: Flags, wanted: bool) -> tuple[float, bool]:
+    """Return the sum of the values whose flag is `wanted`, accurate to one or two bits, and whether it is exact.
 
-    What an addition rounds off is itself a float (Knuth's TwoSum), and is added up on the side. LANES sums at a time,
-    since one would wait for its own last addition.
+    The rounding error of an addition is itself a float (Knuth's TwoSum); these errors are summed separately. LANES sums
+    at a time, because one sum would wait for its own last addition.
     """
     n = values.shape[0]
     sums, lost = np.zeros(LANES, np.float64), np.zeros(LANES, np.float64)
     for start in range(0, n - LANES + 1, LANES):
         v, c = values[start : start + LANES], chosen[start : start + LANES]
         for k in range(LANES):
-            # `two_sum`, written out; a call would not become a vector instruction.
+            # `two_sum`, inlined by hand: a call would not be vectorised.
             a, b = sums[k], v[k] * (c[k] == wanted)
             after = a + b
             part = after - a
@@ -47,7 +47,7 @@ def total(values: Floats, chosen: Flags, wanted: bool) -> tuple[float, bool]:
 
 @kernel
 def two_sum(a: float, b: float) -> tuple[float, float]:
-    """The sum as a float, and what rounding took off it, exactly (Knuth)."""
+    """Return the rounded sum and its exact rounding error (Knuth)."""
     after = a + b
     part = after - a
     return after, (a - (after - part)) + (b - part)
@@ -55,22 +55,21 @@ def two_sum(a: float, b: float) -> tuple[float, float]:
 
 @kernel
 def all_integers(values: Floats) -> bool:
-    """Whether every value is an integer."""
-    for value in values:  # noqa: SIM110 - a kernel knows no generators
+    for value in values:  # noqa: SIM110 - Numba does not compile generator expressions
         if value != np.floor(value):
             return False
     return True
 
 
 @kernel
-def whole_numbers(values: Floats, items: Ints, times: Ints) -> tuple[Ints, int, float]:
-    """The items' values times 2^exponent, rounded; the exponent; and the sum of all that was rounded off.
+def to_integers(values: Floats, items: Ints, copies: Ints) -> tuple[Ints, int, float]:
+    """Return the items' values times 2^exponent, rounded; the exponent; and the sum of the rounding errors.
 
-    Item j counts times[j] times: so often its value, and what is rounded off it, is in the sums.
+    Item j counts copies[j] times in the sums.
     """
     sum_ = 0.0
     for j in range(items.shape[0]):
-        sum_ += values[items[j]] * times[j]
+        sum_ += values[items[j]] * copies[j]
     exponent = CORE_BITS - math.frexp(sum_)[1]
     whole = np.empty(items.shape[0], np.int64)
     error = 0.0
@@ -78,30 +77,30 @@ def whole_numbers(values: Floats, items: Ints, times: Ints) -> tuple[Ints, int, 
         scaled = math.ldexp(values[items[j]], exponent)
         nearest = np.floor(scaled + 0.5)
         whole[j] = int(nearest)
-        error += abs(scaled - nearest) * times[j]
+        error += abs(scaled - nearest) * copies[j]
     return whole, exponent, error * (1.0 + 2.0**-20)
 
 
 @kernel
-def common_divisor(a: int, b: int) -> int:
-    """The greatest number that divides both (Euclid)."""
+def gcd(a: int, b: int) -> int:
+    """Return the greatest common divisor (Euclid)."""
     while b != 0:
         a, b = b, a % b
     return a
 
 
 @kernel
-def rising(keys: Floats) -> Ints:
-    """The order that sorts the keys; equal ones keep theirs. Few are merged, many are dealt out by their bits.
+def argsort(keys: Floats) -> Ints:
+    """Return the stable sort order of the keys: by merge sort for few keys, by radix sort for many.
 
-    NumPy's own takes seconds to compile for each type of key, and this one is faster on the thousands at hand.
+    `np.argsort` takes seconds to compile for each key type, and is slower on the thousands of keys used here.
     """
-    return merged(keys) if keys.shape[0] < MANY else dealt(keys)
+    return merge_argsort(keys) if keys.shape[0] < MANY else radix_argsort(keys)
 
 
 @kernel
-def merged(keys: Floats) -> Ints:
-    """`rising` by merging runs of 1, 2, 4, …"""
+def merge_argsort(keys: Floats) -> Ints:
+    """Sort by merging runs of 1, 2, 4, …"""
     n = keys.shape[0]
     order, other = np.arange(n), np.empty(n, np.int64)
     run = 1
@@ -122,10 +121,10 @@ def merged(keys: Floats) -> Ints:
 
 
 @kernel
-def dealt(keys: Floats) -> Ints:
-    """`rising` by radix, DIGIT bits at a time from the lowest; digits in which all keys agree are passed over.
+def radix_argsort(keys: Floats) -> Ints:
+    """Sort by radix, DIGIT bits at a time from the lowest; digits that are equal in all keys are skipped.
 
-    Floats are ordered like the integers their bits spell, negative ones the other way round.
+    Floats have the same order as the integers with the same bits, negative ones in reverse.
     """
     n = keys.shape[0]
     bits = (keys + 0.0).view(np.int64)  # −0.0 is 0.0
@@ -139,7 +138,7 @@ def dealt(keys: Floats) -> Ints:
         mask = (1 << min(DIGIT, 64 - shift)) - 1
         if (differ >> shift) & mask == 0:
             continue
-        flip = (mask + 1) >> 1 if shift + DIGIT >= 64 else 0  # the sign comes last, and less is more
+        flip = (mask + 1) >> 1 if shift + DIGIT >= 64 else 0  # the last digit holds the sign: negative sorts first
         places[:] = 0
         for k in range(n):
             places[(((bits[k] >> shift) & mask) ^ flip) + 1] += 1

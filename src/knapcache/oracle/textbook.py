@@ -1,9 +1,9 @@
-"""The knapsack as every textbook has it: the judge of the fast solver.
+"""The textbook dynamic program for the knapsack: the reference for the fast solver.
 
-    best(j, c) = max( best(j−1, c),  w_j + best(j−1, c − S_j) )        the most the first j items can be worth in room c
+    best(j, c) = max( best(j−1, c),  w_j + best(j−1, c − S_j) )        best value of the first j items in capacity c
 
-O(N·M) time and memory whatever the values are, so only for small capacities. It shares no idea with `exact`: no
-density, no bound, no rounding beyond the addition of values (integer values are added without any).
+O(N·M) time and memory for any values, so only for small capacities. It shares no method with `exact`: no density, no
+bound, and no rounding except in the addition of values (none for integers).
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from knapcache.kernel import kernel
-from knapcache.oracle import problem
-from knapcache.oracle.problem import Flags, Floats, Ints
+from knapcache.oracle.problem import Flags, Floats, Ints, read_problem
 
 
 def textbook(values: Any, sizes: Any, capacity: int) -> tuple[Flags, float]:
-    """An optimal set, as one flag an item, and its value."""
-    given = problem.read(values, sizes, capacity)
-    room = min(int(given.capacity), int(given.sizes.sum()))
-    chosen = np.zeros(given.values.shape[0], np.bool_)
-    _fill_table(given.values, given.sizes, room, chosen)
-    return chosen, float(given.values[chosen].sum())
+    """Return an optimal set, as one flag per item, and its value."""
+    p = read_problem(values, sizes, capacity)
+    chosen = np.zeros(p.values.shape[0], np.bool_)
+    _fill_table(p.values, p.sizes, min(int(p.capacity), int(p.sizes.sum())), chosen)
+    return chosen, float(p.values[chosen].sum())
 
 
 @kernel
@@ -32,7 +30,7 @@ def _fill_table(values: Floats, sizes: Ints, capacity: int, chosen: Flags) -> No
     best = np.zeros(capacity + 1, np.float64)
     taken = np.zeros((n, capacity + 1), np.bool_)
     for j in range(n):
-        # Downwards, so that best[c − S_j] is still that of the items before j.
+        # Downwards, so that best[c − S_j] still excludes item j.
         for c in range(capacity, sizes[j] - 1, -1):
             candidate = values[j] + best[c - sizes[j]]
             if candidate > best[c]:

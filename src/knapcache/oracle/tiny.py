@@ -1,7 +1,7 @@
-"""The exact Oracle for a handful of items: all subsets.
+"""The exact Oracle for up to twelve items, by enumerating all subsets.
 
-Up to twelve items this is faster than anything clever, and compiles in a fraction of a second where the solver of
-exact.py takes many; so a policy that only ever asks about a few answers need not wait for it.
+For so few items this is the fastest method. It compiles in a fraction of a second, while the solver of exact.py takes
+many seconds, so a policy that only solves tiny instances does not wait for that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def select_tiny(values: Floats, sizes: Ints, capacity: int, chosen: Flags) -> fl
     n = len(values)
     best, best_set = -1.0, 0
     for subset in range(1 << n):
-        value, room = 0.0, 0
+        value, size = 0.0, 0
         for k in range(n):
             if subset >> k & 1:
                 value += values[k]
-                room += sizes[k]
-        if room <= capacity and value > best:
+                size += sizes[k]
+        if size <= capacity and value > best:
             best, best_set = value, subset
     for k in range(n):
         chosen[k] = best_set >> k & 1 == 1

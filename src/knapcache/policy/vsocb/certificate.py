@@ -26,7 +26,7 @@ from knapcache.estimate.statistics import relative_value, values_are_static
 from knapcache.kernel import Records, kernel
 from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.skip import harmless, slack
-from knapcache.oracle.sums import total
+from knapcache.oracle.sums import accurate_sum
 
 CERTIFICATE_HEAD = [
     ("skip", "?"),  # skip calls that provably change nothing
@@ -64,7 +64,7 @@ def certify(
     size = 0
     for k in range(len(queries.ids)):
         size += queries.sizes[k] if queries.previous[k] else 0
-    best = total(queries.values, queries.previous, True)[0]
+    best = accurate_sum(queries.values, queries.previous, True)[0]
     if exact and size <= h.capacity and best >= value * (1.0 - KEEP_TOLERANCE):
         queries.chosen[:] = queries.previous
     else:
