@@ -1,4 +1,4 @@
-"""A fake provider, and a proxy in front of it that really runs."""
+"""A fake upstream, and running proxies in front of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def upstream() -> Iterator[FakeUpstream]:
 
 @pytest.fixture
 def start(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Start]:
-    """Proxies with settings of one's own, which end with the test; what they keep must add up."""
+    """Start proxies with given settings. They stop with the test, after a check of their cache."""
     with ExitStack() as stack:
 
         def start(**settings: Any) -> RunningProxy:

@@ -17,16 +17,16 @@ pytest.importorskip("xllamacpp", reason="the embedded model is not installed")
 
 
 class Served:
-    """A command line, started; the address is read off its greeting."""
+    """A command line, started; the address is read from its start-up message."""
 
     def __init__(self, *arguments: str) -> None:
         env = {name: value for name, value in os.environ.items() if name not in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
         command = [sys.executable, "-m", "knapcache", "serve", "--port", "0", "--policy", "lru", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-        self.greeting = ""
+        self.message = ""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.greeting += line
+            self.message += line
             if line.startswith("dashboard"):
                 break
         address, _, self.token = line.split()[-1].partition("#token=")
@@ -48,7 +48,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_a_real_model_is_paid_for_once(served: Served, tmp_path: Path) -> None:
-    assert "a small model on this machine" in served.greeting
+    assert "embedded model smollm2-135m" in served.message
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as sdk:
         ask = sdk.chat.completions.with_raw_response.create
         request = {"model": "smollm2-135m", "max_tokens": 8, "messages": [{"role": "user", "content": "Say hello."}]}

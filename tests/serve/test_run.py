@@ -1,4 +1,4 @@
-"""The words of greeting: what they show works as it stands."""
+"""The start-up message, whose example works as it is printed, and errors at start-up."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.run import greeting, listen, run
+from knapcache.serve.run import listen, run, startup_message
 from knapcache.serve.settings import Settings
 
 
-def words(tmp_path: Path, **settings: Any) -> str:
-    return greeting(Settings(path=tmp_path, **settings), 8080, "the-token")
+def message(tmp_path: Path, **settings: Any) -> str:
+    return startup_message(Settings(path=tmp_path, **settings), 8080, "the-token")
 
 
 @pytest.mark.parametrize(
@@ -28,22 +28,31 @@ def words(tmp_path: Path, **settings: Any) -> str:
     ],
 )
 def test_the_example_is_one_that_the_upstream_serves(tmp_path: Path, url: str, models: list[str], shown: str) -> None:
-    assert shown in words(tmp_path, upstreams=[{"url": url, "models": models}])
+    assert shown in message(tmp_path, upstreams=[{"url": url, "models": models}])
 
 
-def test_a_token_that_was_made_is_shown_and_one_that_was_given_is_not(tmp_path: Path) -> None:
-    assert "http://127.0.0.1:8080/dashboard#token=the-token" in words(tmp_path)
-    given = words(tmp_path, admin_token="a-token-of-their-own")
-    assert "token" not in given.rpartition("dashboard")[2]
-    assert "dashboard  off" in words(tmp_path, dashboard=False)
+def test_the_message_says_what_runs_where(tmp_path: Path) -> None:
+    shown = message(tmp_path, capacity="64MB", upstreams=[{"name": "a", "url": "http://a/v1"}, {"url": "local"}])
+    assert "is running at http://127.0.0.1:8080\n" in shown
+    assert "\nupstreams  a, embedded model smollm2-135m\n" in shown
+    assert f"\ncache      64 MB at {tmp_path}\n" in shown
+    assert "64 MB in memory" in message(tmp_path, capacity="64MB", memory_only=True)
+
+
+def test_a_generated_token_is_shown_and_a_configured_one_is_not(tmp_path: Path) -> None:
+    assert "\ndashboard  http://127.0.0.1:8080/dashboard#token=the-token\n" in message(tmp_path)
+    configured = message(tmp_path, admin_token="a-token-of-their-own")
+    assert "\ndashboard  http://127.0.0.1:8080/dashboard\n" in configured
+    assert "a-token-of-their-own" not in configured
+    assert "\ndashboard  off\n" in message(tmp_path, dashboard=False)
 
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "http://127.0.0.1:8080/v1"), ("::1", "http://[::1]:8080/v1")])
 def test_the_address_can_be_reached(tmp_path: Path, host: str, shown: str) -> None:
-    assert shown in words(tmp_path, host=host)
+    assert shown in message(tmp_path, host=host)
 
 
-def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_served_raise(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="workers must be 1 with memory_only"):
         run(Settings(path=tmp_path, workers=2, memory_only=True, upstreams=[{"url": "http://127.0.0.1:9/v1"}]))
     with listen("127.0.0.1", 0) as taken:

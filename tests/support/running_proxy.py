@@ -1,4 +1,4 @@
-"""A proxy that really runs: uvicorn on loopback in a thread of its own, for clients that know nothing of tests."""
+"""A proxy served by uvicorn on loopback, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class RunningProxy:
     """A proxy with these settings, in front of an upstream."""
 
     def __init__(self, folder: Path, upstream: str, **settings: Any) -> None:
-        given = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
-        given |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
-        self.proxy = Proxy(Settings(**(given | settings)))
+        defaults = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
+        defaults |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
+        self.proxy = Proxy(Settings(**(defaults | settings)))
         self._socket = listen("127.0.0.1", 0)
         self._server = server(self.proxy)
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The proxy's address."""
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     @property
@@ -48,7 +48,7 @@ class RunningProxy:
         self.stop()
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """Stop as on SIGTERM."""
         self._server.should_exit = True
         self._thread.join(30.0)
         assert not self._thread.is_alive(), "the proxy did not stop"

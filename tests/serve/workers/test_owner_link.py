@@ -204,7 +204,7 @@ def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstre
     command += ["--upstream", upstream.openai]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 2
-    assert "another proxy runs on" in second.stderr
+    assert "another proxy uses" in second.stderr
     assert workers.request("still here") in ("miss", "hit")
 
 

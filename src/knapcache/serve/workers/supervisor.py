@@ -1,7 +1,7 @@
-"""Processes that serve together: started, kept alive, and told to stop, by one that does nothing else.
+"""The parent of several workers: starts them, replaces those that end, stops them.
 
-The first is started alone, until it serves: it compiles what there is to compile, and becomes the owner of the store.
-One that dies is replaced, at most one a second. Who kills the parent kills all: children see a pipe end.
+The first worker is started alone: it compiles the kernels and becomes the owner of the store. A worker that ends is
+replaced, at most one per second. If the parent is killed, every worker sees its end of a pipe close, and stops.
 """
 
 from __future__ import annotations
@@ -24,77 +24,82 @@ from knapcache.serve.settings import Settings
 log = logging.getLogger("knapcache.serve")
 
 SPAWN = multiprocessing.get_context("spawn")
-PAUSE = 1.0
-"""Seconds between two starts."""
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks of the workers."""
+STOP_TIMEOUT = 10.0
+"""Seconds after the settings' `grace` until a worker that does not stop is killed."""
 Serve = Callable[[Settings, socket.socket, Callable[[str], None]], None]
 
 
-class Worker:
-    """One process."""
+class WorkerProcess:
+    """One worker."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, serve: Serve, life: Connection) -> None:
-        self.said, tell = SPAWN.Pipe(duplex=False)
-        self.process: SpawnProcess = SPAWN.Process(target=_work, args=(settings, listening, serve, tell, life))
+    def __init__(self, settings: Settings, listening: socket.socket, serve: Serve, parent_alive: Connection) -> None:
+        self._ready, ready = SPAWN.Pipe(duplex=False)
+        arguments = settings, listening, serve, ready, parent_alive
+        self.process: SpawnProcess = SPAWN.Process(target=_run_worker, args=arguments)
         self.process.start()
-        tell.close()
+        ready.close()
 
-    def wait_until_it_serves(self) -> None:
-        """Or until it has died, which raises."""
-        wait([self.said, self.process.sentinel])
-        if not self.said.poll():
+    def wait_until_ready(self) -> None:
+        """Wait until it accepts requests. Raises KnapcacheError if it ends before that."""
+        wait([self._ready, self.process.sentinel])
+        if not self._ready.poll():
             self.process.join()
-            raise KnapcacheError(f"a process ended before it served, with exit code {self.process.exitcode}")
+            raise KnapcacheError(f"a worker ended before it was ready, with exit code {self.process.exitcode}")
 
 
-def _work(settings: Settings, listening: socket.socket, serve: Serve, tell: Connection, life: Connection) -> None:
-    """In the child."""
+def _run_worker(
+    settings: Settings, listening: socket.socket, serve: Serve, ready: Connection, parent_alive: Connection
+) -> None:
+    """Serve in the worker's process."""
 
-    def end_with_the_parent() -> None:
-        wait([life])  # nobody ever writes: it ends
+    def stop_with_parent() -> None:
+        wait([parent_alive])  # nothing is ever sent: it returns when the parent has ended
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
-    serve(settings, listening, lambda _token: tell.send("serving"))
+    threading.Thread(target=stop_with_parent, daemon=True).start()
+    serve(settings, listening, lambda _token: ready.send("ready"))
 
 
-def supervise(settings: Settings, listening: socket.socket, serve: Serve, greet: Callable[[], None]) -> None:
-    """Serve with as many processes as the settings say, until told to stop."""
-    life, held = SPAWN.Pipe(duplex=False)  # `held` is open as long as we live, and nobody else has it
+def supervise(settings: Settings, listening: socket.socket, serve: Serve, on_ready: Callable[[], None]) -> None:
+    """Serve with `settings.workers` processes until this one gets SIGTERM or SIGINT."""
+    parent_alive, open_while_alive = SPAWN.Pipe(duplex=False)
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    workers: list[Worker] = []
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    workers: list[WorkerProcess] = []
     try:
-        workers.append(Worker(settings, listening, serve, life))
-        workers[0].wait_until_it_serves()
-        workers += [Worker(settings, listening, serve, life) for _ in range(settings.workers - 1)]
+        workers.append(WorkerProcess(settings, listening, serve, parent_alive))
+        workers[0].wait_until_ready()
+        workers += [WorkerProcess(settings, listening, serve, parent_alive) for _ in range(settings.workers - 1)]
         for worker in workers[1:]:
-            worker.wait_until_it_serves()
-        greet()
+            worker.wait_until_ready()
+        on_ready()
         while not stopping.is_set():
-            stopping.wait(PAUSE)
+            stopping.wait(CHECK_INTERVAL)
             for k, worker in enumerate(workers):
                 if not worker.process.is_alive() and not stopping.is_set():
-                    log.error("a process ended with exit code %s, and is replaced", worker.process.exitcode)
-                    workers[k] = Worker(settings, listening, serve, life)
+                    log.error("Worker ended with exit code %s; starting another.", worker.process.exitcode)
+                    workers[k] = WorkerProcess(settings, listening, serve, parent_alive)
                     break
     finally:
-        _end(workers, settings.grace)
-        held.close()
-        for number, handler in before.items():
+        _stop(workers, settings.grace)
+        open_while_alive.close()
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _end(workers: list[Worker], grace: float) -> None:
+def _stop(workers: list[WorkerProcess], grace: float) -> None:
     for worker in workers:
         worker.process.terminate()
-    end = time.monotonic() + grace + 10.0
+    deadline = time.monotonic() + grace + STOP_TIMEOUT
     for worker in workers:
-        worker.process.join(max(0.1, end - time.monotonic()))
+        worker.process.join(max(0.1, deadline - time.monotonic()))
         if worker.process.is_alive():
-            log.error("a process did not end in time, and was killed")
+            log.error("Worker killed: it did not stop within %.0f seconds.", grace + STOP_TIMEOUT)
             worker.process.kill()
             worker.process.join()
