@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from knapcache.cli.output import print_table
-from knapcache.serve.upstream.embedded_model import HEADERS, SLOTS, EmbeddedModel
+from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS, SLOTS, EmbeddedModel
 
 LONG = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
 
@@ -34,7 +34,7 @@ async def ask(session: httpx.AsyncClient, url: str, prompt: str, tokens: int) ->
         "ignore_eos": True,
         "cache_prompt": False,
     }
-    response = await session.post(f"{url}/chat/completions", json=body, headers=HEADERS)
+    response = await session.post(f"{url}/chat/completions", json=body, headers=REQUEST_HEADERS)
     found: dict[str, Any] = response.json()
     return found
 

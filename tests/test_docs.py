@@ -462,7 +462,7 @@ def test_the_claims_hold_in_the_committed_results() -> None:
 def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
-    from knapcache.serve.upstream import embedded_model as local
+    from knapcache.serve.upstream import embedded_model
 
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
     for line in (
@@ -473,11 +473,11 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
-    assert (local.SLOTS, local.UNTOLD, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), (
+    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), (
         "docs/get-started/embedded-model.md says so"
     )
-    price = local.PRICES[local.NAME]
-    assert f"[prices.{local.NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
+    price = embedded_model.PRICES[embedded_model.MODEL_NAME]
+    assert f"[prices.{embedded_model.MODEL_NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
     usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
         assert f"`{option}`" in page or f" {option} " in page, (

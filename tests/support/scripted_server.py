@@ -13,6 +13,7 @@ import h11
 import pytest
 
 from knapcache.serve.upstream import Client, Response, encode_headers
+from knapcache.serve.upstream.connect import TlsFiles
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -179,6 +180,7 @@ async def client_harness(
     idle_timeout: float = 10.0,
     connect_timeout: float = 10.0,
     total_timeout: float | None = None,
+    tls: TlsFiles | None = None,
     **options: Any,
 ) -> AsyncIterator[ClientHarness]:
     """Start a server and a client. At the end no connection may be open.
@@ -186,7 +188,7 @@ async def client_harness(
     options   of ScriptedServer
     """
     async with ScriptedServer(script, **options) as server:
-        client = Client("fake", connect_timeout, idle_timeout, total_timeout)
+        client = Client("fake", connect_timeout, idle_timeout, total_timeout, tls=tls)
         try:
             yield ClientHarness(client, server)
         finally:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from knapcache.serve.upstream.client import CONNECT_STAGGER, Client, first_connected
+from knapcache.serve.upstream.client import Client
+from knapcache.serve.upstream.connect import CONNECT_STAGGER, first_connected
 from knapcache.serve.upstream.connection import Connection, Origin
 from tests.support.scripted_server import OK, Run, ScriptedServer, respond_once, run, wait_until
 

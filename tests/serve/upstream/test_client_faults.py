@@ -15,7 +15,8 @@ import pytest
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import response as response_module
-from knapcache.serve.upstream.client import Client, default_tls
+from knapcache.serve.upstream.client import Client
+from knapcache.serve.upstream.connect import tls_context
 from knapcache.serve.upstream.response import MAX_HEAD
 from tests.support.scripted_server import (
     OK,
@@ -259,9 +260,9 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_trust() -> Iterator[None]:
-    default_tls.cache_clear()
+    tls_context.cache_clear()
     yield
-    default_tls.cache_clear()
+    tls_context.cache_clear()
 
 
 def served(certificate: Path) -> ssl.SSLContext:

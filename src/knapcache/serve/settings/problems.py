@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-HIDDEN = {"admin_token", "keys", "key_env", "headers", "url", "otlp_endpoint"}
+HIDDEN = {"admin_token", "keys", "key_env", "headers", "url", "otlp_endpoint", "proxy"}
 """Settings whose values may be secrets, or hold one: passwords get into addresses, keys stand for names of keys."""
 WHOLE = {"upstreams", "tenants", "prices"}
 """Text that was meant to be these, and could not be read, may hold all of the above."""

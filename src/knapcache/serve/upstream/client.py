@@ -28,19 +28,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from knapcache.serve.upstream.connection import Connection, Origin
-from knapcache.serve.upstream.failures import ConnectionLost, upstream_failed, without_traceback
+from knapcache.serve.upstream.connect import TlsFiles, connect_direct, connect_through
+from knapcache.serve.upstream.connection import Connection, Origin, bracketed
+from knapcache.serve.upstream.failures import ConnectionLost, ProxyRefused, upstream_failed, without_traceback
+from knapcache.serve.upstream.proxies import HttpProxy
 from knapcache.serve.upstream.response import Response
 
-CONNECT_STAGGER = 0.25
-"""Seconds until the next address of a host is tried beside one that has not answered (RFC 8305, section 5)."""
 KEEP_ALIVE = 60.0
 """Seconds that an idle connection is kept. Most providers keep theirs longer."""
 CONTENT_LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
@@ -59,12 +57,14 @@ class BaseUrl(NamedTuple):
 
 @functools.lru_cache(64)
 def parse_base_url(url: str) -> BaseUrl:
-    """Split a base URL that the settings have checked."""
+    """Split a base URL that the settings have checked. Names in other alphabets become ASCII (IDNA)."""
     parts = urlsplit(url)
     tls, host = parts.scheme == "https", parts.hostname or ""
+    if not host.isascii():
+        host = host.encode("idna").decode()
     default = 443 if tls else 80
     port = parts.port or default
-    name = f"[{host}]" if ":" in host else host
+    name = bracketed(host)
     return BaseUrl(Origin(host, port, tls), name if port == default else f"{name}:{port}", parts.path.rstrip("/"))
 
 
@@ -82,60 +82,16 @@ def has_header(headers: bytes, name: bytes) -> bool:
     return b"\r\n%b: " % name in headers or headers.startswith(b"%b: " % name)
 
 
-@functools.cache
-def default_tls() -> ssl.SSLContext:
-    """TLS with the system's CA certificates, or those of SSL_CERT_FILE and SSL_CERT_DIR. Loading takes 20 ms."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-async def first_connected(attempts: Sequence[Callable[[], Awaitable[Connection]]]) -> Connection:
-    """Return the first connection that succeeds ("happy eyeballs", RFC 8305).
-
-    The next attempt starts when one has failed, or CONNECT_STAGGER seconds after the last: packets to a broken address
-    (mostly IPv6) are often dropped silently. Raises the first error if all fail.
-    """
-    if len(attempts) == 1:
-        return await attempts[0]()
-    pending: set[asyncio.Task[Connection]] = set()
-    error: BaseException | None = None
-    try:
-        for k, attempt in enumerate(attempts):
-            pending.add(asyncio.ensure_future(attempt()))
-            last = k == len(attempts) - 1
-            while pending:
-                done, _ = await asyncio.wait(
-                    pending, timeout=None if last else CONNECT_STAGGER, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    pending.discard(task)
-                    if task.exception() is None:
-                        return task.result()
-                    error = error or task.exception()
-                if not last:
-                    break
-        raise error or OSError("the host has no address")
-    finally:
-        for task in pending:
-            task.cancel()
-            task.add_done_callback(abort_late)
-
-
-def abort_late(task: asyncio.Task[Connection]) -> None:
-    """Close a connection that succeeded after another one."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().transport.abort()
-
-
 class Client:
-    """Connections to one upstream.
+    """Connections to one upstream, all of them through one proxy or all direct.
 
     name              the upstream's name in error messages, which never contain addresses
-    connect_timeout   seconds for name lookup, TCP and TLS together
+    connect_timeout   seconds for name lookup, TCP, CONNECT and TLS together
     idle_timeout      seconds between two reads of a response
     total_timeout     seconds for one request, from connecting to the last byte of its response; None: no limit
     socket_path       Unix socket to connect to, whatever the URL says
+    proxy             None: connect directly. The environment is not read here (`proxies.environment_proxy`)
+    tls               PEM files; by default the system's certificates are trusted
     """
 
     def __init__(
@@ -146,9 +102,12 @@ class Client:
         total_timeout: float | None = None,
         *,
         socket_path: Path | None = None,
+        proxy: HttpProxy | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.name, self.idle_timeout = name, idle_timeout
         self._connect_timeout, self._total_timeout, self._socket_path = connect_timeout, total_timeout, socket_path
+        self._proxy, self._tls = proxy, tls or TlsFiles()
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
@@ -174,7 +133,11 @@ class Client:
         if UNSAFE.search(path):
             raise ValueError("a path must not contain spaces, line breaks or control characters")
         origin, host, base_path = parse_base_url(url)
-        head = [f"{method} {base_path}{path} HTTP/1.1\r\n".encode("latin-1"), headers]
+        forward = self._proxy if not origin.tls else None  # the proxy reads the request, and not only a tunnel
+        target = f"{base_path}{path}" if forward is None else f"http://{host}{base_path}{path}"
+        head = [f"{method} {target} HTTP/1.1\r\n".encode("latin-1"), headers]
+        if forward is not None:
+            head.append(forward.authorization)
         if not has_header(headers, b"host"):
             head.append(f"host: {host}\r\n".encode("latin-1"))
         if not raw:
@@ -195,6 +158,9 @@ class Client:
         try:
             response = Response(self, await self._connection(origin, deadline), method, raw)
             await response.send(b"".join(head), content, length, deadline)
+            if response.status == 407 and forward is not None:
+                response.abort()
+                raise ProxyRefused(407)
         except OSError as error:  # TimeoutError is one, too
             safe_to_retry = response is None or response.safe_to_retry
             raise upstream_failed(self.name, error, safe_to_retry=safe_to_retry) from without_traceback(error)
@@ -220,20 +186,14 @@ class Client:
         return connection
 
     async def _connect(self, origin: Origin) -> Connection:
-        """Open a connection to the first address of the host that accepts one."""
-        loop = asyncio.get_running_loop()
+        """Open a connection."""
         new = functools.partial(Connection, self, origin)
         if self._socket_path is not None:
+            loop = asyncio.get_running_loop()
             return (await loop.create_unix_connection(new, str(self._socket_path)))[1]
-        host, port, tls = origin
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-        async def connect(address: str) -> Connection:
-            options: Any = {"ssl": default_tls(), "server_hostname": host} if tls else {}
-            _, connection = await loop.create_connection(new, address, port, **options)
-            return connection
-
-        return await first_connected([functools.partial(connect, str(sockaddr[0])) for *_, sockaddr in addresses])
+        if self._proxy is not None:
+            return await connect_through(self._proxy, new, origin, self._tls)
+        return await connect_direct(new, origin, self._tls)
 
     # Called by connections.
 

@@ -17,6 +17,11 @@ class Origin(NamedTuple):
     tls: bool
 
 
+def bracketed(host: str) -> str:
+    """A host as URLs and Host headers have it: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 class Pool(Protocol):
     """The owner of connections."""
 

@@ -13,6 +13,14 @@ class ProtocolError(OSError):
     """The upstream's bytes are not valid HTTP/1.1, exceed a limit, or use a content-encoding that was not requested."""
 
 
+class ProxyRefused(OSError):  # noqa: N818 - named like ConnectionRefusedError
+    """The proxy answered a request, or CONNECT, with an error of its own."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the proxy refused with status {status}")
+        self.status = status
+
+
 class TotalTimeout(TimeoutError):  # noqa: N818 - named like TimeoutError
     """The exchange took longer than the client's total_timeout."""
 
@@ -28,6 +36,10 @@ def upstream_failed(name: str, error: Exception, *, safe_to_retry: bool = False)
         return UpstreamFailed(504, f"{name} did not complete its answer in time", safe_to_retry)
     if isinstance(error, TimeoutError):
         return UpstreamFailed(504, f"{name} did not answer in time", safe_to_retry)
+    if isinstance(error, ProxyRefused):
+        why = " (proxy authentication required)" if error.status == 407 else ""
+        message = f"{name} cannot be reached: its proxy refused with status {error.status}{why}"
+        return UpstreamFailed(502, message, safe_to_retry)
     return UpstreamFailed(
         502, f"{name} cannot be reached, or closed the connection: {type(error).__name__}", safe_to_retry
     )

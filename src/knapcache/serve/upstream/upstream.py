@@ -1,19 +1,26 @@
-"""The way to the providers. Where it leads the settings say: no caller names an address, and none is redirected.
+"""Upstreams as the proxy uses them: paths, headers, credentials and retries.
 
-    url of kind openai      as OpenAI's SDK has its base_url, the version in it:    https://api.openai.com/v1
-    url of kind anthropic   as Anthropic's SDK has it, the version in the path:     https://api.anthropic.com
+    url of kind openai      as OpenAI's SDK has its base_url, with the version:    https://api.openai.com/v1
+    url of kind anthropic   as Anthropic's SDK has it; the path has the version:   https://api.anthropic.com
 
-Credentials: where the upstream has a key of its own, that one is sent and the caller's is not; else the caller's is, as
-it came, unless it is one that we have given out.
+Addresses come only from the settings. Redirects are not followed.
 
-A call is tried again only while nothing of its answer has come: no connection, or a status that says so. It waits as
-Retry-After says, where that is not long, and no longer than that; and there is a budget, a tenth of the calls: a
-provider that is down is not helped by twice the calls.
+Credentials: an upstream with a key of its own is sent that key, and never the caller's. Otherwise the caller's credential
+is passed on unchanged, unless it is one that the proxy has issued to a tenant.
+
+Retries. `send_with_retries` sends a request again in two cases only:
+    no byte of a response was received (`UpstreamFailed.safe_to_retry`), which includes failed connects;
+    the response's status is in RETRYABLE_STATUSES, and none of its body was passed on.
+At most `retries` times (a setting). The delay is what Retry-After asks for, up to MAX_RETRY_DELAY; a longer Retry-After
+is the caller's to obey, and the response is returned. Without Retry-After: 0.25 s, doubled each time, with jitter.
+A token bucket bounds retries to RETRY_RATIO of all requests, with bursts of RETRY_BURST: an upstream that is down gets
+10 % more requests, and not twice as many.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -22,81 +29,98 @@ from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import CREDENTIALS
-from knapcache.serve.upstream import Client, Pairs, Response, upstream_failed
-from knapcache.serve.upstream.embedded_model import HEADERS
+from knapcache.serve.upstream.client import Client, parse_base_url
+from knapcache.serve.upstream.connect import TlsFiles
+from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS
+from knapcache.serve.upstream.failures import upstream_failed
+from knapcache.serve.upstream.proxies import HttpProxy, environment_proxy
+from knapcache.serve.upstream.response import Pairs, Response
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings
 
-AGAIN = (429, 500, 502, 503, 504, 529)
-"""Statuses that may pass."""
-LONGEST_PAUSE = 10.0
-"""Seconds: a provider that wants more time gets it from the caller, who is told."""
-SHARE, BURST = 0.1, 10.0
-"""Of calls that may be made again, and how many may at once."""
+log = logging.getLogger("knapcache.serve")
+
+RETRYABLE_STATUSES = (429, 500, 502, 503, 504, 529)
+MAX_RETRY_DELAY = 10.0
+"""Seconds."""
+RETRY_RATIO, RETRY_BURST = 0.1, 10.0
+MAX_KNOWN_MODELS = 1000
+"""Model names whose upstream is remembered. Callers choose the names, so their number is bounded."""
 HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade", "host", "expect", "cookie", "forwarded", "via")
 )  # fmt: skip
-"""Headers that end here: of one connection, or about who is behind it."""
-REWRITTEN = frozenset(("content-length", "content-encoding", "accept-encoding"))
-"""Headers of a body that we read and send anew."""
-FOR_US = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-portkey-", "x-knapcache", "x-forwarded-")
-"""How headers begin that speak to caches and proxies."""
+"""Headers that are not passed on: those of one connection, and those about the client."""
+BODY_HEADERS = frozenset(("content-length", "content-encoding", "accept-encoding"))
+"""Headers that do not hold for a body that the proxy has decoded."""
+CACHE_HEADER_PREFIXES = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-portkey-", "x-knapcache", "x-forwarded-")
+"""Beginnings of header names that are meant for caches and proxies, and not passed on."""
 
 
-class Place(Protocol):
-    """An embedded model: an address that comes when it is ready."""
+class LocalModel(Protocol):
+    """A model server on this machine, whose address is known when it is ready."""
 
     async def ready(self) -> str:
-        """Its base URL."""
+        """Return its base URL. OSError if it does not start."""
 
 
 class Upstream:
-    """One provider, or a model on this machine."""
+    """One upstream: a provider, or the embedded model."""
 
-    def __init__(self, settings: UpstreamSettings, local: Place | None = None) -> None:
+    def __init__(self, settings: UpstreamSettings, local: LocalModel | None = None) -> None:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
-        """What keys depend on: another address is another provider."""
+        """A part of every key: answers of different upstreams are never mixed."""
         self._local = local
-        self.client = Client(settings.name, settings.connect_timeout, settings.timeout)
         self._key = settings.key
-        self._allowance = BURST
+        self._retry_tokens = RETRY_BURST
+        proxy = None if local is not None else proxy_of(settings)
+        if proxy is not None:
+            log.info("upstream %s is reached through the proxy %s", self.name, proxy)
+        self.client = Client(
+            settings.name,
+            settings.connect_timeout,
+            settings.timeout,
+            settings.total_timeout,
+            proxy=proxy,
+            tls=TlsFiles(settings.ca_file, settings.client_cert, settings.client_key),
+        )
 
     async def send_with_retries(self, path: str, headers: bytes, content: bytes, attempts: list[int]) -> Response:
-        """Send a request that may be sent again. headers: the lines of what `request_headers` says.
+        """Send a POST request, again where the module's rules allow it. Raises UpstreamFailed.
 
-        attempts: the status of every attempt is appended, 0 if no response came.
+        headers    `encode_headers(self.request_headers(…))`
+        attempts   the status of every attempt is appended; 0: there was no response
         """
-        self._allowance = min(BURST, self._allowance + SHARE)
+        self._retry_tokens = min(RETRY_BURST, self._retry_tokens + RETRY_RATIO)
         attempt = 0
         while True:
             try:
                 response = await self.send("POST", path, headers, content, attempts)
             except UpstreamFailed as error:
-                pause = self._pause(attempt, {}) if error.safe_to_retry else None
-                if pause is None:
+                delay = self._retry_delay(attempt, {}) if error.safe_to_retry else None
+                if delay is None:
                     raise
             else:
-                if response.status not in AGAIN:
+                if response.status not in RETRYABLE_STATUSES:
                     return response
-                pause = self._pause(attempt, response.headers)
-                if pause is None:
+                delay = self._retry_delay(attempt, response.headers)
+                if delay is None:
                     return response
                 await response.close()
             attempt += 1
-            self._allowance -= 1.0
-            await asyncio.sleep(pause)
+            self._retry_tokens -= 1.0
+            await asyncio.sleep(delay)
 
-    def _pause(self, attempt: int, headers: Mapping[str, str]) -> float | None:
-        """Seconds to wait before the next attempt; None: there is none."""
-        if attempt >= self.settings.retries or self._allowance < 1.0:
+    def _retry_delay(self, attempt: int, headers: Mapping[str, str]) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
+        if attempt >= self.settings.retries or self._retry_tokens < 1.0:
             return None
-        asked = retry_after(headers)
-        if asked is not None:
-            return asked if asked <= LONGEST_PAUSE else None
-        return min(LONGEST_PAUSE, 0.25 * 2.0**attempt) * random.uniform(0.5, 1.0)
+        requested = retry_after(headers)
+        if requested is not None:
+            return requested if requested <= MAX_RETRY_DELAY else None
+        return min(MAX_RETRY_DELAY, 0.25 * 2.0**attempt) * random.uniform(0.5, 1.0)
 
     async def send(
         self,
@@ -108,84 +132,97 @@ class Upstream:
         *,
         raw: bool = False,
     ) -> Response:
-        """Send it, and wait for the head of the response. raw: the body is passed on as it is packed.
+        """Send a request once, and return when the head of its response was received. Raises UpstreamFailed.
 
-        attempts: the status is appended, 0 if no response came.
+        attempts   the status is appended; 0: there was no response
+        raw        leave the response's body encoded
         """
         try:
-            base = self.settings.url if self._local is None else await self._local.ready()
-            response = await self.client.request(method, base, path, headers, content, raw=raw)
+            base_url = self.settings.url if self._local is None else await self._local.ready()
+            response = await self.client.request(method, base_url, path, headers, content, raw=raw)
         except UpstreamFailed:
             attempts.append(0)
             raise
-        except OSError as error:  # the local model is not there
+        except OSError as error:  # the embedded model does not start
             attempts.append(0)
             raise upstream_failed(self.name, error, safe_to_retry=True) from error
         attempts.append(response.status)
         return response
 
-    def path(self, asked: str) -> str:
-        """Where a path of ours is at this provider; both begin with a slash."""
+    def path(self, path: str) -> str:
+        """The upstream's path for one of the proxy's; both begin with a slash."""
         if self.settings.kind == "anthropic":
-            return asked
-        return asked.removeprefix("/v1") if asked.startswith("/v1/") else asked
+            return path
+        return path.removeprefix("/v1") if path.startswith("/v1/") else path
 
     def request_headers(self, headers: Mapping[str, str], own_key: bool, *, raw: bool = False) -> Pairs:
-        """A caller's headers as they go on. own_key: the caller's credential is meant for the provider."""
+        """The headers to send for a caller's headers, which have lower-case names.
+
+        own_key   the caller's credential is the provider's, not one that the proxy has issued
+        raw       the body is passed on as it came, with its BODY_HEADERS
+        """
         settings, key = self.settings, self._key
         passed = [
             (name, value)
             for name, value in headers.items()
             if name not in HOP_BY_HOP
-            and not name.startswith(FOR_US)
-            and (raw or name not in REWRITTEN)
+            and not name.startswith(CACHE_HEADER_PREFIXES)
+            and (raw or name not in BODY_HEADERS)
             and (name not in CREDENTIALS or (own_key and key is None))
             and name not in settings.headers
         ]
         if self._local is not None:
-            passed += HEADERS.items()
+            passed += REQUEST_HEADERS.items()
         if key is not None:
             passed.append(("x-api-key", key) if settings.kind == "anthropic" else ("authorization", f"Bearer {key}"))
         return [*passed, *settings.headers.items()]
 
 
 class Upstreams:
-    """All of them, by model."""
+    """All upstreams of the settings, in their order."""
 
-    def __init__(self, settings: Settings, local: Place | None) -> None:
+    def __init__(self, settings: Settings, local: LocalModel | None) -> None:
         self.all = [Upstream(each, local if each.local else None) for each in settings.upstreams]
         self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 
     def for_model(self, model: str) -> Upstream | None:
-        """Who answers for a model; None: nobody."""
+        """The first upstream with a pattern that matches the model, or None."""
         try:
             return self._known[model]
         except KeyError:
             settings = self._settings.upstream_for(model)
             found = next((upstream for upstream in self.all if upstream.settings is settings), None)
-            if len(self._known) < 1000:  # names come from outside
+            if len(self._known) < MAX_KNOWN_MODELS:
                 self._known[model] = found
             return found
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Requests in progress fail."""
         for upstream in self.all:
             upstream.client.close()
 
 
+def proxy_of(settings: UpstreamSettings) -> HttpProxy | None:
+    """The proxy that an upstream's settings name, or that of the environment. InvalidInput if it cannot be used."""
+    if settings.proxy is None:
+        return environment_proxy(parse_base_url(settings.url).origin)
+    url = settings.proxy.get_secret_value()
+    return HttpProxy.parse(url) if url else None
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a provider asks for, by any of the headers that are in use."""
+    """Seconds that a response asks to wait, from retry-after-ms or retry-after (a number or a date); None: no such."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        given = headers.get(name)
-        if given is None:
+        value = headers.get(name)
+        if value is None:
             continue
         try:
-            return max(0.0, float(given) * unit)
+            return max(0.0, float(value) * unit)
         except ValueError:
             pass
         try:
-            return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
         except (ValueError, TypeError):
             continue
     return None

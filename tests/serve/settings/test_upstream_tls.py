@@ -1,0 +1,85 @@
+"""Settings of an upstream for TLS and proxies: checked at the start, and secrets are not shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import Loaded, load, rows
+from tests.support.certificates import Certificate, make_certificate
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "client", "DNS:client.test")
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls") / "encrypted", "DNS:client.test", password="hunter2")
+
+
+def settings(**fields: Any) -> Settings:
+    return Settings(upstreams=[{"url": "https://api.example.com/v1", **fields}])
+
+
+def problem(**fields: Any) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        settings(**fields)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_files_that_can_be_used(certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.cert.read_text() + certificate.key.read_text())
+    (upstream,) = settings(ca_file=certificate.cert, client_cert=certificate.cert, client_key=certificate.key).upstreams
+    assert (upstream.ca_file, upstream.client_key) == (certificate.cert, certificate.key)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (upstream,) = settings(client_cert="~/both.pem").upstreams
+    assert (upstream.client_cert, upstream.client_key) == (both, None)
+
+
+def test_files_that_cannot_be_used(certificate: Certificate, encrypted: Certificate, tmp_path: Path) -> None:
+    text, missing = tmp_path / "text.pem", tmp_path / "missing.pem"
+    text.write_text("no certificate")
+    start = "upstreams[0].ca_file: must be a readable PEM file with certificates: "
+    assert problem(ca_file=missing).startswith(f"{start}No such file or directory")
+    assert problem(ca_file=tmp_path).startswith(start)
+    assert problem(ca_file=text).startswith(start)
+    pair = "upstreams[0].client_key: client_cert and client_key must be readable PEM files that belong together"
+    assert problem(client_cert=missing).startswith(pair)
+    assert problem(client_cert=certificate.cert, client_key=missing).startswith(pair)
+    assert problem(client_cert=certificate.cert).startswith(pair)  # it has no key in it
+    assert problem(client_cert=certificate.cert, client_key=encrypted.key).startswith(pair)
+    assert problem(client_cert=encrypted.cert, client_key=encrypted.key).startswith(pair)  # asks for no password
+    assert problem(client_key=certificate.key).startswith("upstreams[0].client_key: needs client_cert")
+
+
+@pytest.mark.parametrize("url", ["socks5://user:hunter2@p:1", "http://user:hunter2@", "http://user:hunter2@p:99999"])
+def test_a_proxy_that_cannot_be_used_is_not_shown(url: str) -> None:
+    line = problem(proxy=url)
+    assert line.startswith("upstreams[0].proxy: must be the URL of a proxy")
+    assert "hunter2" not in line
+
+
+def test_a_proxy_is_not_shown_with_the_settings(tmp_path: Path) -> None:
+    config = tmp_path / "proxy.toml"
+    config.write_text('[[upstreams]]\nurl = "https://api.example.com"\nproxy = "http://user:hunter2@p:1"\n')
+    loaded = load(config)
+    assert isinstance(loaded, Loaded)
+    assert "hunter2" not in json.dumps(rows(loaded)) + repr(loaded) + str(loaded.settings.upstreams[0])
+    secret = loaded.settings.upstreams[0].proxy
+    assert secret is not None
+    assert secret.get_secret_value() == "http://user:hunter2@p:1"
+
+
+def test_total_timeout() -> None:
+    assert settings().upstreams[0].total_timeout == 3600.0
+    assert settings(total_timeout="2h").upstreams[0].total_timeout == 7200.0
+    assert "total_timeout: must be more than 0 seconds" in problem(total_timeout=0)
