@@ -153,7 +153,7 @@ def on_disk(folder: Path, keys: int, asked: int) -> list[Row]:
             mean, theirs, file, get_nowait = [], [], [], 0
             for a in range(0, asked, AT_ONCE):
                 some = traffic[a : a + AT_ONCE]
-                get_nowait += sum(store._hot.get(name) is not None for name in some)
+                get_nowait += sum(store._memory_tier.get(name) is not None for name in some)
                 mean.append(timed(store.get, some, AT_ONCE))
                 theirs.append(timed(peer.get, some, AT_ONCE))
                 file.append(timed(reader.get, some, AT_ONCE))

@@ -1,7 +1,5 @@
-"""Where files of tests lie that are opened often."""
-
 from __future__ import annotations
 
-from tests.store.conftest import quick_path
+from tests.store.conftest import ram_path
 
-__all__ = ["quick_path"]
+__all__ = ["ram_path"]

@@ -15,12 +15,12 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cache import async_reads as reads
-from knapcache.cache import options as opening
 from knapcache.cache.breaker import COOL, FAILURES, Breaker
 from knapcache.errors import StoreError
+from knapcache.store import registry
 from knapcache.store.sqlite.store import SqliteStore
-from tests.store.sqlite.test_faults import Disk, Weather
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.faulty_disk import DiskFaults, FaultyVFS
 
 ENTRIES = 150
 
@@ -69,41 +69,42 @@ def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
 # The whole.
 
 
-class Slow(Weather):
-    """AsyncReads and writes take `seconds`, or as long as it is stormy."""
+class SlowDisk(DiskFaults):
+    """Reads and writes take `delay` seconds (0: until `repair`), or fail."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calm = threading.Event()
-        self.calm.set()
+        self.repaired = threading.Event()
+        self.repaired.set()
         self.broken = False
         self.delay = 0.0
 
-    def strike(self, *, writing: bool) -> None:  # noqa: ARG002 - reads and writes alike
-        if not self.calm.is_set():
-            self.struck += 1
-            self.calm.wait(self.delay or None)
+    def inject(self, *, writing: bool) -> None:  # noqa: ARG002 - reads and writes alike
+        if not self.repaired.is_set():
+            self.injected += 1
+            self.repaired.wait(self.delay or None)
         if self.broken:
-            self.struck += 1
+            self.injected += 1
             raise apsw.IOError("the disk is gone")
 
-    def storm(self, delay: float = 0.0, *, broken: bool = False) -> None:
+    def start_fault(self, delay: float = 0.0, *, broken: bool = False) -> None:
         self.delay, self.broken = delay, broken
         if not broken:
-            self.calm.clear()
+            self.repaired.clear()
 
-    def over(self) -> None:
+    def repair(self) -> None:
         self.broken = False
-        self.calm.set()
+        self.repaired.set()
 
 
 @pytest.fixture
-def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    found = Slow()
-    disk = Disk(found)
-    monkeypatch.setattr(opening, "SqliteStore", functools.partial(SqliteStore, vfs=disk.name, memory=0, busy=0.05))
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    found = SlowDisk()
+    disk = FaultyVFS(found)
+    opener = functools.partial(SqliteStore.open, vfs=disk.name, memory_tier=0, busy_timeout=0.05)
+    monkeypatch.setitem(registry.STORES, "sqlite", opener)
     yield found
-    found.over()
+    found.repair()
     disk.unregister()
 
 
@@ -157,22 +158,22 @@ async def opened(cache: Cache) -> None:
     raise AssertionError("it does not open")
 
 
-STORMS: dict[str, Any] = {
-    "black-holed": lambda weather: weather.storm(),
-    "5 s slow": lambda weather: weather.storm(5.0),
-    "stopped": lambda weather: weather.storm(broken=True),
+DISK_FAULTS: dict[str, Any] = {
+    "black-holed": lambda slow_disk: slow_disk.start_fault(),
+    "5 s slow": lambda slow_disk: slow_disk.start_fault(5.0),
+    "stopped": lambda slow_disk: slow_disk.start_fault(broken=True),
 }
 
 
-@pytest.mark.parametrize("kind", STORMS)
-async def test_a_disk_that_does_not_answer(quick_path: Path, weather: Slow, kind: str) -> None:
+@pytest.mark.parametrize("kind", DISK_FAULTS)
+async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, kind: str) -> None:
     """R9: once the breaker is open, 99 of 100 requests lose at most 50 ms, and none fails."""
-    cache = filled(quick_path / "answers.db")
+    cache = filled(ram_path / "answers.db")
     assert (await ask(cache, 0))[0] == "hit"
-    STORMS[kind](weather)
+    DISK_FAULTS[kind](slow_disk)
     async with Pulse() as pulse:
         await opened(cache)
-        assert weather.struck > 0
+        assert slow_disk.injected > 0
         for attempt in range(3):  # what else runs on this machine may take a round, not three
             times = sorted([(await ask(cache, name % 200))[1] for name in range(10, 310)])
             if times[int(0.99 * len(times))] <= 0.05:
@@ -185,7 +186,7 @@ async def test_a_disk_that_does_not_answer(quick_path: Path, weather: Slow, kind
             assert again[0] == "hit", "what is on its way to the disk is at hand"
         assert cache.stats()["breaker"]["skipped"] > 0
     assert pulse.worst < 2.0, "the event loop waited for the disk"
-    weather.over()
+    slow_disk.repair()
     await recovered(cache)
     assert await asyncio.to_thread(sound, cache)
 
@@ -207,16 +208,16 @@ def sound(cache: Cache) -> bool:
     return True
 
 
-async def test_what_hangs_is_not_blamed(quick_path: Path, weather: Slow) -> None:
+async def test_what_hangs_is_not_blamed(ram_path: Path, slow_disk: SlowDisk) -> None:
     """Nothing is forgotten because a disk did not answer for a while."""
-    cache = filled(quick_path / "answers.db")
+    cache = filled(ram_path / "answers.db")
     entries = cache.stats()["entries"]
-    weather.storm()
+    slow_disk.start_fault()
     await opened(cache)
     for name in range(20, 60):
         with pytest.raises(Exception, match="only a kept answer"):
             await cache.fetch_async(CHAT, request_of(name), answered(name), only_cached=True)
-    weather.over()
+    slow_disk.repair()
     await recovered(cache)
     assert cache.stats().get("vanished", 0) == 0
     assert cache.stats()["entries"] >= entries
@@ -224,16 +225,16 @@ async def test_what_hangs_is_not_blamed(quick_path: Path, weather: Slow) -> None
     assert await asyncio.to_thread(sound, cache)
 
 
-async def test_a_writer_that_hangs_does_not_fill_the_memory(quick_path: Path, weather: Slow) -> None:
-    cache = small(capacity="64MiB", path=quick_path / "answers.db")
+async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow_disk: SlowDisk) -> None:
+    cache = small(capacity="64MiB", path=ram_path / "answers.db")
     store = cache._keeper.store
     assert isinstance(store, SqliteStore)
     writer = store._writer
     assert writer
-    weather.storm()
+    slow_disk.start_fault()
     for name in range(300):
         assert (await ask(cache, name, 200_000))[0] == "miss"
-    assert writer._queued <= writer._most_queued + store.max_entry_size
+    assert writer._backlog_bytes <= writer._max_backlog_bytes + store.max_entry_size
     stats = cache.stats()
     assert stats["too_slow"] > 0
     assert stats["kept"] + stats["too_slow"] == 300
@@ -244,7 +245,7 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(quick_path: Path, we
     await cache.fetch_async(CHAT, request_of(0), answered(0), refresh=True)
     with pytest.raises(Exception, match="only a kept answer"):  # the old answer went, for a younger one was paid for
         await cache.fetch_async(CHAT, request_of(0), answered(0), only_cached=True)
-    weather.over()
+    slow_disk.repair()
     await asyncio.to_thread(store.flush)
     assert (await ask(cache, 1, 200_000))[0] == "hit"
     assert (await ask(cache, 1000, 200_000))[0] == "miss"
@@ -252,9 +253,9 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(quick_path: Path, we
     assert await asyncio.to_thread(sound, cache)
 
 
-async def test_what_is_missing_is_forgotten(quick_path: Path) -> None:
+async def test_what_is_missing_is_forgotten(ram_path: Path) -> None:
     """The same three steps as without a loop."""
-    cache = filled(quick_path / "answers.db")
+    cache = filled(ram_path / "answers.db")
     store = cache._keeper.store
     gone = next(iter(store.scan())).key
     await asyncio.to_thread(store.apply(evict=[gone]).result)
@@ -264,17 +265,17 @@ async def test_what_is_missing_is_forgotten(quick_path: Path) -> None:
     assert await asyncio.to_thread(sound, cache)
 
 
-async def test_many_at_once_do_not_open_it(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_at_once_do_not_open_it(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "DEADLINE", 30.0)  # however slow the machine is: it is no matter of time
-    cache = filled(quick_path / "answers.db")
+    cache = filled(ram_path / "answers.db")
     hows = await asyncio.gather(*(ask(cache, name % ENTRIES) for name in range(3000)))
     assert {outcome for outcome, _ in hows} == {"hit"}
     assert cache.stats()["breaker"]["opened"] == 0
     assert await asyncio.to_thread(sound, cache)
 
 
-async def test_readers_hand_over_without_waiting(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = quick_path / "answers.db"
+async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ram_path / "answers.db"
     with filled(path) as owner, small(capacity="8MiB", path=path) as reader:
         assert (await ask(reader, 1))[0] == "hit"
         assert (await ask(reader, "new"))[0] == "miss"
@@ -294,26 +295,26 @@ async def test_readers_hand_over_without_waiting(quick_path: Path, monkeypatch: 
         free.set()
 
 
-async def test_after_the_end(quick_path: Path) -> None:
-    cache = filled(quick_path / "answers.db")
+async def test_after_the_end(ram_path: Path) -> None:
+    cache = filled(ram_path / "answers.db")
     cache.close()
     assert (await ask(cache, 1))[0] == "miss"
     assert cache.stats()["breaker"]["opened"] == 0
 
 
-def test_a_read_that_fails_says_so(quick_path: Path, weather: Slow) -> None:
-    cache = filled(quick_path / "answers.db")
+def test_a_read_that_fails_says_so(ram_path: Path, slow_disk: SlowDisk) -> None:
+    cache = filled(ram_path / "answers.db")
     store = cache._keeper.store
     key = next(iter(store.scan())).key
     found = store.get(key)
     assert found
     assert found.payload == payload_of(int(found.request.split(b"question ")[1].split(b'"')[0]), 8000)
-    weather.storm(broken=True)
+    slow_disk.start_fault(broken=True)
     assert isinstance(store, SqliteStore)
-    store._readers._let_go()  # SQLite's own memory has it
-    with pytest.raises(StoreError, match="not read"):
+    store._connections._disconnect()  # its page cache has the row
+    with pytest.raises(StoreError, match="could not be read"):
         store.read(key)
     assert store.get(key) is None
-    weather.over()
+    slow_disk.repair()
     assert store.read(key) == found
     assert sound(cache)

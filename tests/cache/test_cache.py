@@ -447,8 +447,8 @@ def test_every_policy_can_run_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     ended(child)
 
 
-def test_an_answer_says_how_much_room_it_takes(quick_path: Path) -> None:
-    for path in (None, quick_path / "answers.db"):
+def test_an_answer_says_how_much_room_it_takes(ram_path: Path) -> None:
+    for path in (None, ram_path / "answers.db"):
         with small(path=path) as cache:
             first, again = (cache.fetch(CHAT, request_of(1), Upstream()(1)) for _ in range(2))
             assert (first.outcome, again.outcome) == ("miss", "hit")

@@ -12,25 +12,23 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache
-from knapcache.cache import options as opening
 from knapcache.errors import StoreError
+from knapcache.store import registry
 from knapcache.store.base import Entry
 from knapcache.store.sqlite.store import SqliteStore
-from tests.store.sqlite.test_faults import Disk, Weather
-from tests.store.sqlite.test_size_limit import Watch
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
-from tests.support.stores import files_bytes
+from tests.support.faulty_disk import DiskFaults, FaultyVFS
+from tests.support.stores import DiskUsageMonitor, files_bytes
 
-BUDGET = 2 << 20
+SIZE_LIMIT = 2 << 20
 
 
 @pytest.fixture
-def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
-    found = Weather()
-    disk = Disk(found)
-    monkeypatch.setattr(
-        opening, "SqliteStore", functools.partial(SqliteStore, vfs=disk.name, memory=0, busy=0.05, keep_damaged=100)
-    )
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskFaults]:
+    found = DiskFaults()
+    disk = FaultyVFS(found)
+    opener = functools.partial(SqliteStore.open, vfs=disk.name, memory_tier=0, busy_timeout=0.05, keep_damaged=100)
+    monkeypatch.setitem(registry.STORES, "sqlite", opener)
     yield found
     disk.unregister()
 
@@ -45,47 +43,47 @@ def ask(cache: Cache, names: range, n: int = 3000) -> int:
     return hits
 
 
-def test_a_full_disk(quick_path: Path, weather: Weather, caplog: pytest.LogCaptureFixture) -> None:
-    with small(capacity=BUDGET, path=quick_path / "answers.db") as cache:
+def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptureFixture) -> None:
+    with small(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
         ask(cache, range(100))
         cache._keeper.store.flush()
-        weather.full = True
+        faults.full = True
         ask(cache, range(100, 600))
         cache.maintain()
         cache._keeper.store.flush()
         stats = cache.stats()
         assert stats["store_faults"] > 0
-        assert weather.struck > 0
+        assert faults.injected > 0
         assert len([r for r in caplog.records if "cannot keep answers now" in r.message]) == 1
-        weather.full = False
+        faults.full = False
         ask(cache, range(600, 650))
         cache._keeper.store.flush()
         assert ask(cache, range(600, 650)) == 50
         cache.check()
 
 
-def test_a_disk_that_fails_now_and_then(quick_path: Path, weather: Weather) -> None:
-    with small(capacity=BUDGET, path=quick_path / "answers.db") as cache:
-        weather.share = 0.02
+def test_a_disk_that_fails_now_and_then(ram_path: Path, faults: DiskFaults) -> None:
+    with small(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
+        faults.error_rate = 0.02
         for _ in range(3):
             ask(cache, range(300))
             cache.maintain()
-        weather.share = 0.0
+        faults.error_rate = 0.0
         ask(cache, range(300))
         cache._keeper.store.flush()
         cache.check()
 
 
-def test_rows_that_are_damaged_are_misses(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
-    with small(capacity=BUDGET, path=path) as cache:
+def test_rows_that_are_damaged_are_misses(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
+    with small(capacity=SIZE_LIMIT, path=path) as cache:
         ask(cache, range(200))
     content = bytearray(path.read_bytes())
     rng = random.Random(1)
     for _ in range(60):
         content[rng.randrange(8192, len(content))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
-    with small(capacity=BUDGET, path=path) as cache:
+    with small(capacity=SIZE_LIMIT, path=path) as cache:
         hits = ask(cache, range(200))
         assert hits < 200
         cache._keeper.store.flush()
@@ -93,9 +91,9 @@ def test_rows_that_are_damaged_are_misses(quick_path: Path) -> None:
         cache.check()
 
 
-def test_a_closed_cache_still_answers(quick_path: Path) -> None:
-    for path in (None, quick_path / "answers.db"):
-        cache = small(capacity=BUDGET, path=path)
+def test_a_closed_cache_still_answers(ram_path: Path) -> None:
+    for path in (None, ram_path / "answers.db"):
+        cache = small(capacity=SIZE_LIMIT, path=path)
         ask(cache, range(5))
         cache.close()
         cache.close()
@@ -103,9 +101,12 @@ def test_a_closed_cache_still_answers(quick_path: Path) -> None:
         cache.maintain()
 
 
-def test_the_budget_holds_under_mixed_load(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
-    with small(capacity=BUDGET, path=path, policy="gdsf-cost", ttl=3600.0) as cache, Watch(path) as watch:
+def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
+    with (
+        small(capacity=SIZE_LIMIT, path=path, policy="gdsf-cost", ttl=3600.0) as cache,
+        DiskUsageMonitor(path) as usage,
+    ):
 
         def work(seed: int) -> None:
             rng = random.Random(seed)
@@ -125,9 +126,9 @@ def test_the_budget_holds_under_mixed_load(quick_path: Path) -> None:
         assert stats["evictions"] > 50
         assert stats["too_large"] > 0
         assert stats.get("store_faults", 0) == 0
-    assert watch.looks > 10
-    assert 0 < watch.most <= BUDGET
-    assert files_bytes(path) <= BUDGET
+    assert usage.samples > 10
+    assert 0 < usage.max_bytes <= SIZE_LIMIT
+    assert files_bytes(path) <= SIZE_LIMIT
 
 
 def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:

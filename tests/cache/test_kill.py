@@ -106,8 +106,8 @@ def storm(folder: Path, kills: int) -> int:
     return kept_in_all
 
 
-def test_killed_under_load(quick_path: Path) -> None:
-    assert storm(quick_path, 5) > 0
+def test_killed_under_load(ram_path: Path) -> None:
+    assert storm(ram_path, 5) > 0
 
 
 @pytest.mark.long

@@ -27,8 +27,8 @@ def room(cache: Cache, tenant: str) -> int:
 
 
 @pytest.mark.parametrize("policy", ["lru", "gdsf-cost", "adaptive"])
-def test_the_quota_holds(policy: str, quick_path: Path) -> None:
-    for path in (None, quick_path / f"{policy}.db"):
+def test_the_quota_holds(policy: str, ram_path: Path) -> None:
+    for path in (None, ram_path / f"{policy}.db"):
         with small(policy=policy, quotas={"a": QUOTA, "c": 0}, path=path) as cache:
             rng = random.Random(1)
             for k in range(300):
@@ -81,8 +81,8 @@ def test_too_large_for_it_and_the_old_one_goes() -> None:
         cache.check()
 
 
-def test_a_smaller_quota_after_a_restart(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with small(path=path, policy="adaptive") as cache:
         for name in range(30):
             ask(cache, name, "a", cost=float(name))

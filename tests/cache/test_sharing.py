@@ -43,8 +43,8 @@ def owned(path: Path) -> Cache:
     return small(capacity=2 << 20, path=path)
 
 
-def test_a_reader_reads_and_hands_over(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         cache._keeper.store.flush()
@@ -69,8 +69,8 @@ def test_a_reader_reads_and_hands_over(quick_path: Path) -> None:
         ended(child)
 
 
-def test_a_reader_in_the_same_process_cannot_purge(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_reader_in_the_same_process_cannot_purge(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         cache._keeper.store.flush()
@@ -81,8 +81,8 @@ def test_a_reader_in_the_same_process_cannot_purge(quick_path: Path) -> None:
                 reader.purge()
 
 
-def test_readers_take_over_from_an_owner_that_was_killed(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_readers_take_over_from_an_owner_that_was_killed(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     first = spawn(CHILD, path)
     assert told(first) == "ready"
     second = spawn(CHILD, path)
@@ -108,8 +108,8 @@ def test_readers_take_over_from_an_owner_that_was_killed(quick_path: Path) -> No
         cache.check()
 
 
-def test_an_owner_that_closes_hands_over_its_place(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_an_owner_that_closes_hands_over_its_place(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     owner, reader = owned(path), owned(path)
     owner.fetch(CHAT, request_of(1), Upstream()(1))
     owner.close()
@@ -120,8 +120,8 @@ def test_an_owner_that_closes_hands_over_its_place(quick_path: Path) -> None:
     reader.close()
 
 
-def test_a_full_outbox_costs_nothing_but_the_answer(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_full_outbox_costs_nothing_but_the_answer(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path), owned(path) as reader:
         for name in range(40):
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
@@ -129,8 +129,8 @@ def test_a_full_outbox_costs_nothing_but_the_answer(quick_path: Path) -> None:
         assert reader.stats()["not_handed_over"] > 0
 
 
-def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(quick_path: Path) -> None:
-    path, now = quick_path / "answers.db", [1000.0]
+def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(ram_path: Path) -> None:
+    path, now = ram_path / "answers.db", [1000.0]
     clock = lambda: now[0]  # noqa: E731
     with (
         small(capacity=2 << 20, path=path, clock=clock) as owner,
@@ -146,8 +146,8 @@ def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(quick_path: Pa
         owner.check()
 
 
-def test_a_cache_that_nobody_closed_lets_go(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_cache_that_nobody_closed_lets_go(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     cache = owned(path)
     cache.fetch(CHAT, request_of(1), Upstream()(1))
     thread = cache._keeper._thread
@@ -189,8 +189,8 @@ print("done", flush=True)
 """
 
 
-def test_a_child_of_the_owner_is_a_reader(quick_path: Path) -> None:
-    child = spawn(FORKS, quick_path / "answers.db")
+def test_a_child_of_the_owner_is_a_reader(ram_path: Path) -> None:
+    child = spawn(FORKS, ram_path / "answers.db")
     assert told(child) == "done"
     ended(child)
 
@@ -199,8 +199,8 @@ def requests_of_rows(cache: Cache) -> dict[str, float]:
     return {row["key"]: row["requests"] for row in cache.entries(limit=1000)["rows"]}
 
 
-def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost", "shadows": ("lru",)}
     with small(**options) as owner, small(**options) as reader:
         keys = [owner.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(3)]
@@ -221,8 +221,8 @@ def test_hits_of_readers_reach_the_owner(quick_path: Path) -> None:
         owner.check()
 
 
-def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_reader_for_whom_somebody_else_tells(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path) as owner, small(capacity=2 << 20, path=path, report_hits=False) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         owner._keeper.store.flush()
@@ -233,8 +233,8 @@ def test_a_reader_for_whom_somebody_else_tells(quick_path: Path) -> None:
         assert owner.touch({key: 1}) == 1
 
 
-def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost"}
     owner, reader, heir = small(**options), small(**options), small(**options)
     (key,) = [owner.fetch(CHAT, request_of(1), Upstream()(1)).key]
@@ -252,8 +252,8 @@ def test_a_reader_that_leaves_or_takes_over_has_told(quick_path: Path) -> None:
     heir.close()
 
 
-def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_what_readers_tell_is_bounded(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path) as owner, owned(path) as reader:
         spool = reader._keeper.store._spool  # type: ignore[attr-defined]
         bound = reader._keeper.store.max_counted_keys
@@ -261,11 +261,11 @@ def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
         assert reader.touch(many) == sum(range(1, bound + 1))
         assert len(reader._keeper._hits) == bound
         reader.maintain()
-        assert 0 < spool.size() <= spool._room
+        assert 0 < spool.size() <= spool.size_limit
         for _ in range(50):
             reader.touch(many)
             reader.maintain()
-        assert spool.size() <= spool._room
+        assert spool.size() <= spool.size_limit
         assert len(reader._keeper._hits) <= bound
         owner.maintain()
         assert spool.size() == 0
@@ -273,8 +273,8 @@ def test_what_readers_tell_is_bounded(quick_path: Path) -> None:
         owner.check()
 
 
-def test_counts_that_were_tampered_with_are_not_believed(quick_path: Path) -> None:
-    path = quick_path / "answers.db"
+def test_counts_that_were_tampered_with_are_not_believed(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
     with owned(path) as owner, owned(path) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         reader.touch({key: 5})

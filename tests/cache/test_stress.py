@@ -78,10 +78,10 @@ def storm(path: Path, seconds: float) -> None:
         assert len(cache._engine.single_flight) == 0
 
 
-def test_everything_at_once(quick_path: Path) -> None:
-    storm(quick_path / "answers.db", 2.0)
+def test_everything_at_once(ram_path: Path) -> None:
+    storm(ram_path / "answers.db", 2.0)
 
 
 @pytest.mark.long
-def test_everything_at_once_for_long(quick_path: Path) -> None:
-    storm(quick_path / "answers.db", 60.0)
+def test_everything_at_once_for_long(ram_path: Path) -> None:
+    storm(ram_path / "answers.db", 60.0)

@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
-from tests.cache.test_breaker import STORMS, Slow, weather
+from tests.cache.test_breaker import DISK_FAULTS, SlowDisk, slow_disk
 from tests.serve.conftest import Start
 from tests.support.running_proxy import RunningProxy
 
-__all__ = ["weather"]
-"""A disk whose weather the test makes; the store keeps nothing in memory, so every hit is a read."""
+__all__ = ["slow_disk"]
+"""A disk with faults under the store. It has no memory tier, so every hit is a disk read."""
 
 KEPT = 60
 DELAY = 0.02
@@ -70,7 +70,7 @@ async def recovered(client: httpx.AsyncClient, proxy: RunningProxy) -> None:
         await asyncio.sleep(0.05)
 
 
-async def fails(start: Start, upstream: FakeUpstream, weather: Slow, kind: str, many: int) -> None:
+async def fails(start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind: str, many: int) -> None:
     """The same requests without a store and with a broken one: what is added at the 99th percentile."""
     proxy = start()
     async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
@@ -80,9 +80,9 @@ async def fails(start: Start, upstream: FakeUpstream, weather: Slow, kind: str, 
         assert (await ask(client, 0))[0] == "hit"
         upstream.delay = DELAY
         usual = await p99(client, lambda k: f"before-{k}", many)  # misses, with a disk in good health
-        STORMS[kind](weather)
+        DISK_FAULTS[kind](slow_disk)
         await opened(client, proxy)
-        assert weather.struck > 0
+        assert slow_disk.injected > 0
         asked = upstream.count()
         broken = await p99(client, lambda k: k % KEPT if k % 3 else f"new-{k}", many)
         assert broken <= usual + ALLOWED
@@ -90,36 +90,36 @@ async def fails(start: Start, upstream: FakeUpstream, weather: Slow, kind: str, 
         assert breaker(proxy)["skipped"] > 0
         assert httpx.get(f"{proxy.url}/healthz").status_code == 200
         assert "knapcache_breaker_open 1.0" in httpx.get(f"{proxy.url}/metrics").text
-        weather.over()
+        slow_disk.repair()
         await recovered(client, proxy)
     await asyncio.to_thread(proxy.proxy.cache._keeper.store.flush)
 
 
-@pytest.mark.parametrize("kind", STORMS)
+@pytest.mark.parametrize("kind", DISK_FAULTS)
 async def test_requests_are_answered_without_the_disk(
-    start: Start, upstream: FakeUpstream, weather: Slow, kind: str
+    start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind: str
 ) -> None:
-    await fails(start, upstream, weather, kind, 150)
+    await fails(start, upstream, slow_disk, kind, 150)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", STORMS)
+@pytest.mark.parametrize("kind", DISK_FAULTS)
 async def test_many_requests_are_answered_without_the_disk(
-    start: Start, upstream: FakeUpstream, weather: Slow, kind: str
+    start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind: str
 ) -> None:
-    await fails(start, upstream, weather, kind, 3000)
+    await fails(start, upstream, slow_disk, kind, 3000)
 
 
-async def test_a_proxy_ends_while_its_disk_is_slow(tmp_path: Path, upstream: FakeUpstream, weather: Slow) -> None:
+async def test_a_proxy_ends_while_its_disk_is_slow(tmp_path: Path, upstream: FakeUpstream, slow_disk: SlowDisk) -> None:
     """What was kept before is there the next time."""
     proxy = RunningProxy(tmp_path / "data", upstream.openai, policy="lru")
     with proxy:
         async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
             assert (await ask(client, "kept"))[0] == "miss"
             await asyncio.to_thread(proxy.proxy.cache._keeper.store.flush)
-            weather.storm(0.05)
-            assert (await ask(client, "in-the-storm"))[0] == "miss"
-    weather.over()
+            slow_disk.start_fault(0.05)
+            assert (await ask(client, "during-the-fault"))[0] == "miss"
+    slow_disk.repair()
     with RunningProxy(tmp_path / "data", upstream.openai, policy="lru") as again:
         async with httpx.AsyncClient(base_url=again.openai, timeout=60.0) as client:
             assert (await ask(client, "kept"))[0] == "hit"

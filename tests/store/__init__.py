@@ -1,1 +1,0 @@
-"""Stores: one contract, many ways for a disk to fail."""

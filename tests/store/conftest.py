@@ -1,5 +1,3 @@
-"""Where files of tests lie that are opened a hundred times."""
-
 from __future__ import annotations
 
 import tempfile
@@ -10,8 +8,8 @@ import pytest
 
 
 @pytest.fixture
-def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: waiting for a real disk proves nothing there, and is most of the time."""
+def ram_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in /dev/shm where that exists: these tests would spend most of their time on a real disk's syncs."""
     memory = Path("/dev/shm")
     if not memory.is_dir():
         yield tmp_path

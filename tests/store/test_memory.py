@@ -1,4 +1,4 @@
-"""What an entry takes in memory is what it is charged."""
+"""The store in memory: sizes, isolation from the caller, forks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import tracemalloc
 from types import MappingProxyType
 
 from knapcache.store.memory import MemoryStore
-from tests.support.stores import content, entry_of
+from tests.support.stores import content, entry_of, spawn
 
 
-def test_an_entry_takes_no_more_than_its_charge() -> None:
+def test_an_entry_takes_no_more_memory_than_its_size() -> None:
     store = MemoryStore(64 << 20)
     meta = {"usage": {"prompt": 10_001, "completion": 20_002}, "finish": "stop", "tags": ["a", "b"]}
     tracemalloc.start()
@@ -17,14 +17,14 @@ def test_an_entry_takes_no_more_than_its_charge() -> None:
         before, _ = tracemalloc.get_traced_memory()
         for name in range(2000):
             store.apply(entry_of(store, name, 100, tenant=f"tenant {name}", model=f"model {name}", meta=meta))
-        taken = tracemalloc.get_traced_memory()[0] - before
+        used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     charged = store.totals().size
-    assert 0.4 * charged < taken <= charged
+    assert 0.4 * charged < used <= charged
 
 
-def test_nobody_can_change_what_is_kept() -> None:
+def test_a_caller_cannot_change_a_stored_entry() -> None:
     store = MemoryStore(1 << 20)
     meta = {"n": 5, "version": 0}
     entry = entry_of(store, "a", 5, meta=meta)
@@ -35,3 +35,31 @@ def test_nobody_can_change_what_is_kept() -> None:
     assert isinstance(kept.meta, MappingProxyType)
     assert kept.meta["n"] == 5
     assert kept.payload == content(("a", 0), 5)
+
+
+def test_a_forked_child_owns_an_independent_copy() -> None:
+    """Even if another thread of the parent was inside a change, and held the lock."""
+    code = """
+        import os
+        from knapcache.store.memory import MemoryStore
+        from tests.support.stores import entry_of
+        store = MemoryStore(1 << 20)
+        first, second = entry_of(store, "first"), entry_of(store, "second")
+        store.apply(first).result()
+        with store._lock:
+            store._size += 1
+            child = os.fork()
+            if child == 0:
+                assert store.reader() is store and store.owner
+                store.apply(second, evict=[first.key]).result()
+                assert store.get(first.key) is None and store.get(second.key) == second
+                store.check()
+                os._exit(0)
+            store._size -= 1
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.get(first.key) == first and store.get(second.key) is None
+        store.check()
+    """
+    child = spawn(code)
+    assert child.communicate(timeout=60)[1] == ""
+    assert child.returncode == 0

@@ -1,4 +1,4 @@
-"""What the tests of stores share."""
+"""Helpers for tests of stores: entries whose content follows from a name, disk usage, other processes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from knapcache.store.base import Entry, Store
 
@@ -18,26 +20,46 @@ def key_of(name: object) -> bytes:
 
 
 def content(name: object, n: int) -> bytes:
-    """As many bytes that follow from the name, so that a reader can tell the right answer from a wrong one."""
+    """Return `n` bytes that follow from the name, so that a test can tell a right payload from a wrong one."""
     return hashlib.shake_128(repr(name).encode()).digest(n)
 
 
 def entry_of(store: Store, name: object, n: int = 2000, version: int = 0, **changes: Any) -> Entry:
-    request = b"request " + repr(name).encode()
     entry = Entry(
-        key_of(name), "tenant", "model", 0, 0.5, 1.0, 1_700_000_000.0 + version, None, {"n": n, "version": version},
-        request, content((name, version), n),
-    )._replace(**changes)  # fmt: skip
+        key=key_of(name),
+        tenant="tenant",
+        model="model",
+        size=0,
+        cost=0.5,
+        seconds=1.0,
+        created=1_700_000_000.0 + version,
+        expires=None,
+        meta={"n": n, "version": version},
+        request=b"request " + repr(name).encode(),
+        payload=content((name, version), n),
+    )._replace(**changes)
     return entry._replace(size=store.entry_size(entry))
 
 
-def right(entry: Entry, name: object) -> bool:
-    """Is this one of the answers that were put under this name?"""
+def is_right(entry: Entry, name: object) -> bool:
+    """Whether this is an entry that `entry_of` made for the name, of any version."""
     return entry.key == key_of(name) and entry.payload == content((name, entry.meta["version"]), entry.meta["n"])
 
 
+def stored_versions(store: Store) -> dict[int, int]:
+    """Return version by name, after reading and verifying every entry."""
+    versions = {}
+    for info in store.scan():
+        entry = store.get(info.key)
+        assert entry is not None
+        name = int(entry.request.split()[1])
+        assert is_right(entry, name), "a wrong answer"
+        versions[name] = entry.meta["version"]
+    return versions
+
+
 def files_bytes(path: Path) -> int:
-    """All that lies on disk beside `path`, by another way than the store's own."""
+    """Return the bytes of all files that belong to `path`, computed independently of the store."""
     total = 0
     for root, _, names in os.walk(path.parent):
         for name in names:
@@ -49,10 +71,35 @@ def files_bytes(path: Path) -> int:
     return total
 
 
+class DiskUsageMonitor(threading.Thread):
+    """Measures the bytes on disk every few milliseconds while its block runs."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self.max_bytes = 0
+        self.samples = 0
+        self._stop_requested = False
+
+    def run(self) -> None:
+        while not self._stop_requested:
+            self.max_bytes = max(self.max_bytes, files_bytes(self.path))
+            self.samples += 1
+            time.sleep(0.002)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_requested = True
+        self.join()
+
+
 def spawn(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Another Python process, with these helpers at hand."""
-    here = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{here / 'src'}{os.pathsep}{here}"}
+    """Start a Python process that can import knapcache and tests."""
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options,

@@ -22,8 +22,7 @@ from knapcache.cache.options import seal_secret
 from knapcache.cache.snapshot import Known, read
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Clock, EntryInfo, Store, wall_clock
-from knapcache.store.sqlite.database import is_of_another_secret
-from knapcache.store.sqlite.layout import MIN_SIZE_LIMIT, PAGE, Layout
+from knapcache.store.sqlite.database import has_other_secret
 from knapcache.store.sqlite.store import SqliteStore
 
 
@@ -35,28 +34,16 @@ def existing(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def size_limit_of(path: Path) -> int:
-    """The least budget that the file as it is fits into: opening it with less would make it smaller."""
-    pages = -(-path.stat().st_size // PAGE)
-    low, high = MIN_SIZE_LIMIT, MIN_SIZE_LIMIT
-    while Layout.of(high).pages < pages:
-        low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if Layout.of(middle).pages >= pages else (middle + 1, high)
-    return high
-
-
 def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store, for reading only, whoever owns it."""
     found = existing(path)
-    return SqliteStore(found, size_limit_of(found), own=False, secret=seals_of(found, secret))
+    return SqliteStore.open_file(found, own=False, secret=seals_of(found, secret))
 
 
 def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
     """The store as its owner; NotOwner while there is another."""
     found = existing(path)
-    return SqliteStore(found, size_limit_of(found), secret=seals_of(found, secret))
+    return SqliteStore.open_file(found, own=True, secret=seals_of(found, secret))
 
 
 def seals_of(path: Path, secret: bytes | None) -> bytes:
@@ -65,7 +52,7 @@ def seals_of(path: Path, secret: bytes | None) -> bytes:
     if secret is not None and len(secret) % 2 == 0 and re.fullmatch(rb"[0-9a-f]{32,128}", secret):
         forms.append(bytes.fromhex(secret.decode()))
     for seals in map(seal_secret, forms):
-        if not is_of_another_secret(path, seals):
+        if not has_other_secret(path, seals):
             return seals
     given = "a secret, and none was given" if secret is None else "another secret than the one given"
     raise StoreError(f"{path} was written under {given}")

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from knapcache.cache.shadow import named
-from knapcache.errors import InvalidInput, NotOwner
+from knapcache.errors import InvalidInput
 from knapcache.keys import Rules
-from knapcache.store.base import KEY_BYTES, Clock, Store
-from knapcache.store.memory import MemoryStore
-from knapcache.store.sqlite.store import SqliteStore
+from knapcache.store import registry
+from knapcache.store.base import KEY_BYTES, Clock, Store, StoreOptions
 from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 
@@ -83,15 +82,12 @@ def check_parts(path: Any, rules: Any, clock: Any, ids: Any) -> None:
 
 
 def open_store(
-    path: str | os.PathLike[str] | None, budget: int, secret: bytes | None, clock: Clock, synchronous: str = "normal"
+    path: str | os.PathLike[str] | None,
+    size_limit: int,
+    secret: bytes | None,
+    clock: Clock,
+    synchronous: str = "normal",
 ) -> Store:
-    """Memory, or a file: as its owner, or as a reader while another process owns it."""
-    if synchronous not in ("normal", "full"):
-        raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
-    if path is None:
-        return MemoryStore(budget, clock=clock)
-    seals = seal_secret(secret)
-    try:
-        return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous)
-    except NotOwner:
-        return SqliteStore(path, budget, secret=seals, clock=clock, synchronous=synchronous, own=False)
+    """Open the store at a path or URL; None is memory."""
+    options = StoreOptions(size_limit=size_limit, secret=seal_secret(secret), clock=clock, synchronous=synchronous)
+    return registry.open_store("memory:" if path is None else path, options)

@@ -30,7 +30,7 @@ from knapcache.serve.settings.secrets import admin_token, data_directory, server
 from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
-from knapcache.store.sqlite.database import Ownership
+from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.threads import run_with_deadline
 
 log = logging.getLogger("knapcache.serve")
@@ -76,7 +76,7 @@ class Proxy:
         """Whether requests are served: after `open`, before `close`."""
         self.admin_app: Callable[..., Awaitable[None]] | None = None
         """The ASGI app for everything but /v1: the admin API, or the way to the owner's."""
-        self._owner_lock: Ownership | None = None
+        self._owner_lock: OwnerLock | None = None
         self._pipeline: EventPipeline | None = None
         self._close_admin: Callable[[], Awaitable[None]] | None = None
         self._owner_server: OwnerServer | None = None
@@ -106,7 +106,7 @@ class Proxy:
         assert self.folder is not None
         if self._owner_lock is None and self.cache.owner:
             with contextlib.suppress(NotOwner):
-                self._owner_lock = Ownership(self.folder / "record")
+                self._owner_lock = OwnerLock(self.folder / "record")
         return self._owner_lock is not None
 
     async def _wait_for_ownership(self) -> None:

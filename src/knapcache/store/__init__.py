@@ -1,1 +1,1 @@
-"""Stores: where answers lie. contract.py says what a store is; memory.py and sqlite.py are two."""
+"""Stores hold entries. base.py defines the protocol; memory.py and sqlite/ implement it; registry.py opens one by URL."""

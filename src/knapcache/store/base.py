@@ -1,36 +1,36 @@
-"""What a store is. It holds answers and decides nothing: a policy above it says what comes and what goes.
+"""The store protocol. A store holds entries and makes no decisions: the policy above it decides what to keep.
 
-    get(key) -> Entry | None                what lies under the key, whole and not expired, or nothing
-    get_nowait(key) -> Entry | None | NOT_IN_MEMORY     the same without waiting for a disk
-    apply(put, evict, snapshot) -> Future   some leave, one comes, the policy's state goes along: all or nothing
-    purge(…), expire() -> keys              remove by tenant, model, age; the keys go back, so that policies can forget
-    heads() -> Iterator[Head]               everything about every entry but its bytes
-    totals(), counters(), check()           the books, what went wrong so far, and whether books and reality agree
-    shared, owner, own(), reader()          process roles: one owner writes, readers read
-    hand_over(entry), collect()             a reader's answers, for the owner to decide about
-    put_counts(counts), take_counts()       a reader's hits, for the owner's policy to count
+    get(key) -> Entry | None                          the entry, complete and not expired, or None
+    get_nowait(key) -> Entry | None | NOT_IN_MEMORY   the same without waiting for a disk
+    apply(put, evict, snapshot) -> Future             evictions, one insertion and the policy's state, atomically
+    purge(…), expire() -> keys                        remove by tenant, model or age; the keys are for the policy
+    scan() -> Iterator[EntryInfo]                     the metadata of every entry
+    totals(), counters(), check()                     entries and bytes; faults so far; totals compared with the data
+    shared, owner, own(), reader()                    process roles: one owner writes, readers read
+    hand_over(entry), collect()                       entries from readers to the owner
+    put_counts(counts), take_counts()                 hit counts from readers to the owner
 
-Laws, which `knapcache.testing.check_store` tests:
+Laws, tested by `knapcache.testing.check_store`:
 
-1. `get` returns exactly the bytes that were put under that key, or None. Damage of any kind is None.
-2. `apply` returns at once and takes effect at once: every later `get` sees it. Its future is resolved when the
-   change is kept as promised by the store (docs/reference/store.md says what survives what); changes are kept in their order.
-3. A future that fails holds StoreError. Then the key of `put` is absent, whatever lay there before, and every key of
-   `evict` is gone all the same: a policy has already forgotten them, so an eviction is never refused, only late.
-4. charge(entry) is the room an entry takes, overhead included. Σ charge ≤ capacity is all a caller has to keep: then
-   everything the store writes stays within the budget it was given.
-5. `get` never waits for a writer, and never raises for the sake of a broken disk.
-6. `get_nowait` waits for nothing: it is what `get` would return, or NOT_IN_MEMORY where only the disk can tell. Then `read` reads
-   it, and says StoreError where `get` says None for the sake of a broken disk.
-7. A store has at most one owner. `own` makes this store the owner if there is none and returns whether it is the owner
-   now; a process that ends, however it ends, is no longer the owner. A store that is not shared is always the owner.
+1. `get` returns exactly the bytes that were put under that key, or None. Damage of any kind gives None.
+2. `apply` returns at once and takes effect at once: every later `get` sees the change. Its future is resolved when the
+   change is durable as the store promises (docs/reference/store.md). Changes become durable in their order.
+3. A future that fails holds StoreError. Then the key of `put` is absent, whatever was stored before, and every key of
+   `evict` is gone: the policy has already forgotten them. An eviction can be late, but is never refused.
+4. entry_size(entry) is the size charged for an entry, overhead included. While Σ size ≤ capacity, everything that the
+   store writes stays within `size_limit`. The caller has to maintain nothing else.
+5. `get` never waits for a writer, and never raises because of a broken disk.
+6. `get_nowait` never waits. It returns what `get` would return, or NOT_IN_MEMORY if that takes a disk read. `read` does
+   that read: where `get` returns None because of a broken disk, `read` raises StoreError.
+7. A store has at most one owner. `own` makes this store the owner if there is none, and returns whether it is the owner
+   now. A process that ends, even by `kill -9`, is no longer the owner. A store that is not shared is always the owner.
 8. A reader sees what the owner has committed. Its `apply`, `purge`, `expire`, `collect`, `take_counts` raise NotOwner.
-9. `collect` yields each entry handed over at most once, and `take_counts` each count at most once. Both may lose some
-   (a crash, a full disk, damage): a lost answer is requested again. They never return anything that was not handed over.
+9. `collect` yields each entry handed over at most once, and `take_counts` each count at most once. A crash, a full disk
+   or damage can lose some. Neither returns anything that was not handed over.
 10. `hand_over` and `put_counts` raise StoreError when there is no space. `put_counts` keeps the counts of at most
     `max_counted_keys` keys, the highest ones. In a store that is not shared both raise StoreError: it has no readers.
-11. `reader` returns a reader on the same data, also after a fork, where this store is closed. A store that is not shared
-    returns itself: a fork copies it, and each process owns its copy.
+11. `reader` returns a reader on the same data. It also works in a forked child, where this store itself is closed. A
+    store that is not shared returns itself: a fork copies it, and each process owns its copy.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -46,54 +47,54 @@ import orjson
 from knapcache.errors import InvalidInput
 
 Clock = Callable[[], float]
+"""Returns Unix time in seconds."""
 KEY_BYTES = 32
 
 
+def wall_clock() -> float:
+    """Return Unix time. Tests replace it."""
+    return time.time()
+
+
 class EntryInfo(NamedTuple):
-    """All about an entry but its bytes."""
+    """An entry's metadata, without its bytes."""
 
     key: bytes
     """Digest of the request, 32 bytes."""
     tenant: str
     model: str
     size: int
-    """Room taken, as the store's `charge` has it."""
+    """Bytes charged, as computed by the store's `entry_size`."""
     cost: float
     seconds: float
-    """How long the answer took to get."""
+    """How long the upstream took to answer."""
     created: float
     """Unix time."""
     expires: float | None
     """Unix time from which on the entry is gone; None: never."""
     meta: Mapping[str, Any]
-    """Small, and JSON can say it."""
+    """Small and JSON-serialisable."""
 
 
 class Entry(NamedTuple):
-    """An answer, and the request it answers."""
+    """A stored answer, with the request it answers. The first nine fields are those of EntryInfo."""
 
     key: bytes
-    """Digest of the request, 32 bytes."""
     tenant: str
     model: str
     size: int
-    """Room taken, as the store's `charge` has it."""
     cost: float
     seconds: float
-    """How long the answer took to get."""
     created: float
-    """Unix time."""
     expires: float | None
-    """Unix time from which on the entry is gone; None: never."""
     meta: Mapping[str, Any]
-    """Small, and JSON can say it."""
     request: bytes
-    """The canonical request. Whoever gets the entry compares it with its own: a collision of keys is a miss."""
+    """The canonical request. Callers compare it with their own: a collision of keys is a miss."""
     payload: bytes
 
     @property
     def info(self) -> EntryInfo:
-        """The entry without its bytes."""
+        """The metadata alone."""
         return EntryInfo(*self[:9])
 
 
@@ -102,35 +103,47 @@ class NotInMemory:
 
 
 NOT_IN_MEMORY: Final = NotInMemory()
-"""Not in memory: only the disk can tell."""
+"""Returned by `get_nowait` when the answer takes a disk read."""
 
 
 class Totals(NamedTuple):
-    """The books."""
+    """Number of entries, and the sum of their sizes."""
 
     entries: int
     size: int
-    """Σ size of the entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What every kind of store is opened with (registry.py)."""
+
+    size_limit: int
+    """Bytes for everything that the store writes."""
+    secret: bytes = b""
+    """Key of the integrity seals: entries written with another secret are not accepted."""
+    synchronous: str = "normal"
+    """"normal", or "full" to lose nothing in a power cut."""
+    clock: Clock = wall_clock
 
 
 class Store(Protocol):
-    """A store, as caches see it."""
+    """A store, as the cache uses it."""
 
     @property
     def size_limit(self) -> int:
-        """Bytes for all that the store keeps, whatever it is for."""
+        """Bytes for everything that the store writes: entries, snapshot, logs and handed-over entries."""
 
     @property
     def capacity(self) -> int:
-        """Room for entries: the capacity of the policy above."""
+        """Bytes for entries: the policy's capacity."""
 
     @property
     def max_entry_size(self) -> int:
-        """No entry charged more than this can be put."""
+        """Largest `size` of an entry that can be put."""
 
     @property
     def max_snapshot_size(self) -> int:
-        """Bytes a snapshot may have."""
+        """Most bytes of a snapshot."""
 
     @property
     def shared(self) -> bool:
@@ -142,7 +155,7 @@ class Store(Protocol):
 
     @property
     def max_counted_keys(self) -> int:
-        """Keys that one `put_counts` keeps."""
+        """Most keys that one `put_counts` keeps."""
 
     def own(self) -> bool:
         """Become the owner if there is none. Return whether this store is the owner now."""
@@ -157,82 +170,81 @@ class Store(Protocol):
         """Leave hits by key for the owner; StoreError when there is no space for them."""
 
     def take_counts(self) -> Mapping[bytes, int]:
-        """Take the hits that readers left, added up by key."""
+        """Take the hits that readers left, summed by key."""
 
     def reader(self) -> Store:
         """Return a reader on the same data, for a forked child."""
 
     def entry_size(self, entry: Entry) -> int:
-        """Room the entry takes; its own `size` is not looked at."""
+        """Return the bytes charged for an entry. Its `size` field is ignored."""
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry under `key`, or None."""
+        """Return the entry, or None."""
 
     def get_nowait(self, key: bytes) -> Entry | NotInMemory | None:
-        """The same without waiting for anything; NOT_IN_MEMORY where only the disk can tell."""
+        """Return the entry, or None, or NOT_IN_MEMORY if that takes a disk read."""
 
     def read(self, key: bytes) -> Entry | None:
-        """The same from where it lies; StoreError when that cannot be read."""
+        """Return the entry from the disk, or None; StoreError when the disk cannot be read."""
 
     @property
     def write_backlog_full(self) -> bool:
-        """Does so much wait to be kept that more would be refused?"""
+        """Whether `apply` would refuse a put now because too many writes are queued."""
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
-        """`evict` leaves, then `put` comes and `snapshot` replaces the older one."""
+        """Remove `evict`, then insert `put` and replace the snapshot, atomically."""
 
     def purge(
         self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
     ) -> tuple[bytes, ...]:
-        """Remove what meets every condition given (`before`: created earlier); all there is when none is given."""
+        """Remove entries that match all conditions (`before`: created earlier), or all entries. Return their keys."""
 
     def expire(self) -> tuple[bytes, ...]:
-        """Remove what has expired."""
+        """Remove expired entries. Return their keys."""
 
     def scan(self) -> Iterator[EntryInfo]:
-        """Every entry, expired or not, in no order. Changes made meanwhile may or may not be seen."""
+        """Yield the metadata of every entry, expired or not, unordered. Concurrent changes may or may not be seen."""
 
     def load_snapshot(self) -> bytes | None:
-        """The last snapshot, or None."""
+        """Return the last snapshot, or None."""
 
     def flush(self) -> None:
-        """Wait until all that was applied is kept, or has failed."""
+        """Wait until every change applied so far is durable or has failed."""
 
     def totals(self) -> Totals:
-        """The books, as of the last change kept."""
+        """Return entries and bytes, as of the last durable change."""
 
     def disk_bytes(self) -> int:
-        """What lies on disk now; never above the budget."""
+        """Return the bytes on disk now; at most `size_limit`."""
 
     def counters(self) -> Mapping[str, int]:
-        """What went wrong since the store was opened, by kind."""
+        """Return the number of faults since the store was opened, by kind."""
 
     def check(self) -> None:
-        """Derive the totals anew; raise CorruptState when they differ."""
+        """Recompute the totals; CorruptState when they differ."""
 
     def close(self) -> None:
-        """Flush, and let go. A closed store finds nothing and keeps nothing."""
+        """Flush and release all resources. A closed store finds nothing and accepts nothing."""
 
 
 def expired(expires: float | None, now: float) -> bool:
-    """Has the time come?"""
     return expires is not None and expires <= now
 
 
 def validate_key(key: Any) -> bytes:
-    """A key, or InvalidInput."""
+    """Return the key, or raise InvalidInput."""
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-        raise InvalidInput(f"a key must be {KEY_BYTES} bytes, not {_shown(key)}")
+        raise InvalidInput(f"a key must be {KEY_BYTES} bytes, not {_type_and_length(key)}")
     return key
 
 
-def validate_entry(entry: Entry, entry_size: int) -> Entry:
-    """The entry with its numbers as floats, or InvalidInput."""
+def validate_entry(entry: Entry, size: int) -> Entry:
+    """Return the entry with its numbers as floats, or raise InvalidInput. `size` is what the store computed."""
     validate_key(entry.key)
-    if entry.size != entry_size:
-        raise InvalidInput(f"size must be {entry_size}, as the store computes it, not {entry.size!r}")
+    if entry.size != size:
+        raise InvalidInput(f"size must be {size}, as computed by entry_size(), not {entry.size!r}")
     return entry._replace(
         cost=_number("cost", entry.cost),
         seconds=_number("seconds", entry.seconds),
@@ -242,50 +254,46 @@ def validate_entry(entry: Entry, entry_size: int) -> Entry:
 
 
 def encode_fields(entry: Entry) -> tuple[bytes, bytes, bytes]:
-    """Tenant, model and meta as bytes, or InvalidInput."""
+    """Return tenant, model and meta as bytes, or raise InvalidInput."""
     try:
         return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidInput(f"tenant and model must be text and meta must be JSON: {error}") from None
 
 
-def content(entry: Entry) -> int:
-    """Bytes of all the strings in an entry, or InvalidInput."""
+def content_size(entry: Entry) -> int:
+    """Return the bytes of request, payload, tenant, model and meta together, or raise InvalidInput."""
     request, payload = entry.request, entry.payload
     if not (isinstance(request, bytes) and isinstance(payload, bytes)):
-        raise InvalidInput(f"request and payload must be bytes, not {_shown(request)} and {_shown(payload)}")
+        types = f"{_type_and_length(request)} and {_type_and_length(payload)}"
+        raise InvalidInput(f"request and payload must be bytes, not {types}")
     return len(request) + len(payload) + sum(map(len, encode_fields(entry)))
 
 
-def _number(what: str, value: Any) -> float:
+def purge_filter(tenant: str | None, model: str | None, before: float | None) -> Callable[[EntryInfo], bool]:
+    """Return the conditions of `purge` as a function."""
+
+    def matches(info: EntryInfo) -> bool:
+        return (
+            (tenant is None or info.tenant == tenant)
+            and (model is None or info.model == model)
+            and (before is None or info.created < before)
+        )
+
+    return matches
+
+
+def _number(name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0.0):
-        raise InvalidInput(f"{what} must be a finite number and not negative, not {value!r}")
+        raise InvalidInput(f"{name} must be a finite number and not negative, not {value!r}")
     return number + 0.0  # −0.0 does not survive every format
 
 
-def _shown(value: Any) -> str:
-    """What was given, without its content: requests and answers do not belong in error messages."""
+def _type_and_length(value: Any) -> str:
+    """Describe a value without its content: requests and answers do not belong in error messages."""
     size = f" of length {len(value)}" if hasattr(value, "__len__") else ""
     return f"{type(value).__name__}{size}"
-
-
-def wall_clock() -> float:
-    """Unix time."""
-    return time.time()
-
-
-def purge_filter(tenant: str | None, model: str | None, before: float | None) -> Callable[[EntryInfo], bool]:
-    """The condition of `purge` as a function."""
-
-    def meets(head: EntryInfo) -> bool:
-        return (
-            (tenant is None or head.tenant == tenant)
-            and (model is None or head.model == model)
-            and (before is None or head.created < before)
-        )
-
-    return meets

@@ -1,4 +1,4 @@
-"""Flipped bits, cut and swapped files: never a wrong answer, never an exception out of `get`, and always a way on."""
+"""Flipped bits, truncated files, swapped pages: no wrong answer, no exception from `get`, and the store stays usable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import SECRET_ROW
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of, key_of, right, spawn
+from tests.support.stores import entry_of, is_right, key_of, spawn
 
 SIZE_LIMIT = 1 << 20
 NAMES = 24
 
-# Leaves entries both in the file and in the log, as a process that was killed does.
+# Like a killed process, it leaves entries both in the file and in the log.
 WRITE_AND_DIE = f"""
 import os, sys
 from knapcache.store.sqlite.store import SqliteStore
@@ -35,7 +35,7 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def crashed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("crashed") / "answers.db"
     child = spawn(WRITE_AND_DIE, path)
     assert child.communicate()[1] == ""
@@ -43,20 +43,20 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def used(store: SqliteStore, rng: random.Random) -> int:
-    """Use the store as a cache would; returns how many answers it still had."""
+def use_like_a_cache(store: SqliteStore, rng: random.Random) -> int:
+    """Read and write entries; return how many were found."""
     found = 0
     for name in range(NAMES):
         entry = store.get(key_of(name))
         if entry is not None:
-            assert right(entry, name), f"a wrong answer for {name}"
-            about = entry.meta
-            assert entry == entry_of(store, name, about["n"], about["version"], expires=entry.expires)
+            assert is_right(entry, name), f"a wrong answer for {name}"
+            meta = entry.meta
+            assert entry == entry_of(store, name, meta["n"], meta["version"], expires=entry.expires)
             found += 1
     try:
-        for head in store.scan():
-            assert head.key in {key_of(name) for name in range(NAMES)}
-            assert head.size < SIZE_LIMIT
+        for info in store.scan():
+            assert info.key in {key_of(name) for name in range(NAMES)}
+            assert info.size < SIZE_LIMIT
     except StoreError:
         pass
     snapshot = store.load_snapshot()
@@ -68,11 +68,11 @@ def used(store: SqliteStore, rng: random.Random) -> int:
     store.flush()
     for name in range(NAMES):
         entry = store.get(key_of(name))
-        assert entry is None or right(entry, name), f"a wrong answer for {name}, after writing"
+        assert entry is None or is_right(entry, name), f"a wrong answer for {name}, after writing"
     return found
 
 
-def harmed(content: bytes, rng: random.Random) -> bytes:
+def damage(content: bytes, rng: random.Random) -> bytes:
     kind = rng.random()
     if kind < 0.75:
         bits = bytearray(content)
@@ -81,75 +81,77 @@ def harmed(content: bytes, rng: random.Random) -> bytes:
         return bytes(bits)
     if kind < 0.9:
         return content[: rng.randrange(len(content))]
-    # Pages that change places: each of them is sound, and in the wrong place.
+    # Two pages swapped: each is valid, but in the wrong place.
     pages = [content[k : k + 2048] for k in range(0, len(content), 2048)]
     a, b = rng.randrange(len(pages)), rng.randrange(len(pages))
     pages[a], pages[b] = pages[b], pages[a]
     return b"".join(pages)
 
 
-def flip(crashed: Path, quick_path: Path, rounds: int, seed: int) -> list[int]:
+def damage_and_use(crashed_file: Path, ram_path: Path, rounds: int, seed: int) -> list[int]:
     rng = random.Random(seed)
-    written = {suffix: Path(f"{crashed}{suffix}").read_bytes() for suffix in ("", "-wal")}
-    end = len(written["-wal"].rstrip(b"\0"))  # what lies behind was only reserved
+    written = {suffix: Path(f"{crashed_file}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    end = len(written["-wal"].rstrip(b"\0"))  # the rest is only allocated
     written["-wal"] = written["-wal"][:end]
     found = []
     for k in range(rounds):
-        folder = quick_path / f"round{k}"
+        folder = ram_path / f"round{k}"
         folder.mkdir()
         path = folder / "answers.db"
-        which = rng.choice(["", "-wal"])
+        damaged = rng.choice(["", "-wal"])
         for suffix, content in written.items():
-            Path(f"{path}{suffix}").write_bytes(harmed(content, rng) if suffix == which else content)
-        store = SqliteStore(path, SIZE_LIMIT, memory=rng.choice([0, None]))
-        found.append(used(store, rng))
+            Path(f"{path}{suffix}").write_bytes(damage(content, rng) if suffix == damaged else content)
+        store = SqliteStore(path, SIZE_LIMIT, memory_tier=rng.choice([0, None]))
+        found.append(use_like_a_cache(store, rng))
         store.close()
         again = SqliteStore(path, SIZE_LIMIT)
-        used(again, rng)
+        use_like_a_cache(again, rng)
         again.close()
         shutil.rmtree(folder)
     return found
 
 
-def test_flipped_bits(crashed: Path, quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = flip(crashed, quick_path, 300, 0)
-    assert max(found) == NAMES, "harmless damage cost an answer in every round"
-    assert min(found) < NAMES, "no damage was done"
-    assert "set aside" in caplog.text
+def test_damaged_files_never_give_a_wrong_answer(
+    crashed_file: Path, ram_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = damage_and_use(crashed_file, ram_path, 300, 0)
+    assert max(found) == NAMES, "every round lost an answer, even those with harmless damage"
+    assert min(found) < NAMES, "no round lost an answer: the damage has no effect"
+    assert "quarantined" in caplog.text
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_flipped_bits_for_long(crashed: Path, quick_path: Path, seed: int) -> None:
-    flip(crashed, quick_path, 1000, seed)
+def test_damaged_files_never_give_a_wrong_answer_for_long(crashed_file: Path, ram_path: Path, seed: int) -> None:
+    damage_and_use(crashed_file, ram_path, 1000, seed)
 
 
-def test_damage_under_a_running_store(tmp_path: Path) -> None:
+def test_damage_to_an_open_file_never_gives_a_wrong_answer(tmp_path: Path) -> None:
     """Another process overwrites the file while it is in use."""
     rng = random.Random(3)
     for k in range(10):
         path = tmp_path / f"{k}.db"
-        store = SqliteStore(path, SIZE_LIMIT, memory=0)
+        store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
         for name in range(NAMES):
             store.apply(entry_of(store, name, 300 * name))
         store.flush()
         store.close()
-        store = SqliteStore(path, SIZE_LIMIT, memory=0)
+        store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
         first, step = rng.randrange(0, 4096, 64), rng.randrange(1500, 9000)
-        harm = f"""
+        damage_file = f"""
             import os
             with open({str(path)!r}, "r+b") as file:
                 for place in range({first}, os.path.getsize({str(path)!r}), {step}):
                     file.seek(place); byte = file.read(1); file.seek(place); file.write(bytes([byte[0] ^ 16]))
         """
-        assert spawn(harm).communicate()[1] == ""
-        used(store, rng)
+        assert spawn(damage_file).communicate()[1] == ""
+        use_like_a_cache(store, rng)
         store.close()
 
 
-def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    store = SqliteStore(path, SIZE_LIMIT, memory=0)
+    store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
     entries = [entry_of(store, name) for name in range(4)]
     for entry in entries:
         store.apply(entry)
@@ -157,22 +159,22 @@ def test_a_damaged_row_is_dropped_and_the_others_stay(tmp_path: Path) -> None:
     plain = apsw.Connection(str(path))
     plain.execute("UPDATE entries SET payload = zeroblob(2000) WHERE key = ?", (entries[0].key,))
     plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[1].key,))
-    # A whole row, sound in itself, under the id of another key.
+    # A valid row under the id of another key.
     (row,) = plain.execute("SELECT * FROM entries WHERE key = ?", (entries[2].key,))
     (number,) = plain.execute("SELECT id FROM entries WHERE key = ?", (entries[3].key,)).fetchall()[0]
     plain.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
     plain.close()
-    store = SqliteStore(path, SIZE_LIMIT, memory=0)
+    store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
     assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
     assert store.counters()["damaged"] == 2
-    assert [head.key for head in store.scan()] == [entries[2].key]
+    assert [info.key for info in store.scan()] == [entries[2].key]
     store.flush()
     assert store.totals() == (1, entries[2].size)
     store.check()
     store.close()
 
 
-def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> None:
+def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
     entry = entry_of(store, 0)
@@ -182,11 +184,11 @@ def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> N
         with pytest.raises(StoreError, match="another secret"):
             SqliteStore(path, SIZE_LIMIT, secret=other)
     store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
-    assert store.get(entry.key) == entry, "a mistaken secret must not cost the answers"
+    assert store.get(entry.key) == entry, "opening with a wrong secret lost an answer"
     assert store.load_snapshot() == b"state"
     store.close()
     plain = apsw.Connection(str(path))
-    plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # as one would who wants his rows believed
+    plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # an attacker's way around the refusal
     plain.close()
     store = SqliteStore(path, SIZE_LIMIT, secret=b"two")
     assert store.get(entry.key) is None
@@ -197,7 +199,7 @@ def test_rows_written_under_another_secret_are_not_believed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
-def test_a_damaged_word_on_the_secret_is_said_again(tmp_path: Path, change: str) -> None:
+def test_a_damaged_mark_of_the_secret_is_rewritten(tmp_path: Path, change: str) -> None:
     path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT, secret=b"one") as store:
         entry = entry_of(store, 0)
@@ -213,7 +215,7 @@ def test_a_damaged_word_on_the_secret_is_said_again(tmp_path: Path, change: str)
 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_hopeless_file_is_set_aside(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_is_quarantined(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "answers.db"
     for k in range(1, 5):
         path.write_bytes(content + b"%d" % k)
@@ -222,7 +224,7 @@ def test_a_hopeless_file_is_set_aside(tmp_path: Path, content: bytes, caplog: py
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             store = SqliteStore(path, SIZE_LIMIT, keep_damaged=2)
-        assert ["set aside" in record.message for record in caplog.records] == [True]
+        assert ["quarantined" in record.message for record in caplog.records] == [True]
         assert store.counters()["quarantined"] == 1
         entry = entry_of(store, "after")
         store.apply(entry).result()

@@ -1,4 +1,4 @@
-"""Formats: made, migrated, refused; and what belongs to others stays theirs."""
+"""File formats: created, migrated, refused. Files of other programs are not touched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
-from knapcache.store.sqlite import database as file
+from knapcache.store.sqlite import database
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
@@ -29,19 +29,18 @@ def path(tmp_path: Path) -> Path:
 def formats(path: Path) -> tuple[int, bytes]:
     plain = apsw.Connection(str(path))
     version = plain.pragma("user_version")
-    ((value,),) = plain.execute("SELECT value FROM state WHERE id = ?", (file.FORMAT_ROW,))
+    ((value,),) = plain.execute("SELECT value FROM state WHERE id = ?", (database.FORMAT_ROW,))
     plain.close()
     return version, value
 
 
 def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To this software the file is of the newest format; to the next, two steps behind."""
     assert formats(path) == (1, b"1")
     monkeypatch.setattr(
-        file,
-        "STEPS",
+        database,
+        "MIGRATIONS",
         [
-            *file.STEPS,
+            *database.MIGRATIONS,
             ("CREATE TABLE extra (x INTEGER)", "INSERT INTO extra SELECT count(*) FROM entries"),
             ("ALTER TABLE extra ADD COLUMN y TEXT",),
         ],
@@ -59,12 +58,15 @@ def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [*file.STEPS, ("CREATE TABLE extra (x INTEGER)", "INSERT INTO extra VALUES (zeroblob(1 << 40))")]
+    migrations = [
+        *database.MIGRATIONS,
+        ("CREATE TABLE extra (x INTEGER)", "INSERT INTO extra VALUES (zeroblob(1 << 40))"),
+    ]
     with monkeypatch.context() as later:
-        later.setattr(file, "STEPS", steps)
-        connection = file.connect(path, None, 1.0)
+        later.setattr(database, "MIGRATIONS", migrations)
+        connection = database.connect(path, None, 1.0)
         with pytest.raises(apsw.Error):
-            file._prepare(connection)
+            database._recognise_and_migrate(connection)
         connection.close()
     assert formats(path) == (1, b"1")
     with SqliteStore(path, SIZE_LIMIT) as store:
@@ -77,7 +79,7 @@ def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
     plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", b"7"), b"7"))
     plain.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer version \(format 7, this one knows 1\)"):
+    with pytest.raises(StoreError, match=r"newer version of knapcache \(format 7, known: 1\)"):
         SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
     assert list(path.parent.glob("*damaged*")) == []
@@ -85,12 +87,12 @@ def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
     plain.pragma("user_version", 1)
     plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", b"1"), b"1"))
     plain.close()
-    with SqliteStore(path, SIZE_LIMIT) as store:  # and the lock is free
+    with SqliteStore(path, SIZE_LIMIT) as store:  # the lock was released
         assert store.totals().entries == 2
 
 
 @pytest.mark.parametrize("pragma", ["user_version", "application_id"])
-def test_one_flipped_bit_makes_no_newer_version_and_no_stranger(path: Path, pragma: str) -> None:
+def test_one_flipped_bit_is_not_taken_for_a_newer_format_or_another_program(path: Path, pragma: str) -> None:
     plain = apsw.Connection(str(path))
     plain.pragma(pragma, plain.pragma(pragma) ^ 2)
     plain.close()
@@ -99,18 +101,18 @@ def test_one_flipped_bit_makes_no_newer_version_and_no_stranger(path: Path, prag
         store.check()
 
 
-def test_a_database_of_somebody_else_is_refused_and_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "theirs.db"
+def test_a_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
     plain = apsw.Connection(str(path))
-    plain.execute("CREATE TABLE accounts (name TEXT); INSERT INTO accounts VALUES ('them')")
+    plain.execute("CREATE TABLE accounts (name TEXT); INSERT INTO accounts VALUES ('name')")
     plain.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="not one of knapcache's"):
+    with pytest.raises(StoreError, match=f"{path} is a SQLite database of another program"):
         SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
 
 
-def test_paths_and_settings_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_paths_and_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="path must name a file"):
         SqliteStore(tmp_path, SIZE_LIMIT)
     with pytest.raises(InvalidInput, match="synchronous must be 'normal' or 'full', not 'off'"):
@@ -121,7 +123,7 @@ def test_paths_and_settings_that_cannot_be(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
-def test_an_empty_file_is_a_new_one(tmp_path: Path) -> None:
+def test_an_empty_file_is_used_as_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     path.write_bytes(b"")
     with SqliteStore(path, SIZE_LIMIT) as store:
@@ -129,7 +131,7 @@ def test_an_empty_file_is_a_new_one(tmp_path: Path) -> None:
         store.check()
 
 
-def test_check_finds_books_that_do_not_agree(path: Path) -> None:
+def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
         plain = apsw.Connection(str(path))
         plain.execute("DELETE FROM entries WHERE key = ?", (key_of("a"),))
@@ -140,5 +142,5 @@ def test_check_finds_books_that_do_not_agree(path: Path) -> None:
         plain = apsw.Connection(str(path))
         plain.execute("UPDATE entries SET payload = x'00'")
         plain.close()
-        with pytest.raises(CorruptState, match="1 rows are not as they were sealed"):
+        with pytest.raises(CorruptState, match="1 rows have an invalid seal"):
             store.check()

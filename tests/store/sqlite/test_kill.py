@@ -1,7 +1,7 @@
-"""Killed with -9 at any moment.
+"""Processes killed with SIGKILL at random moments.
 
-What is on disk is what a first part of the changes made, in their order, and that part holds every change that was
-acknowledged. So no answer is wrong, none that was promised is lost, and the books agree.
+The file then holds the result of a prefix of the changes, in their order, and that prefix includes every acknowledged
+change. So no answer is wrong, no acknowledged answer is lost, and the totals are right.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import files_bytes, right, spawn
+from tests.support.stores import files_bytes, spawn, stored_versions
 
 SIZE_LIMIT = 2 << 20
 
-# Keeps to the capacity by letting the oldest go. Says what it is about to do before it does it, and when it is done.
+# Evicts the oldest entries. Logs each change before it is applied, and again when it is acknowledged.
 CHILD = """
 import os, random, sys
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
-path, ledger, seed, synchronous = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+path, log, seed, synchronous = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 store = SqliteStore(path, int(sys.argv[5]), synchronous=synchronous)
 names = {key_of(name): name for name in range(400)}
-held = {names[head.key]: head.size for head in store.scan()}
+held = {names[info.key]: info.size for info in store.scan()}
 rng = random.Random(seed)
 print("ready", flush=True)
 number = 0
@@ -37,13 +37,13 @@ while True:
     entry = entry_of(store, name, n, version)
     held.pop(name, None)
     evict = [other for other in list(held) if rng.random() < 0.002]
-    room = store.capacity - entry.size - sum(size for other, size in held.items() if other not in evict)
+    free = store.capacity - entry.size - sum(size for other, size in held.items() if other not in evict)
     for other in list(held):
-        if room >= 0:
+        if free >= 0:
             break
         if other not in evict:
             evict.append(other)
-            room += held[other]
+            free += held[other]
     for other in evict:
         del held[other]
     held[name] = entry.size
@@ -59,8 +59,8 @@ while True:
 """
 
 
-def killed(path: Path, ledger: Path, seed: int, rng: random.Random) -> None:
-    child = spawn(CHILD, path, ledger, seed, rng.choice(["normal", "normal", "full"]), SIZE_LIMIT)
+def write_until_killed(path: Path, log: Path, seed: int, rng: random.Random) -> None:
+    child = spawn(CHILD, path, log, seed, rng.choice(["normal", "normal", "full"]), SIZE_LIMIT)
     assert child.stdout
     assert child.stdin
     assert child.stderr
@@ -73,22 +73,10 @@ def killed(path: Path, ledger: Path, seed: int, rng: random.Random) -> None:
         pipe.close()
 
 
-def state_of(store: SqliteStore) -> dict[int, int]:
-    """Version by name, every answer read and found right."""
-    state = {}
-    for head in store.scan():
-        entry = store.get(head.key)
-        assert entry is not None
-        name = int(entry.request.split()[1])
-        assert right(entry, name), "a wrong answer"
-        state[name] = entry.meta["version"]
-    return state
-
-
-def changes(ledger: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
-    """What was begun, in its order; how many of these were acknowledged for certain."""
+def logged_changes(log: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
+    """Return the changes (name, version, evicted) in order, and how many of them were acknowledged."""
     begun, acknowledged = [], 0
-    for line in ledger.read_text().splitlines() if ledger.exists() else []:
+    for line in log.read_text().splitlines() if log.exists() else []:
         words = line.split()
         if words[0] == "ack":
             acknowledged = max(acknowledged, int(words[1]) + 1)
@@ -97,39 +85,40 @@ def changes(ledger: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
     return begun, acknowledged
 
 
-def storm(folder: Path, kills: int, seed: int) -> int:
+def kill_repeatedly(folder: Path, kills: int, seed: int) -> int:
+    """Return the number of acknowledged changes."""
     rng = random.Random(seed)
     path, written = folder / "answers.db", 0
     state: dict[int, int] = {}
     for k in range(kills):
-        ledger = folder / f"ledger-{k}"
-        killed(path, ledger, k, rng)
+        log = folder / f"log-{k}"
+        write_until_killed(path, log, k, rng)
         assert files_bytes(path) <= SIZE_LIMIT
         store = SqliteStore(path, SIZE_LIMIT)
-        found, snapshot = state_of(store), store.load_snapshot()
-        begun, acknowledged = changes(ledger)
+        found, snapshot = stored_versions(store), store.load_snapshot()
+        begun, acknowledged = logged_changes(log)
         matches = acknowledged == 0 and found == state
         for number, (name, version, evicted) in enumerate(begun, 1):
             state = {other: v for other, v in state.items() if other not in evicted} | {name: version}
             if number >= acknowledged and found == state and snapshot == b"%d" % version:
                 matches = True
                 break
-        assert matches, f"kill {k}: no part of the {len(begun)} changes, {acknowledged} of them promised, leads here"
+        assert matches, f"kill {k}: no prefix of {len(begun)} changes, {acknowledged} acknowledged, gives this state"
         store.check()
         assert not store.counters().get("damaged")
         assert not store.counters().get("quarantined")
         store.close()
         written += acknowledged
         state = found
-        os.unlink(ledger)
+        os.unlink(log)
     return written
 
 
-def test_killed_while_writing(quick_path: Path) -> None:
-    assert storm(quick_path, 20, 1) > 100
+def test_a_killed_writer_loses_no_acknowledged_change(ram_path: Path) -> None:
+    assert kill_repeatedly(ram_path, 20, 1) > 100
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_while_writing_for_long(quick_path: Path, seed: int) -> None:
-    assert storm(quick_path, 250, seed) > 1000
+def test_a_killed_writer_loses_no_acknowledged_change_for_long(ram_path: Path, seed: int) -> None:
+    assert kill_repeatedly(ram_path, 250, seed) > 1000

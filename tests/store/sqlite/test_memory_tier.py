@@ -1,4 +1,4 @@
-"""What is kept in memory besides: never more than its room, never what has changed."""
+"""The memory tier never exceeds its capacity and never holds an outdated entry."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ def entry(name: object, n: int = 0) -> Entry:
     return entry_of(STORE, name, n)
 
 
-def test_what_was_changed_while_it_was_read_is_not_let_in() -> None:
-    hot = MemoryTier(1 << 20)
-    stamp = hot.stamp  # a reader begins …
-    hot.discard([entry("a").key])  # … the entry is evicted …
-    hot.add(entry("a"), stamp)  # … and the reader comes back with it.
-    assert hot.get(entry("a").key) is None
-    hot.add(entry("a"), hot.stamp)
-    assert hot.get(entry("a").key) == entry("a")
-    hot.clear()
-    assert hot.get(entry("a").key) is None
+def test_an_entry_that_changed_while_it_was_read_is_not_added() -> None:
+    tier = MemoryTier(1 << 20)
+    version = tier.version  # a reader begins …
+    tier.discard([entry("a").key])  # … the entry is evicted …
+    tier.add(entry("a"), version)  # … and the reader adds it.
+    assert tier.get(entry("a").key) is None
+    tier.add(entry("a"), tier.version)
+    assert tier.get(entry("a").key) == entry("a")
+    tier.clear()
+    assert tier.get(entry("a").key) is None
 
 
-@pytest.mark.parametrize("room", [0, 4000, 20_000])
-def test_room_is_kept_to_and_the_used_stay(room: int) -> None:
-    hot = MemoryTier(room)
+@pytest.mark.parametrize("capacity", [0, 4000, 20_000])
+def test_capacity_is_respected_and_popular_entries_stay(capacity: int) -> None:
+    tier = MemoryTier(capacity)
     rng = random.Random(0)
     popular = entry("popular")
-    hot.add(popular, hot.stamp)
+    tier.add(popular, tier.version)
     for name in range(300):
-        hot.add(entry(name, rng.randrange(1500)), hot.stamp)
+        tier.add(entry(name, rng.randrange(1500)), tier.version)
         if rng.random() < 0.3:
-            hot.discard([entry(rng.randrange(name + 1)).key])
-        assert (hot.get(popular.key) == popular) == (room >= 4000)
-        young, old = hot._young.values(), hot._old.values()
-        assert sum(e.size for e in young) == hot._size <= room // 2
-        assert sum(e.size for e in old) <= room // 2
+            tier.discard([entry(rng.randrange(name + 1)).key])
+        assert (tier.get(popular.key) == popular) == (capacity >= 4000)
+        young, old = tier._young.values(), tier._old.values()
+        assert sum(e.size for e in young) == tier._young_size <= capacity // 2
+        assert sum(e.size for e in old) <= capacity // 2
     assert OVERHEAD < popular.size <= 2000
 
 
-class Meddled(dict[bytes, Any]):
-    """A dict in which something happens right after one of the looks."""
+class InterceptedDict(dict[bytes, Any]):
+    """A dict that calls a function right after one of its lookups."""
 
-    def then(self, what: Any, after: int = 1) -> Meddled:
-        self.what, self.after = what, after
+    def call_after(self, action: Any, lookups: int = 1) -> InterceptedDict:
+        self.action, self.lookups = action, lookups
         return self
 
     def get(self, key: bytes, default: Any = None) -> Any:
         found = super().get(key, default)
-        self.after -= 1
-        if self.after == 0:
-            self.what()
+        self.lookups -= 1
+        if self.lookups == 0:
+            self.action()
         return found
 
 
-def test_what_was_changed_while_it_grew_young_again_is_not_let_in() -> None:
-    hot = MemoryTier(1 << 20)
+def test_an_entry_that_changed_while_it_was_promoted_is_not_added() -> None:
+    tier = MemoryTier(1 << 20)
     popular = entry("popular")
-    hot._old = Meddled({popular.key: popular}).then(lambda: hot.discard([popular.key]))
-    assert hot.get(popular.key) == popular  # as it was when the look began
-    assert hot.get(popular.key) is None
+    tier._old = InterceptedDict({popular.key: popular}).call_after(lambda: tier.discard([popular.key]))
+    assert tier.get(popular.key) == popular  # as it was when the lookup began
+    assert tier.get(popular.key) is None
 
 
 @pytest.mark.parametrize("evicted", [True, False])
-def test_what_was_changed_between_two_looks_is_not_let_in(tmp_path: Path, evicted: bool) -> None:
-    """A reader looks at what is on its way; a change sets out and is held up; the reader reads the file."""
+def test_an_entry_that_changed_between_two_lookups_is_not_added(tmp_path: Path, evicted: bool) -> None:
+    """A reader looks into `pending`; then a change is queued and its commit delayed; then the reader reads the file."""
     with SqliteStore(tmp_path / "answers.db", 1 << 20) as store:
         writer = store._writer
         assert writer
         older, newer = entry_of(store, "a"), entry_of(store, "a", version=1)
         store.apply(older).result()
-        held, commit = threading.Event(), writer._commit
-        writer._commit = lambda batch: (held.wait(10), commit(batch))  # type: ignore[assignment]
-        writer.pending = Meddled(writer.pending).then(
+        allowed, commit = threading.Event(), writer._commit
+        writer._commit = lambda batch: (allowed.wait(10), commit(batch))  # type: ignore[assignment]
+        writer.pending = InterceptedDict(writer.pending).call_after(
             lambda: store.apply(None if evicted else newer, [older.key] if evicted else []),
-            after=2,  # the first is for those who would not wait for the file
+            lookups=2,  # the first is by get_nowait
         )
-        assert store.get(key_of("a")) == older  # the change came after the look began
+        assert store.get(key_of("a")) == older  # the change came after the lookup began
         assert store.get(key_of("a")) == (None if evicted else newer)
-        held.set()
+        allowed.set()
         store.flush()
         assert store.get(key_of("a")) == (None if evicted else newer)

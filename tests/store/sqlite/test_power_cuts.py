@@ -1,12 +1,12 @@
-"""The power goes, at any moment.
+"""Simulated power cuts at random moments.
 
-The disk here is real, and remembers besides what it was told to write since it was last told to sync. When the power
-goes, of those writes a few reach the plate, by sectors and in any order, whole, in part or as noise, file by file;
-what was synced is there. The file that is left is opened again, and so on, cut after cut. The law:
+The files are real. A VFS also records the writes since the last sync of each file. At a power cut, a random part of
+these writes reaches the disk, by sectors and in any order, whole, torn or as noise. Synced data is always there. The
+resulting files are opened again, and so on, cut after cut. The law:
 
-    what is found is what a first part of the changes made, in their order. With synchronous="full" that part holds
-    every change that was acknowledged; with "normal" the youngest may be missing. No answer is wrong, no file is
-    damaged, the books agree.
+    The store holds the result of a prefix of the changes, in their order. With synchronous="full" the prefix includes
+    every acknowledged change; with "normal" the youngest may be missing. No answer is wrong, no file is damaged, and
+    the totals are right.
 """
 
 from __future__ import annotations
@@ -24,64 +24,63 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
-from tests.store.sqlite.test_kill import state_of
-from tests.support.stores import entry_of, key_of
+from tests.support.stores import entry_of, key_of, stored_versions
 
 SECTOR = 512
 _numbers = itertools.count()
 
 
-class Plate:
-    """One file: what is on it for certain, and what was written since."""
+class SimulatedFile:
+    """One file: its durable content, and the writes since the last sync."""
 
     def __init__(self, path: str) -> None:
-        self.certain: bytearray | None = None  # None: not even its name is
+        self.durable: bytearray | None = None  # None: not even its directory entry is
         if os.path.exists(path):
             with open(path, "rb") as file:
-                self.certain = bytearray(file.read())
-        self.since: list[tuple[int, bytes | None]] = []  # offset and bytes; None: cut off there
+                self.durable = bytearray(file.read())
+        self.unsynced: list[tuple[int, bytes | None]] = []  # offset and bytes; None: truncated there
 
     def sync(self) -> None:
-        content = bytearray() if self.certain is None else self.certain
-        for offset, data in self.since:
-            _change(content, offset, data)
-        self.certain, self.since = content, []
+        content = bytearray() if self.durable is None else self.durable
+        for offset, data in self.unsynced:
+            _write(content, offset, data)
+        self.durable, self.unsynced = content, []
 
-    def after(self, rng: random.Random) -> tuple[bytes | None, int]:
-        """What a cut leaves of it, and how many writes did not arrive as they were."""
-        if self.certain is None and rng.random() < 0.5:
-            return None, len(self.since)
-        content, lost = bytearray(self.certain or b""), 0
+    def after_power_cut(self, rng: random.Random) -> tuple[bytes | None, int]:
+        """Return the content after a power cut, and the number of writes that were lost or torn."""
+        if self.durable is None and rng.random() < 0.5:
+            return None, len(self.unsynced)
+        content, lost = bytearray(self.durable or b""), 0
         share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
-        first = rng.choice([0, rng.randint(0, len(self.since))])  # some disks keep the order up to a point
-        for number, (offset, data) in enumerate(self.since):
+        first = rng.choice([0, rng.randint(0, len(self.unsynced))])  # some disks preserve the order of the first writes
+        for number, (offset, data) in enumerate(self.unsynced):
             if number < first:
-                _change(content, offset, data)
+                _write(content, offset, data)
             elif data is None:
                 if rng.random() < share:
-                    _change(content, offset, None)
+                    _write(content, offset, None)
             else:
-                lost += self._torn(content, offset, data, share, rng)
+                lost += self._tear(content, offset, data, share, rng)
         return bytes(content), lost
 
-    def _torn(self, content: bytearray, offset: int, data: bytes, share: float, rng: random.Random) -> int:
+    def _tear(self, content: bytearray, offset: int, data: bytes, share: float, rng: random.Random) -> int:
         lost, at = 0, 0
         while at < len(data):
             sector = data[at : at + SECTOR - (offset + at) % SECTOR]
             if rng.random() < share:
-                _change(content, offset + at, sector)
+                _write(content, offset + at, sector)
             else:
                 lost = 1
                 fate = rng.random()
                 if fate < 0.1:
-                    _change(content, offset + at, sector[: rng.randrange(len(sector))])
+                    _write(content, offset + at, sector[: rng.randrange(len(sector))])
                 elif fate < 0.2:
-                    _change(content, offset + at, rng.randbytes(len(sector)))
+                    _write(content, offset + at, rng.randbytes(len(sector)))
             at += len(sector)
         return lost
 
 
-def _change(content: bytearray, offset: int, data: bytes | None) -> None:
+def _write(content: bytearray, offset: int, data: bytes | None) -> None:
     if data is None:
         del content[offset:]
         return
@@ -89,76 +88,76 @@ def _change(content: bytearray, offset: int, data: bytes | None) -> None:
     content[offset : offset + len(data)] = data
 
 
-class Power:
-    """Goes at the `cut`-th operation that changes a file. `honest`: syncing does something."""
+class PowerSupply:
+    """Fails at the `cut_at`-th operation that changes a file. `syncs_work`: whether a sync makes data durable."""
 
-    def __init__(self, cut: int, rng: random.Random, witness: Callable[[], None], *, honest: bool) -> None:
-        self.plates: dict[str, Plate] = {}
-        self.left: dict[str, bytes | None] | None = None
+    def __init__(self, cut_at: int, rng: random.Random, on_cut: Callable[[], None], *, syncs_work: bool) -> None:
+        self.files: dict[str, SimulatedFile] = {}
+        self.content_after: dict[str, bytes | None] | None = None
         self.lost = 0
         self.lock = threading.Lock()
-        self._cut, self._rng, self._witness, self._honest = cut, rng, witness, honest
+        self._cut_at, self._rng, self._on_cut, self._syncs_work = cut_at, rng, on_cut, syncs_work
 
-    def tick(self) -> None:
-        self._cut -= 1
-        if self._cut == 0:
-            self._witness()
-            self.left = {}
-            for name, plate in self.plates.items():
-                self.left[name], lost = plate.after(self._rng)
+    def count_operation(self) -> None:
+        self._cut_at -= 1
+        if self._cut_at == 0:
+            self._on_cut()
+            self.content_after = {}
+            for name, file in self.files.items():
+                self.content_after[name], lost = file.after_power_cut(self._rng)
                 self.lost += lost
 
     def write(self, name: str, offset: int, data: bytes | None) -> None:
         with self.lock:
-            self.plates[name].since.append((offset, data))
-            self.tick()
+            self.files[name].unsynced.append((offset, data))
+            self.count_operation()
 
     def sync(self, name: str) -> None:
         with self.lock:
-            self.tick()  # a sync that has not come back has not happened
-            if self._honest:
-                self.plates[name].sync()
+            self.count_operation()  # a cut during a sync means that it did not happen
+            if self._syncs_work:
+                self.files[name].sync()
 
     def delete(self, name: str) -> None:
         with self.lock:
-            self.tick()
-            self.plates.pop(name, None)
+            self.count_operation()
+            self.files.pop(name, None)
 
     def restore(self, path: Path) -> None:
-        """Make the files what the cut has left of them."""
-        assert self.left is not None
-        Path(f"{path}-shm").unlink(missing_ok=True)  # memory, which is gone
-        for name, content in self.left.items():
+        """Give the files the content that they have after the cut."""
+        assert self.content_after is not None
+        Path(f"{path}-shm").unlink(missing_ok=True)  # it was in memory
+        for name, content in self.content_after.items():
             if content is None:
                 Path(name).unlink(missing_ok=True)
             else:
-                # The log's blocks were taken from the file system at once; a cut may keep or lose that.
+                # The log's blocks were allocated in advance. A cut may keep or lose the allocation.
                 Path(name).write_bytes(content + bytes(self._rng.choice([0, 100_000])) * name.endswith("-wal"))
 
 
-class Disk(apsw.VFS):
-    """The real file system, on a plug."""
+class PowerCutVFS(apsw.VFS):
+    """The real file system, with a power supply that fails."""
 
     def __init__(self) -> None:
-        self.power: Power
+        self.power: PowerSupply
         self.name = f"power{next(_numbers)}"
         super().__init__(self.name, "")
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
-        return File(self.power, name, flags)
+        return PowerCutFile(self.power, name, flags)
 
     def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
         self.power.delete(name)
         super().xDelete(name, sync)
 
 
-class File(apsw.VFSFile):
-    def __init__(self, power: Power, name: Any, flags: list[int]) -> None:
+class PowerCutFile(apsw.VFSFile):
+    def __init__(self, power: PowerSupply, name: Any, flags: list[int]) -> None:
         self.power = power
         self.name: str = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         with power.lock:
-            if self.name not in power.plates:  # before SQLite has locks, which reading the file would drop
-                power.plates[self.name] = Plate(self.name)
+            if self.name not in power.files:  # before SQLite has locks: closing the file would drop them
+                power.files[self.name] = SimulatedFile(self.name)
         super().__init__("", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
@@ -175,28 +174,28 @@ class File(apsw.VFSFile):
 
 
 @pytest.fixture
-def disk() -> Iterator[Disk]:
-    disk = Disk()
+def disk() -> Iterator[PowerCutVFS]:
+    disk = PowerCutVFS()
     yield disk
     disk.unregister()
 
 
-class Run:
-    """One life of a store, up to a cut: what was begun, and what had been promised when the power went."""
+class Workload:
+    """Changes to a store up to a power cut: those begun, and those acknowledged when the power failed."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, int, list[int]]] = []  # name, version, evicted
         self.acknowledged = 0
-        self.then = (0, 0)  # begun and acknowledged, at the cut
+        self.at_cut = (0, 0)  # begun and acknowledged
 
-    def witness(self) -> None:
-        self.then = len(self.begun), self.acknowledged
+    def on_cut(self) -> None:
+        self.at_cut = len(self.begun), self.acknowledged
 
-    def go(self, store: SqliteStore, power: Power, rng: random.Random, first: int) -> None:
-        """Changes without end, within capacity, until the power goes."""
-        sizes = {int(entry.request.split()[1]): entry.size for head in store.scan() if (entry := store.get(head.key))}
+    def run(self, store: SqliteStore, power: PowerSupply, rng: random.Random, first: int) -> None:
+        """Make changes within the capacity until the power fails."""
+        sizes = {int(entry.request.split()[1]): entry.size for info in store.scan() if (entry := store.get(info.key))}
         for version in itertools.count(first):
-            if power.left is not None:
+            if power.content_after is not None:
                 return
             name = rng.randrange(150)
             entry = entry_of(store, name, int(min(20_000, rng.lognormvariate(7.5, 1.2))), version)
@@ -220,74 +219,76 @@ class Run:
         done.result()
         self.acknowledged += 1
 
-    def position(self, state: dict[int, int], snapshot: bytes | None, found: dict[int, int], last: bytes | None) -> int:
-        """How many of the changes that were begun lead from `state` to what was found."""
-        begun, _ = self.then
-        leads = [0] if (found, last) == (state, snapshot) else []
+    def prefix(self, state: dict[int, int], snapshot: bytes | None, found: dict[int, int], last: bytes | None) -> int:
+        """Return the length of the prefix of the changes that leads from `state` to what was found."""
+        begun, _ = self.at_cut
+        prefixes = [0] if (found, last) == (state, snapshot) else []
         for number, (name, version, evicted) in enumerate(self.begun[:begun], 1):
             state = {other: v for other, v in state.items() if other not in evicted} | {name: version}
             if found == state and last == b"%d" % version:
-                leads.append(number)
-        assert leads, f"no part of {begun} changes leads to what was found"
-        return leads[-1]
+                prefixes.append(number)
+        assert prefixes, f"no prefix of {begun} changes leads to what was found"
+        return prefixes[-1]
 
 
-def storm(folder: Path, disk: Disk, cuts: int, seed: int, synchronous: str, *, honest: bool = True) -> tuple[int, int]:
-    """Cut after cut. Returns how many writes the cuts spoiled and how many acknowledged changes they took along."""
+def cut_power_repeatedly(
+    folder: Path, disk: PowerCutVFS, cuts: int, seed: int, synchronous: str, *, syncs_work: bool = True
+) -> tuple[int, int]:
+    """Return how many unsynced writes were lost or torn, and how many acknowledged changes were lost."""
     rng = random.Random(seed)
     path, size_limit = folder / "answers.db", rng.choice([1 << 20, 4 << 20])
     state: dict[int, int] = {}
     snapshot: bytes | None = None
-    spoiled = missing = version = 0
+    torn = lost = version = 0
     for cut in range(cuts):
-        run = Run()
-        disk.power = power = Power(int(rng.paretovariate(0.5)) % 1500 + 1, rng, run.witness, honest=honest)
-        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory=0) as store:
-            found, last = state_of(store), store.load_snapshot()
-            assert (found, last) == (state, snapshot), f"cut {cut}: opened again, and it is different"
-            run.go(store, power, rng, version)
-        version += len(run.begun)
-        spoiled += power.lost
+        workload = Workload()
+        cut_at = int(rng.paretovariate(0.5)) % 1500 + 1
+        disk.power = power = PowerSupply(cut_at, rng, workload.on_cut, syncs_work=syncs_work)
+        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory_tier=0) as store:
+            found, last = stored_versions(store), store.load_snapshot()
+            assert (found, last) == (state, snapshot), f"cut {cut}: the store differs after it was reopened"
+            workload.run(store, power, rng, version)
+        version += len(workload.begun)
+        torn += power.lost
         power.restore(path)
-        disk.power = Power(0, rng, run.witness, honest=True)
-        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory=0) as store:
-            found, last = state_of(store), store.load_snapshot()
+        disk.power = PowerSupply(0, rng, workload.on_cut, syncs_work=True)
+        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory_tier=0) as store:
+            found, last = stored_versions(store), store.load_snapshot()
             store.check()
             assert not store.counters().get("damaged"), f"cut {cut}: damaged rows"
             assert not store.counters().get("quarantined"), f"cut {cut}: a damaged file"
-        late = run.then[1] - run.position(state, snapshot, found, last)
-        assert late <= 0 or synchronous == "normal", f"cut {cut}: {late} acknowledged changes are missing"
-        missing += max(0, late)
+        missing = workload.at_cut[1] - workload.prefix(state, snapshot, found, last)
+        assert missing <= 0 or synchronous == "normal", f"cut {cut}: {missing} acknowledged changes are missing"
+        lost += max(0, missing)
         state, snapshot = found, last
-    return spoiled, missing
+    return torn, lost
 
 
-def test_full_keeps_what_it_acknowledged(quick_path: Path, disk: Disk) -> None:
-    spoiled, missing = storm(quick_path, disk, 15, 1, "full")
-    assert spoiled > 15
-    assert missing == 0
+def test_full_loses_no_acknowledged_change(ram_path: Path, disk: PowerCutVFS) -> None:
+    torn, lost = cut_power_repeatedly(ram_path, disk, 15, 1, "full")
+    assert torn > 15
+    assert lost == 0
 
 
-def test_normal_loses_the_youngest_at_most(quick_path: Path, disk: Disk) -> None:
-    for seed in range(2, 10):  # when threads come to run decides whether a cut finds something to lose
-        folder = quick_path / str(seed)
+def test_normal_loses_only_the_youngest_changes(ram_path: Path, disk: PowerCutVFS) -> None:
+    for seed in range(2, 10):  # whether a cut finds something to lose depends on thread scheduling
+        folder = ram_path / str(seed)
         folder.mkdir()
-        spoiled, missing = storm(folder, disk, 15, seed, "normal")
-        assert spoiled > 15
-        if missing > 0:
+        torn, lost = cut_power_repeatedly(folder, disk, 15, seed, "normal")
+        assert torn > 15
+        if lost > 0:
             return
-    pytest.fail("nothing was lost: these are no power cuts")
+    pytest.fail("no cut lost anything: the simulation has no effect")
 
 
-def test_a_disk_that_does_not_sync_is_found_out(quick_path: Path, disk: Disk) -> None:
-    """The judge can say no."""
+def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: PowerCutVFS) -> None:
     with pytest.raises((AssertionError, StoreError)):
-        storm(quick_path, disk, 15, 3, "full", honest=False)
+        cut_power_repeatedly(ram_path, disk, 15, 3, "full", syncs_work=False)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("synchronous", ["normal", "full"])
 @pytest.mark.parametrize("seed", range(10, 15))
-def test_a_thousand_cuts(quick_path: Path, disk: Disk, seed: int, synchronous: str) -> None:
-    spoiled, _ = storm(quick_path, disk, 100, seed, synchronous)
-    assert spoiled > 100
+def test_a_thousand_power_cuts(ram_path: Path, disk: PowerCutVFS, seed: int, synchronous: str) -> None:
+    torn, _ = cut_power_repeatedly(ram_path, disk, 100, seed, synchronous)
+    assert torn > 100

@@ -1,4 +1,4 @@
-"""One file, many processes: one writes, the others read and hand over, and ownership passes on, however it ends."""
+"""One file, several processes: one owner writes, readers read and hand over, and ownership passes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import apsw
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.sqlite.database import SNAPSHOT_ROW, Ownership
+from knapcache.store.sqlite.database import SNAPSHOT_ROW
+from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, files_bytes, key_of, spawn
 
@@ -34,32 +35,32 @@ for line in sys.stdin:
         store.apply(entry_of(store, name)).result()
     elif word == "evict":
         store.apply(evict=[key_of(name)]).result()
-    elif word == "break":
-        store._writer.suspect()
+    elif word == "damage":
+        store._writer.report_damage()
         store.flush()
     print("done", flush=True)
 """
 
 
-class Owner:
+class OwnerProcess:
     def __init__(self, path: Path) -> None:
         self.process = spawn(OWNER, path)
-        self.answers()
+        self._wait()
 
-    def answers(self) -> None:
+    def _wait(self) -> None:
         assert self.process.stdout
         assert self.process.stdout.readline().strip() in ("owner", "done")
 
-    def tell(self, word: str, name: str) -> None:
+    def execute(self, command: str, name: str) -> None:
         assert self.process.stdin
-        self.process.stdin.write(f"{word} {name}\n")
+        self.process.stdin.write(f"{command} {name}\n")
         self.process.stdin.flush()
-        self.answers()
+        self._wait()
 
 
 @contextmanager
-def owner(path: Path) -> Iterator[Owner]:
-    started = Owner(path)
+def owner_process(path: Path) -> Iterator[OwnerProcess]:
+    started = OwnerProcess(path)
     try:
         yield started
     finally:
@@ -67,17 +68,17 @@ def owner(path: Path) -> Iterator[Owner]:
         started.process.communicate()
 
 
-def test_others_read_what_the_owner_writes(tmp_path: Path) -> None:
+def test_readers_see_what_the_owner_writes_and_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
+    with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         assert not reader.owner
         assert reader.get(key_of("a")) is None
-        other.tell("put", "a")
+        other.execute("put", "a")
         assert reader.get(key_of("a")) == entry_of(reader, "a")
-        other.tell("evict", "a")
-        assert reader.get(key_of("a")) is None, "what the owner evicted is gone for all at once"
-        other.tell("put", "b")
-        assert [head.key for head in reader.scan()] == [key_of("b")]
+        other.execute("evict", "a")
+        assert reader.get(key_of("a")) is None, "an evicted entry is still visible to a reader"
+        other.execute("put", "b")
+        assert [info.key for info in reader.scan()] == [key_of("b")]
         assert reader.totals() == (1, entry_of(reader, "b").size)
         calls: list[Callable[[], object]] = [
             lambda: reader.apply(entry_of(reader, "c")),
@@ -89,64 +90,64 @@ def test_others_read_what_the_owner_writes(tmp_path: Path) -> None:
         for call in calls:
             with pytest.raises(NotOwner, match=f"{path} "):
                 call()
-        with pytest.raises(NotOwner, match=f"belongs to process {other.process.pid}"):
+        with pytest.raises(NotOwner, match=f"is owned by process {other.process.pid}"):
             SqliteStore(path, SIZE_LIMIT)
         assert reader.own() is False
         reader.check()
 
 
-def test_ownership_passes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
+def test_a_reader_becomes_the_owner_when_the_owner_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as heir:
-        other.tell("put", "a")
-        assert heir.own() is False
+    with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as successor:
+        other.execute("put", "a")
+        assert successor.own() is False
         other.process.send_signal(signal.SIGKILL)
         other.process.wait()
-        assert heir.get(key_of("a")) == entry_of(heir, "a")
-        assert heir.own() is True
-        assert heir.owner
-        heir.apply(entry_of(heir, "b"), evict=[key_of("a")]).result()
-        assert heir.get(key_of("a")) is None
-        heir.check()
+        assert successor.get(key_of("a")) == entry_of(successor, "a")
+        assert successor.own() is True
+        assert successor.owner
+        successor.apply(entry_of(successor, "b"), evict=[key_of("a")]).result()
+        assert successor.get(key_of("a")) is None
+        successor.check()
 
 
 def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with owner(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
-        other.tell("put", "a")
+    with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
+        other.execute("put", "a")
         assert reader.get(key_of("a")) is not None
-        other.tell("break", "-")  # the owner sets its file aside
-        other.tell("put", "b")
+        other.execute("damage", "-")  # the owner quarantines its file
+        other.execute("put", "b")
         deadline = time.monotonic() + 5
         while reader.get(key_of("b")) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert reader.get(key_of("b")) == entry_of(reader, "b")
         assert reader.get(key_of("a")) is None
-        # The reader let go of the old file, as its last user, and left alone the log that has the old one's name.
-        other.tell("put", "c")
+        # The reader closed the old file, as its last user, without deleting the new log, which has the same name.
+        other.execute("put", "c")
         other.process.send_signal(signal.SIGKILL)
         other.process.wait()
         assert reader.own()
-        assert {head.key for head in reader.scan()} == {key_of("b"), key_of("c")}
+        assert {info.key for info in reader.scan()} == {key_of("b"), key_of("c")}
 
 
-def test_one_goes_as_the_other_comes(quick_path: Path) -> None:
-    """Seen from outside, evictions and the put are one step: there is always one entry, and its own snapshot."""
-    path = quick_path / "answers.db"
+def test_an_eviction_and_a_put_are_one_step_for_other_connections(ram_path: Path) -> None:
+    """There is always exactly one entry, together with its own snapshot."""
+    path = ram_path / "answers.db"
     seen = []
     with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, 0), snapshot=b"0").result()
         names: dict[object, bytes] = {key_of(name): b"%d" % name for name in range(400)}
         done = threading.Event()
 
-        def look() -> None:
+        def observe() -> None:
             plain = apsw.Connection(str(path))
             both = f"SELECT key, (SELECT value FROM state WHERE id = {SNAPSHOT_ROW}) FROM entries"
             while not done.is_set():
                 seen.append([(names[key], snapshot) for key, snapshot in plain.execute(both).fetchall()])
             plain.close()
 
-        observer = threading.Thread(target=look)
+        observer = threading.Thread(target=observe)
         observer.start()
         for name in range(1, 400):
             store.apply(entry_of(store, name), [key_of(name - 1)], b"%d" % name).result()
@@ -156,21 +157,21 @@ def test_one_goes_as_the_other_comes(quick_path: Path) -> None:
     assert all(len(rows) == 1 and rows[0][0] == rows[0][1] for rows in seen)
 
 
-def test_one_owner_within_a_process(tmp_path: Path) -> None:
+def test_a_process_has_one_owner(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT) as store:
-        with pytest.raises(NotOwner, match="open in this process already"):
+        with pytest.raises(NotOwner, match="already open in this process"):
             SqliteStore(path, SIZE_LIMIT)
         with SqliteStore(path, SIZE_LIMIT, own=False) as reader:
             store.apply(entry_of(store, "a")).result()
             assert reader.get(key_of("a")) is not None
         child = spawn(OWNER, path)
-        assert "NotOwner" in child.communicate()[1], "the refused attempt, or the reader, dropped the lock"
+        assert "NotOwner" in child.communicate()[1], "the refused attempt or the reader dropped the lock"
     with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.get(key_of("a")) is not None
 
 
-def test_a_fork_has_no_store(tmp_path: Path) -> None:
+def test_a_store_is_closed_in_a_forked_child(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     code = """
         import os, sys
@@ -192,7 +193,7 @@ def test_a_fork_has_no_store(tmp_path: Path) -> None:
             else:
                 os._exit(1)
             store.close()
-            other = SqliteStore(path, 2 << 20, own=False)
+            other = store.reader()
             assert other.get(entry.key) == entry and not other.own()
             other.close()
             os._exit(0)
@@ -206,7 +207,7 @@ def test_a_fork_has_no_store(tmp_path: Path) -> None:
     assert child.returncode == 0
 
 
-def test_hand_over(tmp_path: Path) -> None:
+def test_handed_over_entries_are_collected_once_and_bounded(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         entries = [entry_of(other, name, 500, expires=None if name else 4e9) for name in range(3)]
@@ -214,18 +215,18 @@ def test_hand_over(tmp_path: Path) -> None:
             other.hand_over(entry)
         assert sorted(store.collect()) == sorted(entries)
         assert list(store.collect()) == []
-        handed = store.layout.spool // 8192  # each takes two blocks
-        for name in range(handed):
+        count = store.layout.spool // 8192  # each takes two blocks
+        for name in range(count):
             other.hand_over(entry_of(other, name, 5000))
         with pytest.raises(StoreError, match="the spool is full"):
             other.hand_over(entry_of(other, "more", 5000))
-        assert handed >= 2
+        assert count >= 2
         assert files_bytes(path) <= SIZE_LIMIT
         store.check()
-        assert len(list(store.collect())) == handed
+        assert len(list(store.collect())) == count
 
 
-def test_what_is_handed_over_damaged_or_half_is_not_believed(tmp_path: Path) -> None:
+def test_damaged_and_partial_spool_files_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         folder = Path(f"{path}.spool")
@@ -236,12 +237,12 @@ def test_what_is_handed_over_damaged_or_half_is_not_believed(tmp_path: Path) -> 
         first.write_bytes(first.read_bytes()[:-1])
         second.write_bytes(b"nonsense")
         third.write_bytes(third.read_bytes().replace(b"tenant", b"tyrant"))
-        (folder / "0123").write_bytes(b"half of something, by somebody who died")
+        (folder / "0123").write_bytes(b"partial file of a process that died")
         assert len(list(store.collect())) == 1
         assert [file.name for file in folder.iterdir()] == ["lock"]
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_user_only(tmp_path: Path) -> None:
     previous = os.umask(0)
     try:
         path = tmp_path / "new" / "folder" / "answers.db"
@@ -259,8 +260,8 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
         os.umask(previous)
 
 
-def test_weighing_the_outbox_while_it_is_emptied(tmp_path: Path) -> None:
-    """A file that is listed and then gone: a link to nothing looks the same."""
+def test_the_size_of_the_spool_while_files_are_removed(tmp_path: Path) -> None:
+    """A dangling link stands for a file that was listed and then removed."""
     path = tmp_path / "answers.db"
     with SqliteStore(path, 2 << 20) as store, SqliteStore(path, 2 << 20, own=False) as reader:
         reader.hand_over(entry_of(reader, 0))
@@ -272,22 +273,22 @@ def test_weighing_the_outbox_while_it_is_emptied(tmp_path: Path) -> None:
         assert store.owner
 
 
-def test_many_threads_open_and_one_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, together = tmp_path / "answers.db", threading.Barrier(2, timeout=10)
-    opened = os.open
+def test_of_two_threads_that_open_at_once_one_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, barrier = tmp_path / "answers.db", threading.Barrier(2, timeout=10)
+    real_open = os.open
 
-    def slow(*arguments: Any) -> int:
+    def slow_open(*arguments: Any) -> int:
         if str(arguments[0]).endswith(".lock"):
             with contextlib.suppress(threading.BrokenBarrierError):
-                together.wait(0.5)  # both are here, or one was turned away
-        return opened(*arguments)
+                barrier.wait(0.5)  # both are here, or one was refused
+        return real_open(*arguments)
 
-    monkeypatch.setattr(os, "open", slow)
-    owners: list[Ownership] = []
+    monkeypatch.setattr(os, "open", slow_open)
+    owners: list[OwnerLock] = []
 
     def own() -> None:
         with contextlib.suppress(NotOwner):
-            owners.append(Ownership(path))
+            owners.append(OwnerLock(path))
 
     threads = [threading.Thread(target=own) for _ in range(2)]
     for thread in threads:
@@ -296,4 +297,4 @@ def test_many_threads_open_and_one_owns(tmp_path: Path, monkeypatch: pytest.Monk
         thread.join()
     assert len(owners) == 1
     owners[0].release()
-    Ownership(path).release()
+    OwnerLock(path).release()

@@ -1,1 +1,1 @@
-"""A store in one SQLite file."""
+"""A store in one SQLite file, shared by processes. store.py is the entry point."""

@@ -1,34 +1,29 @@
-"""The database file: created, recognised, migrated, set aside when it is beyond repair, and owned by one process.
+"""The database file: create, recognise, migrate and open it for writing.
 
-A file is ours when it says so twice (application id, and a sealed row), so that one flipped bit neither disowns it nor
-makes it look like the work of a newer version. Formats are numbered; STEPS[n] takes format n to n + 1, and an empty
-file is format 0: making a new file and migrating an old one are the same code. A newer format, and a database that
-is somebody else's, raise StoreError and stay untouched; so does a file of another secret, whose rows would all look
-damaged, and would be dropped. What SQLite cannot read is renamed to `….damaged-N`.
+A file identifies itself twice, by SQLite's application id and by a sealed row. So one flipped bit neither disowns it nor
+makes it look like the work of a newer version. Formats are numbered: MIGRATIONS[n] takes format n to n + 1, and an empty
+file has format 0. Creating a new file and migrating an old one are the same code.
 
-One process owns a file, by a lock on `….lock` that the kernel drops when the process ends, however it ends.
+Left untouched, with StoreError: a newer format, a database of another program, and a file written with another secret
+(its rows would all look damaged, and would be deleted). A file that SQLite cannot read raises Damaged (recovery.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import logging
 import os
-import re
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
-from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Totals
-from knapcache.store.sqlite.layout import PAGE, Layout
-from knapcache.store.sqlite.rows import KEEP_STATE, Sealer
+from knapcache.store.sqlite.layout import PAGE, DiskLayout
+from knapcache.store.sqlite.rows import GET_STATE, PUT_STATE, Sealer
 
-log = logging.getLogger("knapcache.store")
-
-APPLICATION = 0x4B6E6170  # "Knap"
-STEPS: list[tuple[str, ...]] = [
+APPLICATION_ID = 0x4B6E6170  # "Knap"
+MIGRATIONS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE entries (id INTEGER PRIMARY KEY, seal BLOB, key BLOB, size INTEGER, cost REAL, seconds REAL,"
         " created REAL, expires REAL, tenant BLOB, model BLOB, meta BLOB, request BLOB, payload BLOB)",
@@ -36,40 +31,52 @@ STEPS: list[tuple[str, ...]] = [
         "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
     ),
 ]
-COUNT = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
+TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 FORMAT_ROW, SNAPSHOT_ROW, SECRET_ROW = 1, 2, 3
+"""Ids in the table `state`."""
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
-"""What SQLite raises when a file is not what it should be."""
-# While a file is being opened, a damaged header also looks like an unknown format or a file that may not be written.
+"""What SQLite raises for a damaged file."""
+# While a file is opened, a damaged header also looks like an unknown format or a read-only file.
 DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, ValueError, TypeError)
 
 
-Opened = tuple[apsw.Connection, Totals]
-"""A connection, and what it found."""
+class OpenDatabase(NamedTuple):
+    """A connection for writing, and the totals of the entries."""
+
+    connection: apsw.Connection
+    totals: Totals
 
 
 class Damaged(Exception):  # noqa: N818 - never leaves the package
-    """The file cannot be used as it is."""
+    """The file is damaged."""
 
 
-class Oversize(Exception):  # noqa: N818 - likewise
-    """The file was made under a larger budget."""
+class Oversize(Exception):  # noqa: N818 - never leaves the package
+    """The file has more pages than its layout allows: it was made with a larger size limit."""
 
 
-def connect(path: Path, vfs: str | None, busy: float) -> apsw.Connection:
-    """A connection that never checkpoints or deletes behind our back."""
+def validate_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, existing or not, or raise InvalidInput."""
+    found = Path(path)
+    if found.exists() and not found.is_file():
+        raise InvalidInput(f"path must name a file, but {found} is not a regular file")
+    return found
+
+
+def connect(path: Path, vfs: str | None, busy_timeout: float) -> apsw.Connection:
+    """Return a connection that never checkpoints when it is closed, and never trusts the file's schema."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-    # The owner alone writes to the database: the last one to close would otherwise empty the log into it.
+    # Only the owner writes to the database. By default, the last connection to close would empty the log into it.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-    connection.set_busy_timeout(int(busy * 1000))
+    connection.set_busy_timeout(int(busy_timeout * 1000))
     return connection
 
 
 def create(path: Path) -> None:
-    """An empty file that only its owner may read, in a directory of that kind. Logs without a file are removed."""
+    """Create an empty file of mode 0600, and its directory of mode 0700. Remove logs of an earlier file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
@@ -77,104 +84,103 @@ def create(path: Path) -> None:
 
 
 def open_database(
-    path: Path, layout: Layout, sealer: Sealer, *, synchronous: str, vfs: str | None, busy: float
-) -> Opened:
-    """The writer's connection to a file that is there, migrated and within its budget; Damaged when hopeless."""
-    connection = connect(path, vfs, busy)
+    path: Path, layout: DiskLayout, sealer: Sealer, *, synchronous: str, vfs: str | None, busy_timeout: float
+) -> OpenDatabase:
+    """Open an existing file for writing, and migrate it. Raise Damaged, Oversize, or StoreError (see above)."""
+    connection = connect(path, vfs, busy_timeout)
     try:
-        _prepare(connection)
-        _same_secret(connection, sealer.seal(b"secret", b""))
+        _recognise_and_migrate(connection)
+        _check_secret(connection, sealer.seal(b"secret", b""))
         connection.pragma("synchronous", synchronous)
-        connection.pragma("wal_autocheckpoint", 0)  # the writer does it, when it has to
+        connection.pragma("wal_autocheckpoint", 0)  # the writer does it when it has to
         connection.pragma("journal_size_limit", layout.log)
-        connection.pragma("cache_spill", False)  # a page is written once a transaction: the log's arithmetic needs it
+        connection.pragma("cache_spill", False)  # each page is written once per transaction, as layout.py assumes
         connection.pragma("cache_size", -4096)
         connection.pragma("max_page_count", layout.pages)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         if connection.pragma("page_count") > layout.pages:
             raise Oversize
-        _take_blocks(path, layout)
-        _only_for_us(path)
-        ((entries, size),) = connection.execute(COUNT)
+        _allocate_log(path, layout)
+        _restrict_access(path)
+        ((entries, size),) = connection.execute(TOTALS)
     except DAMAGE_AT_OPENING as error:
         connection.close(True)
         raise Damaged(str(error)) from error
     except BaseException:
         connection.close(True)
         raise
-    return connection, Totals(entries, size)
+    return OpenDatabase(connection, Totals(entries, size))
 
 
-def _prepare(connection: apsw.Connection) -> None:
-    """Recognise the file, bring it to the newest format, and make sure that it is what we would have made."""
-    known = connection.pragma("application_id")
+def has_other_secret(path: Path, secret: bytes) -> bool:
+    """Return whether a file was written with another secret. A reader would see each of its rows as damaged."""
+    try:
+        connection = connect(path, None, 1.0)
+        try:
+            return _secret_mark(connection) not in (None, Sealer(secret).seal(b"secret", b""))
+        finally:
+            connection.close(True)
+    except (apsw.Error, UnicodeDecodeError):
+        return False  # not readable: the caller's own read will report it
+
+
+def _recognise_and_migrate(connection: apsw.Connection) -> None:
+    application_id = connection.pragma("application_id")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if tables and known != APPLICATION and not {"entries", "state"} <= tables:
-        raise StoreError("a SQLite database, but not one of knapcache's: it stays as it is")
+    if tables and application_id != APPLICATION_ID and not {"entries", "state"} <= tables:
+        raise StoreError(f"{connection.filename} is a SQLite database of another program; it was not changed")
     version = _format(connection, empty=not tables)
-    if version > len(STEPS):
-        raise StoreError(f"written by a newer version (format {version}, this one knows {len(STEPS)}): untouched")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{connection.filename} was written by a newer version of knapcache (format {version}, known: "
+            f"{len(MIGRATIONS)}); it was not changed"
+        )
     connection.pragma("page_size", PAGE)  # has an effect on an empty file only
     if connection.pragma("journal_mode", "wal") != "wal":
-        raise StoreError("the file system cannot share memory between processes, which a write-ahead log needs")
-    if version < len(STEPS):
+        raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
+    if version < len(MIGRATIONS):
         _migrate(connection, version)
     if _schema(connection) != _expected_schema() or connection.pragma("page_size") != PAGE:
-        raise Damaged("the schema is not ours")
+        raise Damaged("the schema or the page size is wrong")
 
 
 def _format(connection: apsw.Connection, *, empty: bool) -> int:
     if empty:
         return 0
     version = int(connection.pragma("user_version"))
-    rows = connection.execute("SELECT seal, value FROM state WHERE id = ?", (FORMAT_ROW,)).fetchall()
+    rows = connection.execute(GET_STATE, (FORMAT_ROW,)).fetchall()
     value = b"%d" % version
     if rows != [(Sealer().seal(b"format", value), value)]:
-        raise Damaged("the format is said twice, and differently")
+        raise Damaged("user_version and the sealed format differ")
     return version
 
 
-def _same_secret(connection: apsw.Connection, mark: bytes) -> None:
-    known = _mark_in(connection)
+def _check_secret(connection: apsw.Connection, mark: bytes) -> None:
+    known = _secret_mark(connection)
     if known is None:
-        connection.execute(KEEP_STATE, (SECRET_ROW, Sealer().seal(b"secret", mark), mark))
+        connection.execute(PUT_STATE, (SECRET_ROW, Sealer().seal(b"secret", mark), mark))
     elif known != mark:
-        raise StoreError("written under another secret: it stays as it is")
+        raise StoreError(f"{connection.filename} was written with another secret; it was not changed")
 
 
-def _mark_in(connection: apsw.Connection) -> bytes | None:
-    """The file says whose secret it is of, and says it sealed without one: a flipped bit is not another secret."""
-    for seal, value in connection.execute("SELECT seal, value FROM state WHERE id = ?", (SECRET_ROW,)).fetchall():
+def _secret_mark(connection: apsw.Connection) -> bytes | None:
+    """Return the mark of the file's secret. Its own seal needs no secret, so damage is not taken for another one."""
+    for seal, value in connection.execute(GET_STATE, (SECRET_ROW,)).fetchall():
         if isinstance(value, bytes) and seal == Sealer().seal(b"secret", value):
             return value
     return None
 
 
-def is_of_another_secret(path: Path, secret: bytes) -> bool:
-    """Whether a file says so, for those who only read: to them every row would look damaged, and none be shown."""
-    try:
-        connection = connect(path, None, 1.0)
-        try:
-            return _mark_in(connection) not in (None, Sealer(secret).seal(b"secret", b""))
-        finally:
-            connection.close(True)
-    except (apsw.Error, UnicodeDecodeError):
-        return False  # what cannot be read says nothing, and reading it will tell
-
-
 def _migrate(connection: apsw.Connection, version: int) -> None:
-    """All steps in one transaction: a file is of one format or of another."""
-    with connection:
-        for step in STEPS[version:]:
-            for statement in step:
+    with connection:  # one transaction
+        for migration in MIGRATIONS[version:]:
+            for statement in migration:
                 connection.execute(statement)
-        value = b"%d" % len(STEPS)
-        # Not with the deployment's secret: whoever lost it still has to see which format this is.
-        connection.execute(
-            "INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (FORMAT_ROW, Sealer().seal(b"format", value), value)
-        )
-        connection.pragma("application_id", APPLICATION)
-        connection.pragma("user_version", len(STEPS))
+        value = b"%d" % len(MIGRATIONS)
+        # Sealed without the deployment's secret: the format must be readable when the secret is lost.
+        connection.execute(PUT_STATE, (FORMAT_ROW, Sealer().seal(b"format", value), value))
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", len(MIGRATIONS))
 
 
 def _schema(connection: apsw.Connection) -> set[tuple[object, ...]]:
@@ -182,15 +188,15 @@ def _schema(connection: apsw.Connection) -> set[tuple[object, ...]]:
 
 
 def _expected_schema() -> set[tuple[object, ...]]:
-    plain = apsw.Connection(":memory:")
-    for step in STEPS:
-        for statement in step:
-            plain.execute(statement)
-    return _schema(plain)
+    connection = apsw.Connection(":memory:")
+    for migration in MIGRATIONS:
+        for statement in migration:
+            connection.execute(statement)
+    return _schema(connection)
 
 
-def _take_blocks(path: Path, layout: Layout) -> None:
-    """Allocate the whole log. Where that cannot be done there is no reserve, which is no reason not to open."""
+def _allocate_log(path: Path, layout: DiskLayout) -> None:
+    """Allocate all blocks of the log. Without the allocation the store works too, until the disk is full."""
     if hasattr(os, "posix_fallocate"):
         with contextlib.suppress(OSError):
             descriptor = os.open(f"{path}-wal", os.O_RDWR)
@@ -200,77 +206,7 @@ def _take_blocks(path: Path, layout: Layout) -> None:
                 os.close(descriptor)
 
 
-def _only_for_us(path: Path) -> None:
+def _restrict_access(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         with contextlib.suppress(OSError):
             os.chmod(f"{path}{suffix}", 0o600)
-
-
-def quarantine(path: Path, keep: int, why: object) -> None:
-    """Rename the file and its logs to `….damaged-N`, keep the youngest `keep` of those, and say so once."""
-    numbers = sorted(_damaged(path))
-    number = numbers[-1] + 1 if numbers else 1
-    for suffix in ("-shm", "-wal", ""):
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{path}.damaged-{number}{suffix}")
-    numbers.append(number)
-    for old in numbers[: max(0, len(numbers) - keep)]:
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}.damaged-{old}{suffix}").unlink(missing_ok=True)
-    log.warning("%s was damaged and is set aside; the store starts empty (%s)", path, why)
-
-
-def _damaged(path: Path) -> list[int]:
-    pattern = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
-    found = (pattern.fullmatch(other.name) for other in path.parent.iterdir())
-    return [int(match[1]) for match in found if match]
-
-
-class Ownership:
-    """The lock that makes this process the owner of `path`."""
-
-    # Locks of this kind are the process's: a second one in the same process would be granted, and closing any
-    # descriptor of the file would drop the first. So owners within the process are counted here.
-    _owned: dict[Path, Ownership] = {}  # noqa: RUF012 - shared on purpose
-
-    def __init__(self, path: Path) -> None:
-        self._path = Path(f"{path.resolve()}.lock")
-        if self._owned.setdefault(self._path, self) is not self:  # one step: threads may open at the same time
-            raise NotOwner(f"{path} is open in this process already")
-        try:
-            self._take(path)
-        except BaseException:
-            del self._owned[self._path]
-            raise
-
-    def _take(self, path: Path) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self._descriptor, 20).decode(errors="replace").strip() or "unknown"
-            os.close(self._descriptor)
-            raise NotOwner(f"{path} belongs to process {owner}") from None
-        # For people: the lock is what counts. A full disk is no reason not to own.
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
-
-    @classmethod
-    def forget_all(cls) -> None:
-        """In a child process, which inherited no locks."""
-        cls._owned.clear()
-
-    def release(self) -> None:
-        """Another process may own it now."""
-        self._owned.pop(self._path, None)
-        os.close(self._descriptor)
-
-
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """A path that can be a file, or InvalidInput."""
-    found = Path(path)
-    if found.exists() and not found.is_file():
-        raise InvalidInput(f"path must name a file, and {found} is something else")
-    return found

@@ -1,26 +1,26 @@
-"""How a budget of bytes is divided among the files of a SQLite store, so that their sum can never exceed it.
+"""Divide the size limit of a SQLite store among its files, so that their sum can never exceed it.
 
-    budget = database + write-ahead log + its index (-shm) + spool + lock file
-    capacity = database − schema − snapshot, less 3 %
+    size_limit = database + write-ahead log + its index (-shm) + spool + lock file
+    capacity   = (database − schema − snapshot) · 97 %
 
-Database. `max_page_count` is the law; charges are such that it is not met. A row of P bytes lies on a leaf of its
-table, with what exceeds the leaf's share on overflow pages of its own, which nobody shares (SQLite's file format):
+Database. `max_page_count` is a hard limit; entry sizes are charged such that it is never reached. A row of P bytes is
+stored on a leaf of its table. What exceeds the leaf's share is on overflow pages, which no other row uses (SQLite's file
+format). With pages of U bytes:
 
     M = (U − 12)·32/255 − 23,  K = M + (P − M) mod (U − 4),  local = P if P ≤ U − 35, else K if K ≤ U − 35, else M
-    charge = page·⌈(P − local)/(U − 4)⌉ + min(page, 2·cell) + tree
+    entry_size = page·⌈(P − local)/(U − 4)⌉ + min(page, 2·cell) + tree
 
-Leaves are not full: SQLite merges them below a third. With evenly spread ids they are filled to about 70 % in the
-long run (measured, 0.65 … 0.74 for rows from 0.5 KB to 600 KB), and a cell of more than half a page has one to
-itself, hence twice the cell but never more than the page. `tree` pays for inner pages and for the index of expiry.
-Pages of 2 KB: at rows of 5 KB the file takes 9 % more than the rows; with 4 KB pages it was 17 %, with 1 KB pages
-5 %, at twice the writes.
+Leaves are not full: SQLite merges them below a third. With evenly distributed ids they are about 70 % full in the long
+run (measured: 0.65 … 0.74 for rows from 0.5 KB to 600 KB), and a cell of more than half a page has a leaf to itself.
+Hence twice the cell, but never more than the page. `tree` is for inner pages and for the index of expiry times.
+Pages have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB pages it was 17 %, with 1 KB pages 5 %
+at twice the writes.
 
-Log. A transaction writes every page it changed once, at its end (the cache of the writer does not spill). Pages
-changed by one insertion or deletion: five leaves at most in a rebalancing, and their parent, in each of two trees;
-pages higher up are paid for by `fixed` and by an eighth of the log that `frames` leaves free. Before a transaction
-that might not fit, the writer empties the log; while a foreign reader prevents that, it refuses to write.
-The log's blocks are taken from the disk when the store is opened and kept: on a full disk there is still room to
-write that something is gone.
+Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
+or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent. Pages higher up are
+covered by `fixed` and by the eighth of the log that `frames` leaves free. Before a transaction that might not fit, the
+writer empties the log. While a reader in another process prevents that, it refuses to write.
+The log's blocks are allocated when the store is opened, and kept: deletions can be logged even on a full disk.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FRAME = PAGE + 24
 KB, MB = 1 << 10, 1 << 20
 MIN_SIZE_LIMIT = MB
 
-_MOST_LOCAL = PAGE - 35
-_LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
+_MAX_LOCAL = PAGE - 35
+_MIN_LOCAL = (PAGE - 12) * 32 // 255 - 23
 _PER_OVERFLOW = PAGE - 4
-_CELL = 4 + 9 + 5 + 2  # first overflow page, id, length, and the cell's place in the page's directory
+_CELL = 4 + 9 + 5 + 2  # first overflow page, id, length, and the cell's slot in the page's directory
 _TREE = 32  # a leaf's cell in an inner page, half full
-_EXPIRY = 64  # an entry in the index of expiry, a third full
+_EXPIRY = 64  # an entry in the index of expiry times, a third full
 _SHM_BLOCK, _SHM_FRAMES = 32 * KB, 4062
 _LOCK_FILE = 4 * KB
 _SCHEMA_PAGES = 8
@@ -48,52 +48,53 @@ _OPERATION_FRAMES = 12  # see "Log" above
 
 
 def pages_and_cell(record: int) -> tuple[int, int]:
-    """Overflow pages, and bytes on a leaf, of a row of `record` bytes."""
+    """Return the overflow pages, and the bytes on a leaf, of a row of `record` bytes."""
     local = record
-    if record > _MOST_LOCAL:
-        local = _LEAST_LOCAL + (record - _LEAST_LOCAL) % _PER_OVERFLOW
-        if local > _MOST_LOCAL:
-            local = _LEAST_LOCAL
+    if record > _MAX_LOCAL:
+        local = _MIN_LOCAL + (record - _MIN_LOCAL) % _PER_OVERFLOW
+        if local > _MAX_LOCAL:
+            local = _MIN_LOCAL
     return -(-(record - local) // _PER_OVERFLOW), local + _CELL
 
 
 def entry_size(content: int, expires: bool) -> int:
-    """Room of an entry whose strings have `content` bytes in all. Never less for more."""
+    """Return the bytes charged for an entry whose strings have `content` bytes. It never decreases with `content`."""
     overflow, cell = pages_and_cell(FIXED_BYTES + content)
     return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + (_EXPIRY if expires else 0)
 
 
 def operation_frames(content: int = 0) -> int:
-    """Pages that one insertion of `content` bytes, or one deletion, can change."""
+    """Return the most pages that one insertion of `content` bytes, or one deletion, can change."""
     return _OPERATION_FRAMES + (pages_and_cell(FIXED_BYTES + content)[0] if content else 0)
 
 
 def snapshot_frames(content: int) -> int:
-    """Pages that a snapshot of `content` bytes changes: its own, in a table of two rows."""
+    """Return the most pages that a snapshot of `content` bytes changes: only its own, in a table of few rows."""
     return content // _PER_OVERFLOW + 4
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The parts of a budget, in bytes, pages and frames (pages in the log)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLayout:
+    """The parts of a size limit, in bytes, pages and frames (pages in the log)."""
 
     size_limit: int
     log: int
     """Bytes of the log file, all of them allocated."""
     frames: int
-    """No transaction begins that could make the log longer."""
+    """No transaction begins that could make the log longer than this."""
     pages: int
-    """The database never has more."""
+    """Most pages of the database."""
     spool: int
+    """Most bytes of the spool."""
     max_snapshot_size: int
     fixed: int
-    """Frames a transaction can take whatever it does: file header, free list, upper parts of the trees."""
+    """Frames that any transaction can take: file header, free list, upper levels of the trees."""
     max_entry_size: int
     capacity: int
 
     @classmethod
-    def of(cls, size_limit: int) -> Layout:
-        """The division of `budget` bytes."""
+    def of(cls, size_limit: int) -> DiskLayout:
+        """Divide `size_limit` bytes."""
         if not isinstance(size_limit, int) or size_limit < MIN_SIZE_LIMIT:
             raise InvalidInput(f"size_limit must be at least {MIN_SIZE_LIMIT} bytes (1 MiB), not {size_limit!r}")
         log = min(max(size_limit // 12, min(size_limit // 5, 512 * KB)), max(size_limit // 64, 64 * MB))
@@ -106,24 +107,37 @@ class Layout:
         depth = next(d for d in range(1, 20) if 45**d >= pages)
         fixed = 2 + pages // (PAGE // 4 - 8) + 10 * depth
         snapshot_pages = snapshot_frames(max_snapshot_size)
-        # The largest entry, in the place of its older self, a whole snapshot, and an eighth of evictions, one at least,
-        # fit into one transaction together.
-        at_once = frames - fixed
-        largest_pages = min(at_once * 7 // 8, at_once - _OPERATION_FRAMES) - snapshot_pages - 2 * _OPERATION_FRAMES
+        # One transaction can hold the largest entry, which replaces an older one, together with a full snapshot and
+        # evictions in an eighth of its frames, at least one.
+        per_transaction = frames - fixed
+        entry_pages = min(per_transaction * 7 // 8, per_transaction - _OPERATION_FRAMES)
+        entry_pages -= snapshot_pages + 2 * _OPERATION_FRAMES
         capacity = (pages - _SCHEMA_PAGES - snapshot_pages) * PAGE * 97 // 100
         return cls(
-            size_limit,
-            log,
-            frames,
-            pages,
-            spool,
-            max_snapshot_size,
-            fixed,
-            min(largest_pages * PAGE, capacity),
-            capacity,
+            size_limit=size_limit,
+            log=log,
+            frames=frames,
+            pages=pages,
+            spool=spool,
+            max_snapshot_size=max_snapshot_size,
+            fixed=fixed,
+            max_entry_size=min(entry_pages * PAGE, capacity),
+            capacity=capacity,
         )
 
+    @classmethod
+    def for_file(cls, file_bytes: int) -> DiskLayout:
+        """Return the smallest layout that a database of this size fits into: opening it with less would shrink it."""
+        pages = -(-file_bytes // PAGE)
+        low, high = MIN_SIZE_LIMIT, MIN_SIZE_LIMIT
+        while cls.of(high).pages < pages:
+            low, high = high, 2 * high
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if cls.of(middle).pages >= pages else (middle + 1, high)
+        return cls.of(high)
+
     @property
-    def at_once(self) -> int:
+    def frames_per_transaction(self) -> int:
         """Frames that the operations of one transaction may take together."""
         return self.frames - self.fixed

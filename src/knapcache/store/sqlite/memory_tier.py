@@ -1,10 +1,11 @@
-"""Entries read lately, kept as they were read: a hit that needs neither the file nor a seal.
+"""Recently read entries in memory: a hit here needs neither a disk read nor a seal check.
 
-Two generations stand for an order of use: what is read enters the young one; when that has half the room, it becomes
-the old one, and what was old and not read since is let go. A hit in the young one is a look into a dict.
+Two generations approximate an order of use. An entry that is read enters the young generation. When that takes half of
+the capacity, it becomes the old generation, and entries of the old one that were not read since are dropped. A hit in
+the young generation is one dict lookup.
 
-    Invariant: nothing is here that was changed since. `stamp` counts changes; what was read under an older stamp is
-    not let in, for it may have been evicted between being read and being brought here.
+    Invariant: no entry here is outdated. `version` counts changes. An entry that was read under an older version is not
+    added, because it may have been evicted between the read and `add`.
 """
 
 from __future__ import annotations
@@ -16,46 +17,44 @@ from knapcache.store.base import Entry
 
 
 class MemoryTier:
-    """At most `room` bytes of entries, by their charge."""
+    """At most `capacity` bytes of entries, by their size."""
 
-    def __init__(self, room: int) -> None:
-        self.stamp = 0
-        self._half = room // 2
+    def __init__(self, capacity: int) -> None:
+        self.version = 0
+        self._half = capacity // 2
         self._lock = threading.Lock()
         self._young: dict[bytes, Entry] = {}
         self._old: dict[bytes, Entry] = {}
-        self._size = 0  # of the young
+        self._young_size = 0
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry, if it is here."""
         entry = self._young.get(key)
         if entry is None:
-            stamp = self.stamp  # before the look: it may be changed between look and `add`
+            version = self.version  # before the lookup: the entry may change between lookup and `add`
             if (entry := self._old.get(key)) is not None:
-                self.add(entry, stamp)
+                self.add(entry, version)
         return entry
 
-    def add(self, entry: Entry, stamp: int) -> None:
-        """Let in what was read when `stamp` was the stamp."""
+    def add(self, entry: Entry, version: int) -> None:
+        """Add an entry, unless something changed since it was read at `version`."""
         with self._lock:
-            if stamp != self.stamp or entry.size > self._half or entry.key in self._young:
+            if version != self.version or entry.size > self._half or entry.key in self._young:
                 return
-            if self._size + entry.size > self._half:
-                self._old, self._young, self._size = self._young, {}, 0
+            if self._young_size + entry.size > self._half:
+                self._old, self._young, self._young_size = self._young, {}, 0
             self._young[entry.key] = entry
-            self._size += entry.size
+            self._young_size += entry.size
 
     def discard(self, keys: Iterable[bytes]) -> None:
-        """These were changed."""
+        """Remove entries that were changed."""
         with self._lock:
-            self.stamp += 1
+            self.version += 1
             for key in keys:
                 self._old.pop(key, None)
                 entry = self._young.pop(key, None)
-                self._size -= entry.size if entry else 0
+                self._young_size -= entry.size if entry else 0
 
     def clear(self) -> None:
-        """Everything was changed."""
         with self._lock:
-            self.stamp += 1
-            self._young, self._old, self._size = {}, {}, 0
+            self.version += 1
+            self._young, self._old, self._young_size = {}, {}, 0

@@ -1,12 +1,17 @@
-"""Opening a file for writing, whatever state it is in: new, ours, damaged, or made under a larger budget.
+"""Open a database file for writing in whatever state it is: new, valid, damaged, or larger than its size limit.
 
-SQLite gives no page back without writing all of them elsewhere, so when the budget has shrunk that is what happens,
-once: the youngest entries that fit are copied. Until the old file is gone both of them take room on the disk.
+A damaged file is quarantined: renamed to `….damaged-N`, and replaced by an empty one. Of those, the newest are kept.
+
+SQLite frees no disk space without rewriting the whole file. So a file that exceeds a smaller size limit is rebuilt once:
+the youngest entries that fit are copied to a new file. Until the old file is removed, both take space.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,67 +22,75 @@ from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import (
     SNAPSHOT_ROW,
     Damaged,
-    Opened,
+    OpenDatabase,
     Oversize,
     connect,
     create,
-    log,
     open_database,
-    quarantine,
 )
-from knapcache.store.sqlite.layout import Layout
-from knapcache.store.sqlite.rows import COLUMNS, INSERT, KEEP_STATE, Sealer
+from knapcache.store.sqlite.layout import DiskLayout
+from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
+
+log = logging.getLogger("knapcache.store")
 
 
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """Knows where the file is and how it is to be opened."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOpener:
+    """Opens the file at `path`, and recovers from damage."""
 
     path: Path
-    layout: Layout
+    layout: DiskLayout
     sealer: Sealer
     counters: Counter[str]
     synchronous: str
-    busy: float
+    busy_timeout: float
     keep_damaged: int
+    """Most quarantined files that are kept."""
     vfs: str | None
 
-    def open(self) -> Opened:
-        """A file to write to, empty if need be; StoreError when there is none to be had."""
+    def open(self) -> OpenDatabase:
+        """Open the file, or an empty one if it is missing or damaged; StoreError when neither is possible."""
         try:
             if not self.path.exists():
                 create(self.path)
             try:
-                return self._as_it_is(self.path)
+                return self._open(self.path)
             except Oversize:
                 self._rebuild()
-                return self._as_it_is(self.path)
+                return self._open(self.path)
         except Damaged as error:
-            return self.anew(error)
+            return self.replace_damaged(error)
         except (apsw.Error, OSError) as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
 
-    def anew(self, why: object) -> Opened:
-        """An empty file; the one that is there is set aside."""
+    def replace_damaged(self, reason: object) -> OpenDatabase:
+        """Quarantine the file, and open an empty one."""
         try:
-            quarantine(self.path, self.keep_damaged, why)
+            quarantine(self.path, self.keep_damaged, reason)
             create(self.path)
-            opened = self._as_it_is(self.path)
+            opened = self._open(self.path)
         except (apsw.Error, OSError, Damaged) as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
         self.counters["quarantined"] += 1
         return opened
 
-    def _as_it_is(self, path: Path) -> Opened:
-        return open_database(path, self.layout, self.sealer, synchronous=self.synchronous, vfs=self.vfs, busy=self.busy)
+    def _open(self, path: Path) -> OpenDatabase:
+        return open_database(
+            path,
+            self.layout,
+            self.sealer,
+            synchronous=self.synchronous,
+            vfs=self.vfs,
+            busy_timeout=self.busy_timeout,
+        )
 
     def _rebuild(self) -> None:
-        """Replace the file by one that keeps to the layout."""
+        """Replace the file by one that fits the layout."""
         target = Path(f"{self.path}.rebuilt")
-        target.unlink(missing_ok=True)  # of an earlier attempt that did not end
+        target.unlink(missing_ok=True)  # left by an interrupted attempt
         create(target)
-        new, _ = self._as_it_is(target)
-        old = connect(self.path, self.vfs, self.busy)
+        new, _ = self._open(target)
+        old = connect(self.path, self.vfs, self.busy_timeout)
         try:
             kept = self._copy(old, new)
             new.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -88,9 +101,10 @@ class Opener:
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             Path(f"{target}{suffix}").unlink(missing_ok=True)
         os.rename(target, self.path)
-        log.warning("%s was larger than its budget allows now; %d of its entries were kept", self.path, kept)
+        log.warning("database rebuilt: %s exceeded its size limit; %d of its entries were kept", self.path, kept)
 
     def _copy(self, old: apsw.Connection, new: apsw.Connection) -> int:
+        """Copy the youngest entries that fit, and the snapshot; return the number of entries."""
         new.pragma("wal_autocheckpoint", 100)
         size = kept = 0
         for (number,) in old.execute("SELECT id FROM entries ORDER BY created DESC").fetchall():
@@ -102,5 +116,25 @@ class Opener:
                 kept += 1
         for row in old.execute("SELECT id, seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,)).fetchall():
             if isinstance(row[2], bytes) and len(row[2]) <= self.layout.max_snapshot_size:
-                new.execute(KEEP_STATE, row)
+                new.execute(PUT_STATE, row)
         return kept
+
+
+def quarantine(path: Path, keep: int, reason: object) -> None:
+    """Rename the file and its logs to `….damaged-N`, and delete all but the newest `keep` of those."""
+    numbers = sorted(_quarantined(path))
+    number = numbers[-1] + 1 if numbers else 1
+    for suffix in ("-shm", "-wal", ""):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{path}.damaged-{number}{suffix}")
+    numbers.append(number)
+    for old in numbers[: max(0, len(numbers) - keep)]:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}.damaged-{old}{suffix}").unlink(missing_ok=True)
+    log.warning("database quarantined: %s is damaged (%s); the store starts empty", path, reason)
+
+
+def _quarantined(path: Path) -> list[int]:
+    pattern = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
+    found = (pattern.fullmatch(other.name) for other in path.parent.iterdir())
+    return [int(match[1]) for match in found if match]

@@ -1,14 +1,12 @@
-"""How processes that do not own a store hand answers to the one that does: a directory, a file an answer.
+"""The spool: a directory in which readers leave entries and hit counts for the owner, one file each.
 
-Beside them, files of another ending say how often answers were asked for: pairs of key and count, sealed as well.
+A file is written under a temporary name and renamed when it is complete, so the owner never sees a partial one. It is
+sealed like a row, so the owner never accepts a damaged one. Files count against the size limit: a writer takes the
+directory's lock, adds up the files, and is refused when there is no space. Nothing here is guaranteed to survive: a lost
+answer is requested again.
 
-A file is written under a name of its own and renamed when it is whole, so the owner never sees half of one; it is
-sealed like a row, so the owner never believes a damaged one. Files in it count against the budget: whoever hands over
-takes the directory's lock, adds up what lies there, and is refused when there is no room. Nothing here is promised to
-survive: an answer that is lost on the way is asked for again.
-
-Rejected: a table in the same database. Two writing processes would wait for each other's locks, and the log's length
-would be in nobody's hands.
+Rejected: a table in the same database. Two writing processes would wait for each other's locks, and none of them could
+bound the length of the log.
 """
 
 from __future__ import annotations
@@ -28,93 +26,88 @@ from knapcache.errors import StoreError
 from knapcache.store.base import Entry, validate_key
 from knapcache.store.sqlite.rows import Sealer
 
-_BLOCK = 4096  # files take whole blocks
-_COUNT = struct.Struct("<32sI")
-_MAX_TIMES = 2**32 - 1
-SEAL = 16
 MAX_COUNTED_KEYS = 4096
+_MAX_COUNT = 2**32 - 1
+_COUNT = struct.Struct("<32sI")
+_SEAL_BYTES = 16
+_BLOCK = 4096  # files take whole blocks
 
 
 class Spool:
-    """The directory beside `path`, never larger than `room` bytes."""
+    """The directory beside `path`, with at most `size_limit` bytes of files."""
 
-    def __init__(self, path: Path, room: int, sealer: Sealer) -> None:
+    def __init__(self, path: Path, size_limit: int, sealer: Sealer) -> None:
         self._folder = Path(f"{path}.spool")
-        self._room = room
         self._sealer = sealer
+        self.size_limit = size_limit
+        self.max_counted_keys = min(MAX_COUNTED_KEYS, size_limit // 8 // _COUNT.size)
+        """Most keys that one `put_counts` keeps: their file takes at most 1/8 of the spool."""
 
-    def put(self, entry: Entry) -> None:
-        """Hand over, or StoreError."""
+    def put_entry(self, entry: Entry) -> None:
+        """Write an entry; StoreError when the spool is full."""
         row = self._sealer.row(entry)
         _id, seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload = row
         numbers = [size, cost, seconds, created, expires]
         strings = [seal, key, tenant, model, meta, request, payload]
         self._write(b"".join((orjson.dumps([numbers, [len(string) for string in strings]]), b"\n", *strings)), "entry")
 
-    @property
-    def max_counted_keys(self) -> int:
-        """Keys that one `put_counts` keeps: their file takes at most 1/8 of the spool."""
-        return min(MAX_COUNTED_KEYS, self._room // 8 // _COUNT.size)
-
-    def put_counts(self, counts: Mapping[bytes, int]) -> None:
-        """Write the highest counts; StoreError when the spool is full."""
-        pairs = Counter(counts).most_common(self.max_counted_keys)
-        content = b"".join(_COUNT.pack(validate_key(key), min(times, _MAX_TIMES)) for key, times in pairs)
-        self._write(self._sealer.seal(b"counts", content) + content, "counts")
-
-    def take_counts(self) -> Counter[bytes]:
-        """Remove the files of counts, and return their sum. Damaged ones are dropped."""
-        found: Counter[bytes] = Counter()
-        try:
-            for file in self._files("*.counts"):
-                content = file.read_bytes()
-                file.unlink()
-                seal, counts = content[:SEAL], content[SEAL:]
-                if self._sealer.seal(b"counts", counts) == seal and len(counts) % _COUNT.size == 0:
-                    for key, times in _COUNT.iter_unpack(counts):
-                        found[key] += times
-        except OSError:
-            pass
-        return found
-
-    def _write(self, content: bytes, ending: str) -> None:
-        try:
-            with self._locked():
-                taken = self.size()
-                if taken + _blocks(len(content)) > self._room:
-                    raise StoreError(f"the spool is full: {taken} of {self._room} bytes")
-                name = self._folder / secrets.token_hex(8)
-                with open(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                    file.write(content)
-                os.rename(name, f"{name}.{ending}")
-        except OSError as error:
-            raise StoreError(f"not handed over: {error}") from error
-
-    def drain(self) -> Iterator[Entry]:
-        """Take out every whole and sound entry. A disk that fails ends it early."""
+    def take_entries(self) -> Iterator[Entry]:
+        """Remove the files of entries, and yield their content. Damaged ones are dropped; a failing disk ends it."""
         try:
             if not self._folder.is_dir():
                 return
-            with self._locked():  # whoever died while writing left a file without an ending
+            with self._locked():  # a process that died while writing left a file without an extension
                 for file in set(self._files("*")) - set(self._files("*.entry")) - set(self._files("*.counts")):
                     file.unlink()
             for file in self._files("*.entry"):
-                entry = self._read(file.read_bytes())
+                entry = self._decode(file.read_bytes())
                 file.unlink()
                 if entry is not None:
                     yield entry
         except OSError:
             return
 
-    def size(self) -> int:
-        """What the spool takes now."""
-        taken = 0
-        for file in self._files("*"):
-            with suppress(FileNotFoundError):  # the owner takes them out without the lock
-                taken += _blocks(file.stat().st_size)
-        return taken
+    def put_counts(self, counts: Mapping[bytes, int]) -> None:
+        """Write the highest counts; StoreError when the spool is full."""
+        pairs = Counter(counts).most_common(self.max_counted_keys)
+        content = b"".join(_COUNT.pack(validate_key(key), min(count, _MAX_COUNT)) for key, count in pairs)
+        self._write(self._sealer.seal(b"counts", content) + content, "counts")
 
-    def _read(self, content: bytes) -> Entry | None:
+    def take_counts(self) -> Counter[bytes]:
+        """Remove the files of counts, and return their sum. Damaged ones are dropped; a failing disk ends it."""
+        total: Counter[bytes] = Counter()
+        with suppress(OSError):
+            for file in self._files("*.counts"):
+                content = file.read_bytes()
+                file.unlink()
+                seal, counts = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
+                if self._sealer.seal(b"counts", counts) == seal and len(counts) % _COUNT.size == 0:
+                    for key, count in _COUNT.iter_unpack(counts):
+                        total[key] += count
+        return total
+
+    def size(self) -> int:
+        """Return the bytes that the spool takes now."""
+        total = 0
+        for file in self._files("*"):
+            with suppress(FileNotFoundError):  # the owner removes files without the lock
+                total += _whole_blocks(file.stat().st_size)
+        return total
+
+    def _write(self, content: bytes, extension: str) -> None:
+        try:
+            with self._locked():
+                used = self.size()
+                if used + _whole_blocks(len(content)) > self.size_limit:
+                    raise StoreError(f"the spool is full: {used} of {self.size_limit} bytes")
+                name = self._folder / secrets.token_hex(8)
+                with open(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                    file.write(content)
+                os.rename(name, f"{name}.{extension}")
+        except OSError as error:
+            raise StoreError(f"the spool cannot be written: {error}") from error
+
+    def _decode(self, content: bytes) -> Entry | None:
         try:
             line, _, rest = content.partition(b"\n")
             numbers, lengths = orjson.loads(line)
@@ -133,7 +126,7 @@ class Spool:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        # A lock of the open file, not of the process: threads of one process exclude each other, too.
+        # flock belongs to the open file, not to the process: it also excludes threads of one process.
         descriptor = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -142,5 +135,5 @@ class Spool:
             os.close(descriptor)
 
 
-def _blocks(size: int) -> int:
+def _whole_blocks(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK

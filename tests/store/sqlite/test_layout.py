@@ -1,10 +1,8 @@
-"""The files never exceed the budget: looked at all the time, from outside, under loads of every shape."""
+"""The files never exceed the size limit, measured continuously from outside, under many kinds of load."""
 
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +13,13 @@ from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.sqlite import layout
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of, files_bytes, key_of, spawn
+from tests.support.stores import DiskUsageMonitor, entry_of, files_bytes, key_of, spawn
 
 MB = 1 << 20
 
 
-class Fifo:
-    """The simplest cache above a store: keeps to the capacity, the oldest or any other goes."""
+class TinyCache:
+    """A minimal cache above a store: it evicts the oldest or a random entry to stay within the capacity."""
 
     def __init__(self, store: SqliteStore, rng: random.Random) -> None:
         self.store, self.rng = store, rng
@@ -41,34 +39,12 @@ class Fifo:
         self.done = self.store.apply(entry, gone, snapshot)
 
 
-class Watch(threading.Thread):
-    """Weighs the files every few milliseconds."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(daemon=True)
-        self.path, self.most, self.looks, self.go_on = path, 0, 0, True
-
-    def run(self) -> None:
-        while self.go_on:
-            self.most = max(self.most, files_bytes(self.path))
-            self.looks += 1
-            time.sleep(0.002)
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.go_on = False
-        self.join()
-
-
 Sizes = Callable[[random.Random], int]
 LOADS: dict[str, Sizes] = {
     "small": lambda rng: rng.randint(0, 900),
     "usual": lambda rng: int(rng.lognormvariate(8, 1)),
     "mixed": lambda rng: int(10 ** rng.uniform(2, 4.7)),
-    # Cells that leave most of a leaf empty: one to a page, two to a page, and pairs that do not share one.
+    # Cells that leave much of a leaf empty: one per page, three per page, pairs that do not share a page.
     "halves": lambda _: 900,
     "thirds": lambda _: 540,
     "pairs": lambda rng: rng.choice([1300, 420]),
@@ -76,9 +52,9 @@ LOADS: dict[str, Sizes] = {
 
 
 def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
-    """Write `volume` times the capacity; returns how many bytes of answers are held in the end."""
+    """Write `volume` times the capacity; return the bytes of requests and payloads stored in the end."""
     rng = random.Random(seed)
-    cache = Fifo(store, rng)
+    cache = TinyCache(store, rng)
     kept: dict[bytes, int] = {}
     written = number = 0
     while written < volume * store.capacity:
@@ -98,32 +74,34 @@ def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
 
 
 @pytest.mark.parametrize("shape", LOADS)
-def test_never_above(quick_path: Path, shape: str) -> None:
-    path = quick_path / "answers.db"
-    with SqliteStore(path, 2 * MB) as store, Watch(path) as watch:
+def test_files_never_exceed_the_size_limit(ram_path: Path, shape: str) -> None:
+    path = ram_path / "answers.db"
+    with SqliteStore(path, 2 * MB) as store, DiskUsageMonitor(path) as usage:
         load(store, LOADS[shape], 4, 0)
-        assert not {"refused", "failed_writes"} & set(store.counters()), "the file was full before the books were"
+        assert not {"refused", "failed_writes"} & set(store.counters()), (
+            "the file was full before the entries reached the capacity"
+        )
         store.check()
-    assert watch.looks > 10
-    assert 1.4 * MB < watch.most <= 2 * MB
+    assert usage.samples > 10
+    assert 1.4 * MB < usage.max_bytes <= 2 * MB
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("size_limit", [1 * MB, 8 * MB, 64 * MB])
 @pytest.mark.parametrize("shape", LOADS)
-def test_never_above_for_long(quick_path: Path, shape: str, size_limit: int) -> None:
-    path = quick_path / "answers.db"
-    with SqliteStore(path, size_limit) as store, Watch(path) as watch:
+def test_files_never_exceed_the_size_limit_for_long(ram_path: Path, shape: str, size_limit: int) -> None:
+    path = ram_path / "answers.db"
+    with SqliteStore(path, size_limit) as store, DiskUsageMonitor(path) as usage:
         held = load(store, LOADS[shape], 6 if size_limit < 64 * MB else 1.5, 1)
         assert not {"refused", "failed_writes"} & set(store.counters())
         store.check()
-    assert watch.most <= size_limit
+    assert usage.max_bytes <= size_limit
     assert shape != "usual" or size_limit < 64 * MB or held > 0.7 * size_limit
 
 
-def test_a_foreign_reader_stops_writing_before_the_log_grows(tmp_path: Path) -> None:
+def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, 2 * MB, busy=0.05) as store:
+    with SqliteStore(path, 2 * MB, busy_timeout=0.05) as store:
         store.apply(entry_of(store, "first")).result()
         reader = spawn(
             """
@@ -143,21 +121,21 @@ def test_a_foreign_reader_stops_writing_before_the_log_grows(tmp_path: Path) -> 
             assert files_bytes(path) <= 2 * MB
         assert failed
         assert store.get(key_of("first")) is not None
-        reader.communicate("enough\n")
+        reader.communicate("stop\n")
         entry = entry_of(store, "after", 20_000)
         store.apply(entry).result()
         assert store.get(entry.key) == entry
         store.check()
 
 
-def test_a_smaller_budget_keeps_the_youngest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_smaller_size_limit_keeps_the_youngest_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "answers.db"
     with SqliteStore(path, 8 * MB) as store:
         for name in range(300):
             store.apply(entry_of(store, name, 15_000, version=name), snapshot=b"state")
     with SqliteStore(path, 2 * MB) as store:
         assert files_bytes(path) <= 2 * MB
-        held = {head.meta["version"] for head in store.scan()}
+        held = {info.meta["version"] for info in store.scan()}
         assert held == set(range(300 - len(held), 300))
         assert len(held) * 15_000 > 0.8 * store.capacity
         assert store.load_snapshot() == b"state"
@@ -167,10 +145,9 @@ def test_a_smaller_budget_keeps_the_youngest(tmp_path: Path, caplog: pytest.LogC
         assert store.totals().entries == len(held)
 
 
-def test_many_evictions_for_one(quick_path: Path) -> None:
-    """More than the log can hold at once."""
-    path = quick_path / "answers.db"
-    with SqliteStore(path, 2 * MB) as store, Watch(path) as watch:
+def test_more_evictions_than_the_log_can_hold_are_split(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
+    with SqliteStore(path, 2 * MB) as store, DiskUsageMonitor(path) as usage:
         entries = [entry_of(store, name, 100) for name in range(1500)]
         for entry in entries:
             store.apply(entry)
@@ -178,11 +155,10 @@ def test_many_evictions_for_one(quick_path: Path) -> None:
         store.apply(newer, [entry.key for entry in entries]).result()
         assert store.totals() == (1, newer.size)
         store.check()
-    assert watch.most <= 2 * MB
+    assert usage.max_bytes <= 2 * MB
 
 
-def test_the_arithmetic_of_pages_is_sqlite_s() -> None:
-    """Overflow pages and bytes on the leaf, for rows of many sizes, as SQLite itself reports them."""
+def test_pages_and_cell_agrees_with_sqlite() -> None:
     plain = apsw.Connection(":memory:")
     plain.pragma("page_size", layout.PAGE)
     for n in [*range(0, 9000, 61), *range(1990, 2030), *range(4040, 4110), 100_000, 1_000_003]:
@@ -202,25 +178,35 @@ def _record_header(n: int) -> int:
     return 1 + 1 + length
 
 
+@pytest.mark.parametrize("file_bytes", [0, 1, MB // 2, 2 * MB, 100 * MB + 1])
+def test_the_smallest_layout_for_a_file(file_bytes: int) -> None:
+    found = layout.DiskLayout.for_file(file_bytes)
+    assert found.pages * layout.PAGE >= file_bytes
+    if found.size_limit > layout.MIN_SIZE_LIMIT:
+        assert layout.DiskLayout.of(found.size_limit - 1).pages * layout.PAGE < file_bytes
+
+
 @pytest.mark.parametrize("size_limit", [MB, 2 * MB, 5 * MB, 64 * MB, 1 << 30, 1 << 36])
-def test_the_parts_add_up(size_limit: int) -> None:
-    parts = layout.Layout.of(size_limit)
+def test_the_parts_add_up_to_the_size_limit(size_limit: int) -> None:
+    parts = layout.DiskLayout.of(size_limit)
     index = 32768 * (1 + parts.log // layout.FRAME // 4062)
     assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= size_limit
     assert parts.frames * layout.FRAME < parts.log
     assert parts.capacity >= (0.68 if size_limit < 2 * MB else 0.7 if size_limit < 64 * MB else 0.85) * size_limit
     whole = layout.operation_frames(parts.max_entry_size) + layout.snapshot_frames(parts.max_snapshot_size)
-    assert whole + 2 * layout.operation_frames() <= parts.at_once, "the largest apply is not one transaction"
+    assert whole + 2 * layout.operation_frames() <= parts.frames_per_transaction, (
+        "the largest apply is not one transaction"
+    )
     assert 30_000 < parts.max_entry_size <= parts.capacity
 
 
-def test_a_full_table_is_refused_and_said(tmp_path: Path) -> None:
-    """Should the charges ever be too low, `max_page_count` holds the line."""
+def test_a_full_table_is_refused(tmp_path: Path) -> None:
+    """If sizes were ever charged too low, `max_page_count` would still limit the file."""
     path = tmp_path / "answers.db"
     with SqliteStore(path, 2 * MB) as store:
         object.__setattr__(store.layout, "capacity", 100 * MB)
-        outcomes = [store.apply(entry_of(store, name, 20_000)) for name in range(200)]
-        errors = [done.exception() for done in outcomes]
+        done = [store.apply(entry_of(store, name, 20_000)) for name in range(200)]
+        errors = [future.exception() for future in done]
         assert errors[0] is None
         assert isinstance(errors[-1], StoreError)
         assert files_bytes(path) <= 2 * MB

@@ -1,4 +1,4 @@
-"""Any order of calls, against a dict that does what it is told: every answer, every total, after every step."""
+"""Random sequences of calls, compared with a dict: every answer and every total, after every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = st.integers(0, 11)
 SIZES = st.sampled_from([0, 1, 900, 1800, 1900, 2100, 4000, 9000, 40_000, 60_000])
 
 
-class Machine(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
     """The model: entries by key, the clock, the last snapshot."""
 
     @initialize()
@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
         entry = entry_of(self.store, name, n, self.versions, created=self.now, expires=expires, tenant=tenant)
         for other in evict | {name}:
             self.held.pop(key_of(other), None)
-        # The policy above would make room; here the oldest go.
+        # In place of a policy, evict the oldest entries.
         gone = [key_of(other) for other in evict]
         while entry.size + sum(e.size for e in self.held.values()) > self.store.capacity:
             key = next(iter(self.held))
@@ -77,32 +77,32 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        due = {key for key, entry in self.held.items() if entry.expires is not None and entry.expires <= self.now}
-        assert set(self.store.expire()) == due
-        for key in due:
+        expected = {key for key, entry in self.held.items() if entry.expires is not None and entry.expires <= self.now}
+        assert set(self.store.expire()) == expected
+        for key in expected:
             del self.held[key]
 
     @rule(tenant=st.none() | st.sampled_from("abc"), age=st.none() | st.floats(0.0, 20.0))
     def purge(self, tenant: str | None, age: float | None) -> None:
         before = None if age is None else self.now - age
-        due = {
+        expected = {
             key
             for key, entry in self.held.items()
             if (tenant is None or entry.tenant == tenant) and (before is None or entry.created < before)
         }
-        assert set(self.store.purge(tenant=tenant, before=before)) == due
-        for key in due:
+        assert set(self.store.purge(tenant=tenant, before=before)) == expected
+        for key in expected:
             del self.held[key]
 
     @rule()
-    def look_around(self) -> None:
+    def compare_all(self) -> None:
         assert sorted(self.store.scan()) == sorted(entry.info for entry in self.held.values())
         assert self.store.totals() == Totals(len(self.held), sum(entry.size for entry in self.held.values()))
         assert self.store.load_snapshot() == self.snapshot
         self.store.check()
 
     @invariant()
-    def every_answer_is_right(self) -> None:
+    def every_entry_is_as_modelled(self) -> None:
         if hasattr(self, "store"):
             for name in range(12):
                 entry = self.held.get(key_of(name))
@@ -117,19 +117,19 @@ class Machine(RuleBasedStateMachine):
             self.store.close()
 
 
-class InMemory(Machine):
+class MemoryMachine(StoreMachine):
     def build(self) -> Store:
         return MemoryStore(200_000, clock=self.clock)
 
 
-class InSqlite(Machine):
-    memory: ClassVar[int | None] = None
+class SqliteMachine(StoreMachine):
+    memory_tier: ClassVar[int | None] = None
 
     def build(self) -> Store:
         if not hasattr(self, "folder"):
             self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "answers.db"
-        return SqliteStore(self.path, 1 << 20, clock=self.clock, memory=self.memory)
+        return SqliteStore(self.path, 1 << 20, clock=self.clock, memory_tier=self.memory_tier)
 
     @precondition(lambda self: hasattr(self, "store"))
     @rule()
@@ -138,7 +138,7 @@ class InSqlite(Machine):
         self.store = self.build()
 
     @invariant()
-    def files_are_within_the_budget(self) -> None:
+    def files_are_within_the_size_limit(self) -> None:
         if hasattr(self, "store"):
             assert files_bytes(self.path) <= 1 << 20
 
@@ -148,25 +148,25 @@ class InSqlite(Machine):
             self.folder.cleanup()
 
 
-class InSqliteOnly(InSqlite):
-    memory = 0
+class SqliteWithoutMemoryTierMachine(SqliteMachine):
+    memory_tier = 0
 
 
-MACHINES = [InMemory, InSqlite, InSqliteOnly]
+MACHINES = [MemoryMachine, SqliteMachine, SqliteWithoutMemoryTierMachine]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_store_is_a_dict(machine: type[Machine]) -> None:
+def test_a_store_behaves_like_a_dict(machine: type[StoreMachine]) -> None:
     run(machine, 15, 30)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_store_is_a_dict_for_long(machine: type[Machine]) -> None:
+def test_a_store_behaves_like_a_dict_for_long(machine: type[StoreMachine]) -> None:
     run(machine, 300, 80)
 
 
-def run(machine: type[Machine], examples: int, steps: int) -> None:
+def run(machine: type[StoreMachine], examples: int, steps: int) -> None:
     case = machine.TestCase
     case.settings = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     case("runTest").runTest()
