@@ -1,7 +1,7 @@
-"""Kernels: compiled once and found again, never stale, never mixed up; plain Python when asked for.
+"""Kernels are compiled once and reloaded, never stale and never mixed up, and run as plain Python on request.
 
-What matters here happens between processes, so almost every test writes a few lines of Python into a directory of its
-own and runs them there, with a kernel cache of its own.
+The disk cache works between processes, so almost every test writes a small program into its own directory and runs it
+there with its own kernel cache.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def show(**kernels):
 """
 
 
-class Lab:
-    """A directory with modules in it, and processes that run them."""
+class Sandbox:
+    """A directory with modules, and processes that run them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -39,7 +39,7 @@ class Lab:
         self.write("hits", HITS)
 
     def write(self, module: str, source: str) -> None:
-        """Put source into a module; a dot in its name makes a package."""
+        """Write a module; a dot in its name creates a package."""
         path = self.root / (module.replace(".", "/") + ".py")
         path.parent.mkdir(exist_ok=True)
         if path.parent != self.root:
@@ -51,7 +51,7 @@ class Lab:
         return base | {"KNAPCACHE_KERNEL_CACHE": str(self.cache), "PYTHONDONTWRITEBYTECODE": "1"} | extra
 
     def run(self, module: str, *arguments: str, **extra: str) -> str:
-        """What the module prints; it must not print anything on its error channel."""
+        """Run a module and return its standard output. Its standard error must be empty."""
         done = subprocess.run(
             [sys.executable, f"{module}.py", *arguments],
             cwd=self.root,
@@ -65,17 +65,17 @@ class Lab:
         return done.stdout
 
     def read(self, module: str, *arguments: str, **extra: str) -> Any:
-        """What the module prints, as JSON."""
+        """Run a module and return its JSON output."""
         return json.loads(self.run(module, *arguments, **extra))
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
 
 
-def test_a_kernel_is_compiled_once_and_then_loaded(lab: Lab) -> None:
-    lab.write(
+def test_a_kernel_is_compiled_once_and_then_loaded(sandbox: Sandbox) -> None:
+    sandbox.write(
         "once",
         """
         import numpy as np
@@ -92,8 +92,8 @@ def test_a_kernel_is_compiled_once_and_then_loaded(lab: Lab) -> None:
         show(total=(total(np.arange(5.0)), total))
         """,
     )
-    assert lab.read("once") == {"total": [10.0, 0]}
-    assert lab.read("once") == {"total": [10.0, 1]}
+    assert sandbox.read("once") == {"total": [10.0, 0]}
+    assert sandbox.read("once") == {"total": [10.0, 1]}
 
 
 CLOSURES = """
@@ -161,28 +161,28 @@ CLOSURE_RESULTS = {
 }
 
 
-def test_kernels_that_close_over_kernels_and_numbers_are_found_again_and_not_mixed_up(lab: Lab) -> None:
-    lab.write("closures", CLOSURES)
-    first = lab.read("closures")
+def test_kernels_with_closures_are_reloaded_and_not_mixed_up(sandbox: Sandbox) -> None:
+    sandbox.write("closures", CLOSURES)
+    first = sandbox.read("closures")
     assert {name: result for name, (result, _) in first.items()} == CLOSURE_RESULTS
-    again = lab.read("closures")
+    again = sandbox.read("closures")
     assert again == {name: [result, 1] for name, result in CLOSURE_RESULTS.items()}
 
 
-def test_processes_that_compile_at_the_same_time_do_not_disturb_each_other(lab: Lab) -> None:
-    lab.write("closures", CLOSURES)
+def test_processes_that_compile_at_the_same_time_do_not_disturb_each_other(sandbox: Sandbox) -> None:
+    sandbox.write("closures", CLOSURES)
     names = ["of_plus_1", "of_plus_2", "of_tenfold"]
     with ThreadPoolExecutor(3) as pool:
-        for name, found in zip(names, pool.map(lambda name: lab.read("closures", name), names), strict=True):
+        for name, found in zip(names, pool.map(lambda name: sandbox.read("closures", name), names), strict=True):
             assert found[name][0] == CLOSURE_RESULTS[name]
-    assert lab.read("closures", *names) == {name: [CLOSURE_RESULTS[name], 1] for name in names}
+    assert sandbox.read("closures", *names) == {name: [CLOSURE_RESULTS[name], 1] for name in names}
 
 
-def test_a_kernel_is_recompiled_when_a_function_it_calls_changes_in_another_file(lab: Lab) -> None:
+def test_a_kernel_is_recompiled_when_a_function_it_calls_changes_in_another_file(sandbox: Sandbox) -> None:
     source = Path(knapcache.kernel.__file__)
-    lab.write("tiny.leaf", "from tiny.kernel import kernel\n@kernel\ndef leaf(x):\n    return x + 1\n")
-    shutil.copy(source, lab.root / "tiny" / "kernel.py")
-    lab.write(
+    sandbox.write("tiny.leaf", "from tiny.kernel import kernel\n@kernel\ndef leaf(x):\n    return x + 1\n")
+    shutil.copy(source, sandbox.root / "tiny" / "kernel.py")
+    sandbox.write(
         "tiny.caller",
         """
         from tiny.kernel import kernel
@@ -193,19 +193,19 @@ def test_a_kernel_is_recompiled_when_a_function_it_calls_changes_in_another_file
             return leaf(x)
         """,
     )
-    lab.write("main", "from hits import show\nfrom tiny.caller import caller\nshow(caller=(caller(1), caller))\n")
-    assert lab.read("main") == {"caller": [2, 0]}
-    assert lab.read("main") == {"caller": [2, 1]}
-    lab.write("tiny.leaf", "from tiny.kernel import kernel\n@kernel\ndef leaf(x):\n    return x + 100\n")
-    assert lab.read("main") == {"caller": [101, 0]}
+    sandbox.write("main", "from hits import show\nfrom tiny.caller import caller\nshow(caller=(caller(1), caller))\n")
+    assert sandbox.read("main") == {"caller": [2, 0]}
+    assert sandbox.read("main") == {"caller": [2, 1]}
+    sandbox.write("tiny.leaf", "from tiny.kernel import kernel\n@kernel\ndef leaf(x):\n    return x + 100\n")
+    assert sandbox.read("main") == {"caller": [101, 0]}
 
 
-def test_a_kernel_is_recompiled_when_what_it_closes_over_changes_outside_its_package(lab: Lab) -> None:
-    # A policy that a user writes: his functions go into loops of ours, whose own files never change.
+def test_a_kernel_is_recompiled_when_a_function_of_its_closure_changes_in_another_package(sandbox: Sandbox) -> None:
+    # A user's policy: its functions go into knapcache's loops, whose own files do not change.
     mine = "from knapcache.kernel import kernel\n@kernel\ndef step(x):\n    return x + 1\n"
-    lab.write("ours.loops", CLOSURES.split("def plus")[0])
-    lab.write("theirs.steps", mine)
-    lab.write(
+    sandbox.write("ours.loops", CLOSURES.split("def plus")[0])
+    sandbox.write("theirs.steps", mine)
+    sandbox.write(
         "main",
         """
         from hits import show
@@ -215,34 +215,34 @@ def test_a_kernel_is_recompiled_when_what_it_closes_over_changes_outside_its_pac
         show(outer=((outer := twice(twice(step)))(1), outer))
         """,
     )
-    assert lab.read("main") == {"outer": [5, 0]}
-    assert lab.read("main") == {"outer": [5, 1]}
-    lab.write("theirs.steps", mine.replace("x + 1", "x + 10"))
-    assert lab.read("main") == {"outer": [41, 0]}
+    assert sandbox.read("main") == {"outer": [5, 0]}
+    assert sandbox.read("main") == {"outer": [5, 1]}
+    sandbox.write("theirs.steps", mine.replace("x + 1", "x + 10"))
+    assert sandbox.read("main") == {"outer": [41, 0]}
 
 
-def test_a_kernel_that_was_typed_in_is_never_taken_for_an_earlier_one(lab: Lab) -> None:
-    # No file, no digest: a notebook cell that was edited must not run its old code.
+def test_a_kernel_without_a_source_file_is_not_cached(sandbox: Sandbox) -> None:
+    # An edited notebook cell must not run its old code.
     for n in (1, 2):
         code = f"from knapcache.kernel import kernel\n@kernel\ndef add(x):\n    return x + {n}\nprint(add(1))"
-        lab.write("typed", f"exec(compile({code!r}, '<cell>', 'exec'))")
-        assert lab.run("typed") == f"{1 + n}\n"
-    assert not lab.cache.exists()
+        sandbox.write("typed", f"exec(compile({code!r}, '<cell>', 'exec'))")
+        assert sandbox.run("typed") == f"{1 + n}\n"
+    assert not sandbox.cache.exists()
 
 
-def test_damaged_files_are_compiled_anew(lab: Lab) -> None:
-    lab.write("closures", CLOSURES)
-    lab.read("closures", "of_plus_1")
-    files = [path for path in lab.cache.rglob("*") if path.is_file()]
+def test_damaged_cache_files_are_recompiled(sandbox: Sandbox) -> None:
+    sandbox.write("closures", CLOSURES)
+    sandbox.read("closures", "of_plus_1")
+    files = [path for path in sandbox.cache.rglob("*") if path.is_file()]
     assert files
     for path in files:
         path.write_bytes(path.read_bytes()[:-10])
-    assert lab.read("closures", "of_plus_1") == {"of_plus_1": [3, 0]}
-    assert lab.read("closures", "of_plus_1") == {"of_plus_1": [3, 1]}
+    assert sandbox.read("closures", "of_plus_1") == {"of_plus_1": [3, 0]}
+    assert sandbox.read("closures", "of_plus_1") == {"of_plus_1": [3, 1]}
 
 
-def test_plain_mode_is_the_function_itself_without_numba_and_with_the_same_results(lab: Lab) -> None:
-    lab.write(
+def test_uncompiled_kernels_give_the_same_results_without_numba(sandbox: Sandbox) -> None:
+    sandbox.write(
         "modes",
         """
         import json
@@ -267,15 +267,15 @@ def test_plain_mode_is_the_function_itself_without_numba_and_with_the_same_resul
         }))
         """,
     )
-    compiled, plain = lab.read("modes"), lab.read("modes", KNAPCACHE_COMPILE="0")
+    compiled, plain = sandbox.read("modes"), sandbox.read("modes", KNAPCACHE_COMPILE="0")
     assert compiled.pop("answer") == plain.pop("answer")
     assert compiled == {"compiled": True, "plain": False, "numba": True}
     assert plain == {"compiled": False, "plain": True, "numba": False}
 
 
-def test_a_kernel_releases_the_gil(lab: Lab) -> None:
-    # The kernel runs until Python writes into its array. If it held the GIL, Python could not, and it would give up.
-    lab.write(
+def test_a_kernel_releases_the_gil(sandbox: Sandbox) -> None:
+    # The kernel runs until Python writes to its array. If it held the GIL, Python could not, and it would return False.
+    sandbox.write(
         "spin",
         """
         import threading
@@ -287,7 +287,7 @@ def test_a_kernel_releases_the_gil(lab: Lab) -> None:
             started[0] = 1
             x = 1
             for _ in range(limit):
-                x = (x * 1103515245 + 12345) % 2147483648  # no compiler can tell which flag comes next
+                x = (x * 1103515245 + 12345) % 2147483648  # unpredictable for the compiler
                 if flags[x % len(flags)]:
                     return True
             return False
@@ -305,33 +305,33 @@ def test_a_kernel_releases_the_gil(lab: Lab) -> None:
         print(answers)
         """,
     )
-    assert lab.run("spin") == "[True]\n"
+    assert sandbox.run("spin") == "[True]\n"
 
 
-def on_a_terminal(lab: Lab, module: str, **extra: str) -> str:
-    """What a module writes to its error channel when that is a terminal."""
+def on_a_terminal(sandbox: Sandbox, module: str, **extra: str) -> str:
+    """Run a module with a terminal as its standard error, and return what it writes there."""
     pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
+    reader, writer = pty.openpty()
     with subprocess.Popen(
         [sys.executable, f"{module}.py"],
-        cwd=lab.root,
-        env=lab.environment(**extra),
+        cwd=sandbox.root,
+        env=sandbox.environment(**extra),
         stdout=subprocess.DEVNULL,
-        stderr=theirs,
+        stderr=writer,
     ) as process:
-        os.close(theirs)
-        said = b""
+        os.close(writer)
+        output = b""
         while True:
             try:
-                more = os.read(ours, 4096)
-            except OSError:  # Linux says so when the other end is closed
+                more = os.read(reader, 4096)
+            except OSError:  # on Linux: the other end is closed
                 break
             if not more:
                 break
-            said += more
-    os.close(ours)
-    assert process.returncode == 0, said
-    return said.decode()
+            output += more
+    os.close(reader)
+    assert process.returncode == 0, output
+    return output.decode()
 
 
 TWO_KERNELS = """
@@ -349,40 +349,40 @@ print(outer(1), inner(1.0))
 """
 
 
-def test_the_first_compilation_says_so_on_a_terminal_and_nowhere_else(lab: Lab) -> None:
-    lab.write("two", TWO_KERNELS)
-    first = on_a_terminal(lab, "two")
+def test_compilation_is_reported_on_a_terminal_only(sandbox: Sandbox) -> None:
+    sandbox.write("two", TWO_KERNELS)
+    first = on_a_terminal(sandbox, "two")
     assert "compiling outer" in first
-    assert first.endswith("\x1b[2K")  # and wipes what it said
-    assert on_a_terminal(lab, "two") == ""
-    shutil.rmtree(lab.cache)
-    assert lab.run("two") == "4 2.0\n"  # checks that the error channel is empty
+    assert first.endswith("\x1b[2K")  # the line is cleared
+    assert on_a_terminal(sandbox, "two") == ""
+    shutil.rmtree(sandbox.cache)
+    assert sandbox.run("two") == "4 2.0\n"  # also checks that standard error is empty
 
 
-def test_kernels_work_where_nothing_can_be_written(lab: Lab) -> None:
-    lab.write("two", TWO_KERNELS)
-    lab.cache.write_text("a file where a directory should be")
-    assert lab.run("two") == "4 2.0\n"
-    assert on_a_terminal(lab, "two").count("cannot keep compiled code") == 1
+def test_kernels_work_without_a_writable_cache_directory(sandbox: Sandbox) -> None:
+    sandbox.write("two", TWO_KERNELS)
+    sandbox.cache.write_text("a file where a directory should be")
+    assert sandbox.run("two") == "4 2.0\n"
+    assert on_a_terminal(sandbox, "two").count("cannot cache compiled code") == 1
 
 
-def test_importing_knapcache_is_cheap(lab: Lab) -> None:
-    lab.write("cheap", "import json, sys, knapcache\nprint(json.dumps(sorted(sys.modules)))")
-    loaded = set(lab.read("cheap"))
+def test_importing_knapcache_is_cheap(sandbox: Sandbox) -> None:
+    sandbox.write("cheap", "import json, sys, knapcache\nprint(json.dumps(sorted(sys.modules)))")
+    loaded = set(sandbox.read("cheap"))
     assert "knapcache" in loaded
     assert not loaded & {"numba", "matplotlib", "scipy", "ortools"}
 
 
-def test_identity_tells_values_apart() -> None:
+def test_identity_distinguishes_values() -> None:
     large = np.arange(5000)
     other = large.copy()
-    other[2500] = 0  # in the middle, which a repr leaves out
+    other[2500] = 0  # in the middle, which a repr omits
     values = [1, 1.0, True, 0.1, np.nextafter(0.1, 1), "1", (1, 2), (1, 3), large, other, large.astype("f8"), np.int64]
     assert len({identity(value) for value in values}) == len(values)
     assert identity(large) == identity(large.copy())
 
 
-def test_identity_of_functions_comes_to_an_end() -> None:
+def test_identity_of_recursive_functions_terminates() -> None:
     def factory(n: int) -> Any:
         def recursive(x: int) -> int:
             return x if x > n else int(recursive(x + 1))
@@ -395,17 +395,17 @@ def test_identity_of_functions_comes_to_an_end() -> None:
     assert identity((factory(1), max)) == identity((factory(1), max))
 
 
-def test_arrays_of_one_layout_share_its_description() -> None:
-    """By its address a call from Python finds the compiled code again; an equal one at another address takes longer."""
+def test_record_arrays_of_one_layout_share_their_dtype() -> None:
+    """Numba recognises a dtype by its address; an equal one at another address makes calls slower."""
     fields = [("misses", "i8"), ("cost", "f8")]
     first, second = (knapcache.kernel.records(list(fields), n) for n in (3, 5))
     assert np.asarray(first).dtype is np.asarray(second).dtype or not knapcache.kernel.COMPILED
     assert first.dtype == second.dtype == np.dtype(fields, align=True)
 
 
-def test_the_log_says_once_that_something_is_compiled(lab: Lab) -> None:
-    """A server has no terminal, and somebody asks why it takes so long to start."""
-    lab.write(
+def test_compilation_is_logged_once(sandbox: Sandbox) -> None:
+    """A server has no terminal; the log explains why the first start is slow."""
+    sandbox.write(
         "two",
         """
         import logging, sys
@@ -424,7 +424,7 @@ def test_the_log_says_once_that_something_is_compiled(lab: Lab) -> None:
         assert one(1) + two(1) == 5
         """,
     )
-    (line,) = lab.run("two").splitlines()
-    assert line.startswith("INFO knapcache.kernel compiling for this machine, once")
-    assert str(lab.cache) in line
-    assert lab.run("two") == "", "it is loaded, and there is nothing to say"
+    (line,) = sandbox.run("two").splitlines()
+    assert line.startswith("INFO knapcache.kernel compiling kernels once for this machine")
+    assert str(sandbox.cache) in line
+    assert sandbox.run("two") == ""  # loaded from disk: nothing is logged

@@ -1,23 +1,21 @@
-"""The one place that knows Numba.
+"""Compiled kernels, and their disk cache. The only module that imports Numba.
 
-A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, keeps the
-machine code on disk for every later process, and releases the GIL while it runs (`@inlined` does not), so that a live
-cache can solve a knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python
-function itself: slow, but a debugger steps through it, and the tests run part of the suite that way to show that both
-are the same program.
+A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, caches the
+machine code on disk for later processes, and releases the GIL while it runs (`@inlined` does not), so that a live cache
+can solve a knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function
+itself: slow, but a debugger can step through it. The tests run part of the suite that way to show that both agree.
 
-Four things here are ours because Numba's own disk cache cannot do them:
+This module replaces Numba's own disk cache because of four limitations:
 
-* Numba recompiles a function when *its own* file changes, not when a function it calls changes in another file; the
-  caller goes on running stale code. Here the stamp is a digest of all of knapcache that kernels can be made of, and of
-  the files around every function from elsewhere that the kernel closes over.
-* Numba cannot find a kernel again that closes over other kernels (`replay_loop(arrive, settle)`), because it
-  identifies a compiled function by a random id. Here it is identified by its module, name and line, and by what it
-  closes over, which with that digest says it all.
-* Numba numbers its files through an index that two processes can read at the same moment, and then one number means
-  two functions. Here the name of a file is a digest of what it holds, and there is no index.
-* The first compilation takes a while; on a terminal it says so, and once in the log, for servers. Where nothing can
-  be written, every run compiles.
+* Numba recompiles a function when *its own* file changes, but not when a function that it calls changes in another
+  file; the caller then runs stale code. Here the stamp is a digest of all knapcache packages with kernels, and of the
+  files around every foreign function that the kernel closes over.
+* Numba cannot cache a kernel that closes over other kernels (`replay_loop(arrive, settle)`), because it identifies a
+  compiled function by a random id. Here it is identified by its module, name and line, and by what it closes over.
+* Numba numbers its files through an index. Two processes that read it at the same time can give one number to two
+  functions. Here a file is named after a digest of its content, and there is no index.
+* The first compilation takes a while and Numba is silent. Here each compilation is reported on a terminal, and the
+  first one in the log. If the cache directory is not writable, every run compiles.
 """
 
 from __future__ import annotations
@@ -44,44 +42,43 @@ log = logging.getLogger("knapcache.kernel")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Arrays of records, as kernels see them: `rows[i].misses += 1`. NumPy's types cannot name the fields, hence Any.
+# A record array in a kernel: `rows[i].misses += 1`. NumPy's types cannot express the fields, hence Any.
 Records = Any
 
 
 def records(fields: list[tuple[str, str]], length: int) -> Records:
-    """A zeroed array of records that kernels read and write by field name.
+    """Return a zeroed record array that kernels read and write by field name.
 
-    Compiled code takes a plain structured array three times faster than a `recarray`, but only a `recarray` understands
-    `rows[i].field` in plain Python, and there a field named as something every NumPy scalar has (`size`, `clip`) would
-    be hidden behind it.
+    Passing a structured array to compiled code is three times faster than passing a `recarray`. But only a `recarray`
+    supports `rows[i].field` in plain Python, and there NumPy's own attributes (`size`, `clip`) hide fields of that name.
     """
     if hidden := [name for name, _ in fields if hasattr(np.record, name)]:
-        raise InvalidInput(f"{', '.join(hidden)}: a NumPy scalar has attributes of that name; choose others")
+        raise InvalidInput(f"fields {', '.join(hidden)} would be hidden by attributes of NumPy scalars; rename them")
     array = np.zeros(length, _layout(tuple(fields)))
     return array if COMPILED else array.view(np.recarray)
 
 
 @functools.cache
 def _layout(fields: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
-    """One object for one layout: Numba knows it again by its address, and looks 4 µs at any other, at every call."""
+    """Return one dtype object per layout: Numba recognises it by address; an equal copy costs 4 µs at every call."""
     return np.dtype(list(fields), align=True)
 
 
 def _closed_over(function: Callable[..., Any]) -> Iterator[Any]:
-    """What a function takes from the function around it, and the defaults of its own arguments."""
+    """Yield the values in a function's closure and the defaults of its arguments."""
     for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # an empty cell: the function calls itself and is just being defined
+        with contextlib.suppress(ValueError):  # an empty cell: a recursive function that is being defined
             yield cell.cell_contents
     yield from getattr(function, "__defaults__", None) or ()
 
 
 def identity(value: object, above: tuple[object, ...] = ()) -> str:
-    """What a value that a kernel closes over *is*, in words that are the same in every process.
+    """Return a text that identifies a value in a kernel's closure, equal in every process.
 
-    `above` are the functions on the way to it, so that one that calls itself comes to an end.
+    `above` are the enclosing functions; they end the recursion for a function that calls itself.
     """
     function: Any = getattr(value, "py_func", value)
-    if isinstance(value, np.ndarray):  # its repr leaves out the middle
+    if isinstance(value, np.ndarray):  # its repr is abbreviated
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, tuple):
         return "(" + ",".join(identity(part, above) for part in value) + ")"
@@ -96,9 +93,9 @@ def identity(value: object, above: tuple[object, ...] = ()) -> str:
 
 @functools.cache
 def source_digest(root: Path) -> bytes:
-    """A digest of the source files of a package, or of a plain directory of scripts without what lies below it.
+    """Return a digest of the sources of a package, or of the scripts directly in a plain directory.
 
-    Of a package's own packages those count that know kernels: what a proxy does changes no machine code.
+    Subpackages without kernels are left out: a change in the proxy does not affect machine code.
     """
     digest = hashlib.sha256()
     files = {path: path.read_bytes() for path in root.glob("*.py")}
@@ -112,9 +109,9 @@ def source_digest(root: Path) -> bytes:
 
 
 def _roots(function: Callable[..., Any], seen: set[object]) -> set[Path]:
-    """The outermost packages, or the directories of scripts, that a kernel and all it closes over come from.
+    """Return the top-level packages, or directories of scripts, of a kernel and of all functions in its closure.
 
-    Raises FileNotFoundError where a function was typed in and has no file.
+    Raises FileNotFoundError for a function without a source file, such as one typed into a console.
     """
     seen.add(function)
     root = Path(function.__code__.co_filename).resolve(strict=True).parent
@@ -131,18 +128,18 @@ def _roots(function: Callable[..., Any], seen: set[object]) -> set[Path]:
 
 @functools.cache
 def cache_directory() -> Path:
-    """Where compiled kernels are kept, apart for each installation.
+    """Return the directory for compiled kernels of this installation.
 
-    That is KNAPCACHE_KERNEL_CACHE, or the user's cache directory.
+    It is below KNAPCACHE_KERNEL_CACHE, or below the user's cache directory.
     """
-    given = os.environ.get("KNAPCACHE_KERNEL_CACHE")
-    root = Path(given) if given else Path(platformdirs.user_cache_dir("knapcache")) / "kernels"
-    place = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
-    return root / place
+    configured = os.environ.get("KNAPCACHE_KERNEL_CACHE")
+    root = Path(configured) if configured else Path(platformdirs.user_cache_dir("knapcache")) / "kernels"
+    installation = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
+    return root / installation
 
 
-def _announce(name: str) -> None:
-    """Say why the program pauses: every kernel on a terminal, that there are some in the log."""
+def _report_compiling(name: str) -> None:
+    """Explain the pause: every kernel on a terminal, the first one in the log."""
     _log_compiling()
     if sys.stderr.isatty():
         print(f"\r\x1b[2Kknapcache: compiling {name} for this machine (once)…", end="", file=sys.stderr, flush=True)
@@ -150,30 +147,30 @@ def _announce(name: str) -> None:
 
 @functools.cache  # once a process
 def _log_compiling() -> None:
-    log.info("compiling for this machine, once: starting may take a minute (kept in %s)", cache_directory())
+    log.info("compiling kernels once for this machine: takes up to a minute (cached in %s)", cache_directory())
 
 
-def _announce_end() -> None:
+def _clear_report() -> None:
     if sys.stderr.isatty():
         print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-@functools.cache  # once is enough
-def _announce_unkept(reason: str) -> None:
+@functools.cache  # once per reason
+def _report_not_cached(reason: str) -> None:
     if sys.stderr.isatty():
         print(
-            f"knapcache: cannot keep compiled code ({reason}), so every run compiles anew;"
-            " KNAPCACHE_KERNEL_CACHE can name a directory for it",
+            f"knapcache: cannot cache compiled code ({reason}); every run compiles it again."
+            " Set KNAPCACHE_KERNEL_CACHE to a writable directory.",
             file=sys.stderr,
         )
 
 
 borrowed: Callable[[Any], Any]
-"""The same array without a count of its references, for the inside of a long loop.
+"""Return the same array without reference counting, for use inside a long loop.
 
-A compiled function that is not inlined counts a reference to each array it is given, up on entry and down on return,
-with atomic instructions: in replays of ARC and S3-FIFO these took a quarter and a third of the time. Whoever called the
-loop holds the array anyway.
+A compiled function that is not inlined increments and decrements the reference count of each array argument with atomic
+instructions. In replays of ARC and S3-FIFO these took a quarter and a third of the time. The caller of the loop holds a
+reference for its whole duration.
 """
 
 if COMPILED:
@@ -182,11 +179,11 @@ if COMPILED:
     from numba.core import caching, compiler, serialize
 
     class _DiskCache(caching._Cache):
-        """The machine code of one kernel: a file for each signature, made of a stamp, a checksum and the code."""
+        """The cached machine code of one kernel: one file per signature, with a stamp, a checksum and the code."""
 
         def __init__(self, function: Callable[..., Any]) -> None:
             self._function = function
-            # Taken now, at import: by the first call the files may have changed under a running program.
+            # Computed at import: until the first call, the files of a running program may change.
             try:
                 roots = {Path(__file__).resolve().parent, *_roots(function, set())}
             except FileNotFoundError:
@@ -209,12 +206,12 @@ if COMPILED:
             code = self._stamp and _read(self._file(sig, target_context.codegen()), self._stamp)
             if code:
                 return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))  # type: ignore[no-untyped-call]
-            _announce(self._function.__qualname__.replace("<locals>.", ""))
+            _report_compiling(self._function.__qualname__.replace("<locals>.", ""))
             return None
 
         def save_overload(self, sig: Any, data: Any) -> None:
-            _announce_end()
-            # Code with addresses of this very process in it (a global array above 1 MB) is of no use to another.
+            _clear_report()
+            # Code that contains addresses of this process (a global array above 1 MB) cannot be reused.
             if self._stamp and not data.lifted and not data.library.has_dynamic_globals:
                 code = serialize.dumps(data._reduce())  # type: ignore[no-untyped-call]
                 _write(self._file(sig, data.codegen), self._stamp, code)
@@ -226,7 +223,7 @@ if COMPILED:
         def flush(self) -> None: ...
 
     def _read(file: Path, stamp: bytes) -> bytes | None:
-        """The code in `file`; None where there is none, or it is older than the sources, or damaged."""
+        """Return the code in `file`; None if it is missing, damaged, or has another stamp."""
         try:
             content = file.read_bytes()
         except OSError:
@@ -235,7 +232,7 @@ if COMPILED:
         return code if content[:64] == stamp + hashlib.sha256(code).digest() else None
 
     def _write(file: Path, stamp: bytes, code: bytes) -> None:
-        """Put `code` into `file` in one step, so that no process ever reads a half of it."""
+        """Write `code` to `file` atomically, so that no process reads a partial file."""
         draft = file.with_name(f"{file.name}.{os.urandom(8).hex()}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +241,7 @@ if COMPILED:
         except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
-            _announce_unkept(str(error))
+            _report_not_cached(str(error))
 
     @extending.intrinsic
     def _borrowed(_typing: Any, array: Any) -> Any:
@@ -260,14 +257,14 @@ if COMPILED:
     borrowed = cast(Any, _borrowed)
 
     def kernel(function: F) -> F:
-        """Compile `function` on its first call; see the top of this file."""
+        """Compile `function` on its first call (see the module docstring)."""
         return _compiled(function, inline=False)
 
     def inlined(function: F) -> F:
-        """A kernel that becomes part of each kernel that calls it: for what runs once a request and does little.
+        """Compile `function` as a kernel that is inlined into its callers: for short code that runs once per request.
 
-        Called from Python it keeps the GIL: who lets go of it for a microsecond may wait milliseconds to get it back.
-        Not for all: with the Oracle's kernels inlined too, `vsocb-lazy` took a third longer to compile.
+        Called from Python it keeps the GIL: after releasing it for a microsecond, a thread may wait milliseconds for it.
+        Do not inline everything: with the Oracle's kernels inlined, `vsocb-lazy` took a third longer to compile.
         """
         return _compiled(function, inline=True)
 
@@ -284,7 +281,7 @@ else:
     borrowed = _same
 
     def kernel(function: F) -> F:
-        """Compilation is switched off: the kernel is the function."""
+        """Return `function` unchanged: compilation is switched off."""
         return function
 
     inlined = kernel

@@ -1,1 +1,0 @@
-"""Tests of the Oracle share their instances and judges, hence a package."""

@@ -1,4 +1,4 @@
-"""The approximate Oracle: what is left out is at most (1 + β) times the least that can be left out."""
+"""The approximate Oracle: the value left out is at most (1 + β) times the least possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def least_left_out(instance: KnapsackInstance) -> Fraction:
 
 
 @pytest.mark.parametrize("kind", CLASSIC)
-def test_the_guarantee_holds_on_the_classes(kind: str) -> None:
+def test_the_guarantee_holds_on_classic_instances(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     for _ in range(40):
         instance = classic(kind, rng, int(rng.integers(2, 41)), 100)
@@ -41,7 +41,7 @@ def test_the_guarantee_holds_on_the_classes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", CACHE_MODES)
-def test_the_guarantee_holds_on_what_a_cache_sees(mode: str) -> None:
+def test_the_guarantee_holds_on_cache_like_instances(mode: str) -> None:
     rng = np.random.default_rng(len(mode))
     for _ in range(60):
         instance = cache_like(mode, rng, int(rng.integers(2, 61)))
@@ -53,7 +53,7 @@ def test_the_guarantee_holds_on_what_a_cache_sees(mode: str) -> None:
             assert exact_sum(instance.values, ~selection.chosen) <= (1 + Fraction(beta)) * least
 
 
-def test_the_certificate_of_a_truncated_run_holds() -> None:
+def test_the_certificate_of_a_truncated_search_holds() -> None:
     rng = np.random.default_rng(1)
     certificates = []
     for _ in range(200):
@@ -79,14 +79,14 @@ def test_a_larger_beta_is_less_work() -> None:
     assert work[0.0] > 2 * work[1e-3] > 4 * work[1e-2] > 8 * work[1e-1]
 
 
-def test_nothing_of_value_left_out_is_exact() -> None:
+def test_leaving_out_only_worthless_items_is_exact() -> None:
     selection = solve([3.0, 0.0, 0.0], [2, 50, 50], 10, beta=0.5)
     assert selection.chosen.tolist() == [True, False, False]
     assert certified_beta(selection, [3.0, 0.0, 0.0]) == 0.0
 
 
 def test_a_demand_smaller_than_single_items_is_solved_exactly() -> None:
-    # One unit too much: the relaxation cuts one unit off the cheapest item and knows next to nothing of the true cost.
+    # Demand 1: the relaxation leaves out one unit of the cheapest item, so its bound is close to 0.
     rng = np.random.default_rng(3)
     for _ in range(100):
         sizes = rng.integers(50, 100, 12)
@@ -95,7 +95,7 @@ def test_a_demand_smaller_than_single_items_is_solved_exactly() -> None:
         assert exact_sum(instance.values, ~selection.chosen) == min(instance.values)
 
 
-def test_a_bound_that_says_nothing_is_an_infinite_certificate() -> None:
+def test_a_bound_that_is_too_weak_gives_an_infinite_certificate() -> None:
     weak = Selection(np.array([True, False]), value=1.0, upper_bound=11.0, gap=10.0, proven=False, price=1.0)
     assert certified_beta(weak, [1.0, 10.0]) == math.inf
     assert certified_beta(weak, [1.0, 15.0]) == 2.0
@@ -107,7 +107,7 @@ def test_the_complement_is_summed_directly() -> None:
     assert certified_beta(selection, values) == 1.0 / 4.0
 
 
-def test_tolerance_is_the_larger_of_the_two() -> None:
+def test_tolerance_is_the_larger_of_two_terms() -> None:
     assert tolerance(0.5, 1e-3, 100.0, 10.0) == 5.0
     assert tolerance(0.0, 1e-3, 100.0, 10.0) == 0.01
     assert tolerance(0.0, 1e-3, 4.0, 10.0) == 0.004

@@ -1,4 +1,4 @@
-"""The exact Oracle against judges it shares no code with."""
+"""The exact Oracle against independent solvers."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def test_large_cores_are_solved_exactly(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", CACHE_MODES)
-def test_what_a_cache_sees(mode: str) -> None:
+def test_cache_like_instances_are_solved(mode: str) -> None:
     rng = np.random.default_rng(len(mode))
     for _ in range(400):
         instance = cache_like(mode, rng, int(rng.integers(1, 61)))
-        reachable = exact_sum(instance.values, textbook(*instance)[0])  # the optimum, but for the textbook's rounding
+        reachable = exact_sum(
+            instance.values, textbook(*instance)[0]
+        )  # the optimum, except for the textbook's rounding
         selection = solve(*instance)
         check(selection, instance, reachable)
         assert selection.proven
@@ -60,7 +62,7 @@ def uniform(rng: Rng, n: int) -> KnapsackInstance:
 
 
 def one_density(rng: Rng, n: int) -> KnapsackInstance:
-    """Densities that are equal, but for the last bit of the values."""
+    """Densities that are equal except for the last bit of the values."""
     sizes = rng.integers(1, 1000, n)
     values = sizes * rng.random()
     values = np.nextafter(values, np.where(rng.random(n) < 0.5, 0.0, 10.0 * values))
@@ -68,18 +70,18 @@ def one_density(rng: Rng, n: int) -> KnapsackInstance:
 
 
 def decimal_ties(rng: Rng, n: int) -> KnapsackInstance:
-    """Sums that are equal on paper and not in floats."""
+    """Sums that are equal in decimals but not in floats."""
     return KnapsackInstance(rng.integers(1, 10, n) * 0.1, rng.integers(1, 6, n), int(rng.integers(1, 3 * n + 1)))
 
 
 def far_apart(rng: Rng, n: int) -> KnapsackInstance:
-    """Values of very different scale: what is rounded off must show in the certificate."""
+    """Values of very different scale: rounding errors must appear in the certificate."""
     sizes = rng.integers(1, 50, n)
     return KnapsackInstance(10.0 ** rng.uniform(-25, 25, n), sizes, int(rng.uniform(0.1, 0.9) * sizes.sum()))
 
 
 def one_density_far_apart(rng: Rng, n: int) -> KnapsackInstance:
-    """The same inside the core: the sizes differ as much as the values do, and only small ones must be left out."""
+    """The same inside the core: sizes differ as much as values do, and only small items must be left out."""
     sizes = np.append((10.0 ** rng.uniform(0, 3, n)).astype(np.int64), 10**17)
     return KnapsackInstance(
         sizes * rng.uniform(1.0, 1.0 + 1e-15, n + 1), sizes, int(sizes.sum() - rng.integers(1, 500))
@@ -87,19 +89,19 @@ def one_density_far_apart(rng: Rng, n: int) -> KnapsackInstance:
 
 
 def tight_bound(rng: Rng, n: int) -> KnapsackInstance:
-    """The bound is often the optimum itself, and 49·(1/49) < 1 in floats: rounded down, it would lose a whole unit."""
+    """The bound often equals the optimum, and 49·(1/49) < 1 in floats: rounded down, it would lose a whole unit."""
     values, size = rng.integers(1, 12, n), int(rng.choice([49, 98, 103, 107, 161, 187, 197]))
-    sizes = values * size + rng.integers(1, 4, n) * (rng.random(n) < 0.3)  # no divisor in common
+    sizes = values * size + rng.integers(1, 4, n) * (rng.random(n) < 0.3)  # no common divisor
     return KnapsackInstance(values.astype(float), sizes, size * int(rng.integers(1, values.sum() + 1)))
 
 
 def subnormal(rng: Rng, n: int) -> KnapsackInstance:
-    """Values so small that a density is no longer a precise float, or 0."""
+    """Values so small that a density is subnormal or 0."""
     return KnapsackInstance(rng.integers(0, 30, n) * 5e-324, rng.integers(1, 9, n), int(rng.integers(1, 4 * n)))
 
 
 @pytest.mark.parametrize("generate", [uniform, one_density, decimal_ties, far_apart, tight_bound, subnormal])
-def test_hard_to_round_against_rational_brute_force(generate: Callable[[Rng, int], KnapsackInstance]) -> None:
+def test_rounding_against_rational_brute_force(generate: Callable[[Rng, int], KnapsackInstance]) -> None:
     rng = np.random.default_rng(len(generate.__name__))
     for _ in range(250):
         instance = generate(rng, int(rng.integers(1, 11)))
@@ -108,7 +110,7 @@ def test_hard_to_round_against_rational_brute_force(generate: Callable[[Rng, int
         assert selection.proven
 
 
-def test_what_is_rounded_off_is_not_called_proven() -> None:
+def test_a_result_with_rounding_errors_is_not_proven() -> None:
     rng = np.random.default_rng(8)
     unproven = 0
     for _ in range(250):
@@ -119,7 +121,7 @@ def test_what_is_rounded_off_is_not_called_proven() -> None:
     assert unproven > 0
 
 
-def test_what_is_rounded_off_is_counted() -> None:
+def test_rounding_errors_are_summed() -> None:
     rng = np.random.default_rng(9)
     for _ in range(100):
         values = 10.0 ** rng.uniform(-8, 8, 20)
@@ -166,7 +168,7 @@ def test_against_milp() -> None:
             assert solve(*instance).value == pytest.approx(by_milp(instance), rel=1e-6)  # HiGHS works to 1e-6
 
 
-def test_the_textbook_is_right() -> None:
+def test_the_textbook_solver_is_right() -> None:
     rng = np.random.default_rng(3)
     for _ in range(200):
         instance = classic("uncorrelated", rng, int(rng.integers(1, 11)), 20)
@@ -176,7 +178,7 @@ def test_the_textbook_is_right() -> None:
 
 
 @pytest.mark.parametrize("kind", ["strongly", "inverse_strongly", "multiple_strongly", "circle", "even_odd"])
-def test_a_truncated_search_still_tells_the_truth(kind: str) -> None:
+def test_the_bounds_of_a_truncated_search_hold(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     proven = 0
     for _ in range(25):
@@ -192,7 +194,7 @@ def test_a_truncated_search_still_tells_the_truth(kind: str) -> None:
             assert selection.proven == (selection.gap == 0.0)
             assert kept == optimum or not selection.proven
             proven += selection.proven
-    assert 25 <= proven < 125  # or the budgets above test nothing
+    assert 25 <= proven < 125  # otherwise the work limits above test nothing
 
 
 def test_a_truncated_search_on_floats() -> None:
@@ -208,7 +210,7 @@ def test_a_truncated_search_on_floats() -> None:
     assert unproven > 50
 
 
-def test_tolerance_is_kept_and_saves_work() -> None:
+def test_a_tolerance_is_met_and_saves_work() -> None:
     rng = np.random.default_rng(5)
     work = {0.0: 0, 1e-13: 0, 1e-3: 0, 1e-2: 0}
     for _ in range(100):
@@ -245,7 +247,7 @@ def test_a_million_byte_items_in_a_hundred_gigabytes() -> None:
     assert sizes[selection.chosen].sum() <= 10**11
     assert selection.proven
     assert selection.gap == 0.0
-    # The greedy set up to the price is reachable, and price·room more is not: two bounds from outside.
+    # Two independent bounds: the greedy set up to the price is feasible, and price·(free capacity) more is not.
     dense = values / sizes > selection.price
     assert values[dense].sum() <= selection.value
     assert selection.value <= values[dense].sum() + selection.price * (10**11 - sizes[dense].sum()) * (1 + 1e-12)

@@ -1,4 +1,4 @@
-"""Bad input is refused in one line that says what was given and what is allowed."""
+"""Invalid input raises an error of one line that says what was given and what is allowed."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ GOOD: dict[str, Any] = {"values": [1.0, 2.0], "sizes": [1, 2], "capacity": 2}
     ],
 )
 def test_bad_input(change: dict[str, Any], line: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         solve(**(GOOD | change))
-    assert str(refused.value) == line
+    assert str(raised.value) == line
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g"])
-def test_every_number_type_is_taken(dtype: str) -> None:
+def test_every_number_type_is_accepted(dtype: str) -> None:
     selection = solve(np.array([6, 10, 12], dtype), np.array([1, 2, 3], dtype), np.int32(5))
     assert selection.chosen.tolist() == [False, True, True]
     assert selection.value == 22.0
 
 
-def test_views_are_taken() -> None:
+def test_views_are_accepted() -> None:
     values, sizes = np.arange(12.0)[::2], np.arange(1, 13).reshape(6, 2)[:, 1]
     problem = read_problem(values, sizes, 10)
     assert problem.values.flags.c_contiguous
@@ -77,6 +77,6 @@ def test_views_are_taken() -> None:
     assert problem.sizes.tolist() == [2, 4, 6, 8, 10, 12]
 
 
-def test_the_largest_sums_are_taken() -> None:
+def test_the_largest_sums_are_accepted() -> None:
     assert solve([1.0, 2.0], [2**61, 2**61 - 1], 2**62).value == 3.0
     assert solve([9e288, 1.0], [2, 1], 2).value == 9e288

@@ -1,4 +1,4 @@
-"""Edges, and what must not change the answer."""
+"""Edge cases, and changes of the input that must not change the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_no_items() -> None:
     assert selection.chosen.shape == (0,)
 
 
-def test_small_edges() -> None:
+def test_small_edge_cases() -> None:
     assert chosen([5.0], [3], 3) == [0]
     assert chosen([5.0], [4], 3) == []
     assert chosen([0.0], [1], 3) == []
@@ -97,7 +97,7 @@ def test_scaling_the_values_by_a_power_of_two_changes_nothing(mode: str) -> None
 
 
 @pytest.mark.parametrize("kind", CLASSIC)
-def test_order_a_worthless_item_and_more_room(kind: str) -> None:
+def test_order_worthless_items_and_more_capacity(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     for _ in range(20):
         values, sizes, capacity = classic(kind, rng, 30, 60)
@@ -116,7 +116,7 @@ def test_order_a_worthless_item_and_more_room(kind: str) -> None:
         assert larger[-1] == values.sum()
 
 
-def test_the_answer_is_the_same_every_time_and_cannot_be_changed() -> None:
+def test_the_result_is_repeatable_and_read_only() -> None:
     instance = cache_like("counts", np.random.default_rng(4), 300)
     values, sizes = instance.values.copy(), instance.sizes.copy()
     first, second = solve(*instance), solve(*instance)
@@ -131,8 +131,8 @@ def test_public_names() -> None:
     assert knapcache.oracle.__all__ == ["WarmSolver", "solve"]
 
 
-def answers() -> list[list[object]]:
-    """What `solve` says to a sample of everything, in words that another process can compare."""
+def results() -> list[list[object]]:
+    """Return the results for a sample of all instances as JSON values, for comparison with another process."""
     rng = np.random.default_rng(5)
     found = []
     for _ in range(4):
@@ -145,16 +145,16 @@ def answers() -> list[list[object]]:
     return found
 
 
-def test_plain_python_gives_the_same_answers() -> None:
+def test_uncompiled_kernels_give_the_same_results() -> None:
     environment = os.environ | {"KNAPCACHE_COMPILE": "0"}
     program = (
         f"import sys, json; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
         "from knapcache.kernel import COMPILED; assert not COMPILED; "
-        "from oracle.test_oracle_properties import answers; print(json.dumps(answers()))"
+        "from oracle.test_oracle_properties import results; print(json.dumps(results()))"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-c", program],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == json.loads(json.dumps(answers()))
+    assert json.loads(run.stdout) == json.loads(json.dumps(results()))

@@ -1,4 +1,4 @@
-"""All subsets, against the textbook."""
+"""Enumeration of all subsets against the textbook solver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from knapcache.oracle.tiny import MAX_ITEMS, select_tiny
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=MAX_ITEMS),
     st.integers(0, 100),
 )
-def test_as_the_textbook(items: list[tuple[int, int]], capacity: int) -> None:
+def test_tiny_instances_are_solved_exactly(items: list[tuple[int, int]], capacity: int) -> None:
     values = np.array([value for value, _ in items], float)
     sizes = np.array([size for _, size in items])
     chosen = np.zeros(len(items), bool)

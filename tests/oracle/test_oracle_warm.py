@@ -1,4 +1,4 @@
-"""Warm answers are those of a cold start, whatever changes."""
+"""Warm solutions equal cold ones after any changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, cache_like, classi
 
 
 def change_some(rng: np.random.Generator, values: Any, sizes: Any, *, whole: bool) -> tuple[Any, Any, Any]:
-    """A few items with new values and, now and then, sizes; some far away from what they were, some worthless."""
+    """Return a few items with new values and sometimes sizes; some very different, some worthless."""
     which = rng.choice(len(values), int(rng.integers(1, 12)), replace=False)
     new = values[which] * rng.choice([0.0, 0.5, 0.99, 1.01, 2.0, 30.0], len(which))
     new_sizes = sizes[which].copy()
@@ -22,36 +22,36 @@ def change_some(rng: np.random.Generator, values: Any, sizes: Any, *, whole: boo
     return which, np.floor(new) if whole else new, new_sizes
 
 
-def same_answers(warm: WarmSolver, values: Any, sizes: Any, capacity: int, *, whole: bool, **options: Any) -> None:
-    mine, cold = warm.solve(), solve(values, sizes, capacity, **options)
+def check_equal(warm: WarmSolver, values: Any, sizes: Any, capacity: int, *, whole: bool, **options: Any) -> None:
+    found, cold = warm.solve(), solve(values, sizes, capacity, **options)
     warm.check()
-    assert mine.proven
+    assert found.proven
     assert cold.proven
-    assert mine.price == cold.price
-    assert sizes[mine.chosen].sum() <= capacity
-    assert mine.value == pytest.approx(values[mine.chosen].sum(), rel=1e-12)
-    assert mine.upper_bound >= cold.value
-    assert cold.upper_bound >= mine.value
+    assert found.price == cold.price
+    assert sizes[found.chosen].sum() <= capacity
+    assert found.value == pytest.approx(values[found.chosen].sum(), rel=1e-12)
+    assert found.upper_bound >= cold.value
+    assert cold.upper_bound >= found.value
     if whole:
-        assert (mine.value, mine.upper_bound, mine.gap) == (cold.value, cold.upper_bound, cold.gap)
+        assert (found.value, found.upper_bound, found.gap) == (cold.value, cold.upper_bound, cold.gap)
     elif not options:
-        assert mine.value == pytest.approx(cold.value, rel=2e-13)
+        assert found.value == pytest.approx(cold.value, rel=2e-13)
 
 
 @pytest.mark.parametrize("mode", CACHE_MODES)
-def test_what_a_cache_sees(mode: str) -> None:
+def test_cache_like_instances(mode: str) -> None:
     rng = np.random.default_rng(len(mode))
-    cold = warm_ones = 0
+    cold = warm_solves = 0
     for _ in range(6):
         values, sizes, capacity = cache_like(mode, rng, int(rng.integers(1500, 6000)))
         warm = WarmSolver(values, sizes, capacity)
         for _ in range(25):
-            same_answers(warm, values, sizes, capacity, whole=False)
+            check_equal(warm, values, sizes, capacity, whole=False)
             which, new, new_sizes = change_some(rng, values, sizes, whole=False)
             warm.change(which, new, new_sizes)
             values[which], sizes[which] = new, new_sizes
-        cold, warm_ones = cold + warm.cold_solves, warm_ones + warm.warm_solves
-    assert warm_ones > cold
+        cold, warm_solves = cold + warm.cold_solves, warm_solves + warm.warm_solves
+    assert warm_solves > cold
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSIC if kind not in {"circle", "multiple_strongly"}])
@@ -61,7 +61,7 @@ def test_integers_are_bit_exact(kind: str) -> None:
         values, sizes, capacity = classic(kind, rng, int(rng.integers(1100, 3000)), 100)
         warm = WarmSolver(values, sizes, capacity)
         for _ in range(20):
-            same_answers(warm, values, sizes, capacity, whole=True)
+            check_equal(warm, values, sizes, capacity, whole=True)
             which, new, new_sizes = change_some(rng, values, sizes, whole=True)
             warm.change(which, new, new_sizes)
             values[which], sizes[which] = new, new_sizes
@@ -73,14 +73,14 @@ def test_approximate() -> None:
     values, sizes, capacity = cache_like("noisy cost", rng, 5000)
     warm = WarmSolver(values, sizes, capacity, beta=1e-3)
     for _ in range(30):
-        same_answers(warm, values, sizes, capacity, whole=False, beta=1e-3)
+        check_equal(warm, values, sizes, capacity, whole=False, beta=1e-3)
         which, new, _ = change_some(rng, values, sizes, whole=False)
         warm.change(which, new)
         values[which] = new
     assert warm.warm_solves > 20
 
 
-def test_everything_may_fit_or_nothing() -> None:
+def test_all_or_no_items_fit() -> None:
     values, sizes = np.arange(1.0, 2001.0), np.full(2000, 3)
     warm = WarmSolver(values, sizes, 3 * 1000)
     assert warm.solve().value == values[1000:].sum()
@@ -95,7 +95,7 @@ def test_everything_may_fit_or_nothing() -> None:
     assert WarmSolver([1.0], [2], 1).solve().value == 0.0
 
 
-def test_many_changes_begin_anew() -> None:
+def test_many_changes_cause_a_cold_solve() -> None:
     rng = np.random.default_rng(2)
     values, sizes, capacity = cache_like("independent", rng, 3000)
     warm = WarmSolver(values, sizes, capacity)
@@ -104,7 +104,7 @@ def test_many_changes_begin_anew() -> None:
         which = rng.choice(3000, 400, replace=False)
         values[which] = rng.random(400) * values.max()
         warm.change(which, values[which])
-        same_answers(warm, values, sizes, capacity, whole=False)
+        check_equal(warm, values, sizes, capacity, whole=False)
     assert warm.cold_solves > 1
 
 
@@ -130,13 +130,13 @@ def test_many_changes_begin_anew() -> None:
 )
 def test_bad_changes_change_nothing(items: Any, values: Any, sizes: Any, line: str) -> None:
     warm = WarmSolver([3.0, 9e288], [1, 1], 1)
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         warm.change(items, values, sizes)
-    assert str(refused.value) == line
+    assert str(raised.value) == line
     assert warm.solve().value == 9e288
 
 
-def test_check_finds_books_that_are_wrong() -> None:
+def test_check_finds_wrong_near_values() -> None:
     warm = WarmSolver(*cache_like("independent", np.random.default_rng(3), 3000))
     warm.solve()
     warm.check()

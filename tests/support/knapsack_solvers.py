@@ -1,4 +1,4 @@
-"""Optima from solvers that are not ours, and what every selection must satisfy."""
+"""Optima from independent solvers, and a check of every claim of a selection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def exact_sum(values: Any, chosen: Any) -> Fraction:
 
 
 def brute_force(values: Any, sizes: Any, capacity: int) -> Fraction:
-    """The best of all subsets, in rational numbers."""
+    """Return the value of the best subset as a rational number."""
     subsets = [(0, Fraction(0))]
     for w, s in zip(values, sizes, strict=True):
         subsets += [(size + int(s), value + Fraction(float(w))) for size, value in subsets if size + int(s) <= capacity]
@@ -28,7 +28,7 @@ def brute_force(values: Any, sizes: Any, capacity: int) -> Fraction:
 
 def by_or_tools(instance: KnapsackInstance) -> int:
     solver = knapsack_solver.KnapsackSolver(
-        knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "judge"
+        knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "reference"
     )
     values = [int(v) for v in instance.values]
     solver.init(values, [instance.sizes.tolist()], [instance.capacity])
@@ -47,7 +47,7 @@ def by_milp(instance: KnapsackInstance) -> float:
 
 
 def integer_optimum(instance: KnapsackInstance) -> int:
-    """For integer values: the textbook's, or OR-Tools' where the table would be too large."""
+    """Return the optimum for integer values, from OR-Tools if the textbook's table would be too large."""
     if len(instance.values) * instance.capacity <= 2_000_000:
         return int(textbook(*instance)[1])
     return by_or_tools(instance)
@@ -56,9 +56,9 @@ def integer_optimum(instance: KnapsackInstance) -> int:
 def check(
     selection: Selection, instance: KnapsackInstance, optimum: Fraction | int | None, tol: float = 1e-13
 ) -> Fraction:
-    """Everything a selection claims, in rational numbers; `optimum` may be any value that is known to be reachable.
+    """Check every claim of a selection in rational numbers, and return its exact value.
 
-    Returns what the selection is worth, exactly.
+    `optimum` may be any feasible value.
     """
     values, sizes, capacity = instance
     assert selection.chosen.dtype == np.bool_

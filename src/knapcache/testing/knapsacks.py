@@ -1,6 +1,6 @@
-"""Knapsack instances: the classes of the literature, and what a cache sees.
+"""Generators of knapsack instances: the classes of the literature, and instances like those of a cache.
 
-R is the range of the data; capacities are anywhere between almost nothing and almost everything.
+R is the range of the data. Capacities are random, from 2 % to 98 % of the total size.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def subset_sum(rng: Rng, n: int, R: int) -> Pair:
 
 
 def even_odd(rng: Rng, n: int, R: int) -> Pair:
-    """All sizes even: with an odd capacity the last unit can never be filled, and no bound knows."""
+    """All sizes are even: with an odd capacity the last unit cannot be used, which no bound accounts for."""
     sizes = 2 * _integers(rng, 1, max(1, R // 2), n)
     return sizes, sizes
 
 
 def spanner(rng: Rng, n: int, R: int) -> Pair:
-    """Multiples of two items, so that there are very few densities."""
+    """All items are multiples of two items, so there are very few densities."""
     values, sizes = strongly(rng, 2, R)
     kind, times = rng.integers(0, 2, n), _integers(rng, 1, 10, n)
     return times * (values[kind] // 5 + 1), times * (sizes[kind] // 5 + 1)
@@ -106,7 +106,7 @@ CACHE_MODES = ("independent", "noisy cost", "counts", "cost is size", "tokens")
 
 
 def cache_like(mode: str, rng: Rng, n: int, median_size: int = 60) -> KnapsackInstance:
-    """Popularity is Zipf's; an answer costs a + b·size, or anything at all; estimates are 0 for what was never seen."""
+    """Generate Zipf popularity with costs a + b·size, or independent costs. Items that were never requested have value 0."""
     sizes = np.maximum(1, rng.lognormal(np.log(median_size), 1.0, n)).astype(np.int64)
     popularity = 1.0 / rng.permutation(np.arange(1.0, n + 1)) ** rng.uniform(0.6, 1.2)
     popularity /= popularity.sum()
