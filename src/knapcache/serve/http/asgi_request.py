@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import orjson
+
+from knapcache.serve.decompress import ENCODINGS, DecompressionError, Decompressor
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -244,16 +245,17 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     name = encoding.strip().lower()
     if name == "identity":
         return body
-    if name not in ("gzip", "x-gzip", "deflate"):
+    if name not in ENCODINGS:
         message = f"content-encoding must be gzip or deflate, not {encoding[:40]!r}."
         raise RequestRejected(415, message, "unsupported_encoding")
-    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip and zlib by itself
+    decompressor, chunks, size = Decompressor(), [], 0
     try:
-        found = decompressor.decompress(body, limit + 1)
-        if len(found) > limit or decompressor.unconsumed_tail:
-            raise RequestRejected(413, f"The body has more than {limit} bytes when decompressed.", "too_large")
-    except zlib.error:
-        raise RequestRejected(400, "The body cannot be decompressed.", "bad_encoding") from None
-    if not decompressor.eof:
-        raise RequestRejected(400, "The compressed body is truncated.", "bad_encoding")
-    return found
+        for chunk in decompressor.feed(body):
+            size += len(chunk)
+            if size > limit:
+                raise RequestRejected(413, f"The body has more than {limit} bytes when decompressed.", "too_large")
+            chunks.append(chunk)
+        decompressor.end()
+    except DecompressionError as error:
+        raise RequestRejected(400, str(error), "bad_encoding") from None
+    return b"".join(chunks)

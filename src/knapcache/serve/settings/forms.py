@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -64,14 +64,20 @@ def names(given: Any) -> Any:
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
 
 
-def http_url(given: str) -> str:
-    """An address that may stand in a file for all to read, and that paths can be appended to."""
+def split_http_url(url: str) -> SplitResult | None:
+    """Split an http or https URL. None if it has no host, a bad port, spaces or control characters."""
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket that does not close
-        usable = False
-    if not usable or re.search(r"[\s\\\x00-\x1f\x7f]", given):
+    except ValueError:  # the port is no number, or a bracket is not closed
+        return None
+    return parts if usable and not re.search(r"[\s\\\x00-\x1f\x7f]", url) else None
+
+
+def http_url(given: str) -> str:
+    """Check a URL that paths can be appended to, and that has no secret in it."""
+    parts = split_http_url(given)
+    if parts is None:
         raise InvalidInput("must be an address that starts with http:// or https://")
     if "@" in parts.netloc:
         raise InvalidInput("must not hold a user or a password: name the variable with the key in key_env")
@@ -88,12 +94,7 @@ def upstream_url(given: str) -> str:
 def proxy_url(given: str) -> str:
     """Check a proxy's URL, which may have a user and a password. Without a scheme it is http://, as in curl."""
     url = given if "://" in given else f"http://{given}"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or re.search(r"[\s\\\x00-\x1f\x7f]", url):
+    if split_http_url(url) is None:
         raise InvalidInput("must be the URL of a proxy, http://host:port or https://host:port (SOCKS is not supported)")
     return url
 

@@ -10,7 +10,7 @@ class ConnectionLost(OSError):  # noqa: N818 - named like asyncio's connection_l
 
 
 class ProtocolError(OSError):
-    """The upstream's bytes are not valid HTTP/1.1, exceed a limit, or use a content-encoding that was not requested."""
+    """The upstream's bytes are not valid HTTP/1.1, exceed a limit, or are in an encoding that was not requested."""
 
 
 class ProxyRefused(OSError):  # noqa: N818 - named like ConnectionRefusedError
@@ -25,7 +25,7 @@ class TotalTimeout(TimeoutError):  # noqa: N818 - named like TimeoutError
     """The exchange took longer than the client's total_timeout."""
 
 
-def without_traceback(error: OSError) -> OSError:
+def without_traceback(error: Exception) -> Exception:
     """Drop the traceback: its frames refer to the response, and the response refers to the error."""
     return error.with_traceback(None)
 

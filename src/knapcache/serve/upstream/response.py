@@ -37,8 +37,8 @@ from collections.abc import AsyncIterator
 import httptools
 
 from knapcache.errors import UpstreamFailed
+from knapcache.serve.decompress import ENCODINGS, DecompressionError, Decompressor
 from knapcache.serve.upstream.connection import Connection, Pool
-from knapcache.serve.upstream.decompress import Decompressor
 from knapcache.serve.upstream.failures import (
     ConnectionLost,
     ProtocolError,
@@ -62,7 +62,6 @@ Counted as they are received, because llhttp reports a header only when it is co
 """
 MAX_INFORMATIONAL = 16
 """1xx responses before the final one."""
-COMPRESSED = ("gzip", "x-gzip", "deflate")
 JOIN_LIMIT = 1 << 16
 """Request bodies up to this many bytes are written together with the head, in one system call."""
 
@@ -209,7 +208,7 @@ class Response:
             encoding = (
                 ", ".join(value for name, value in self.pairs if name.lower() == "content-encoding").strip().lower()
             )
-            if encoding in COMPRESSED:
+            if encoding in ENCODINGS:
                 self._decompressor = Decompressor()
             elif encoding not in ("", "identity"):
                 raise ProtocolError("a content-encoding that was not requested")
@@ -335,7 +334,7 @@ class Response:
                     await self._wait()
             if self._decompressor is not None:
                 self._decompressor.end()
-        except OSError as error:
+        except (OSError, DecompressionError) as error:
             raise upstream_failed(self._pool.name, error) from without_traceback(error)
 
     def _take(self) -> bytes:
