@@ -473,7 +473,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
-    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT, demo.TOP) == (2, 256, 25, 20), (
+    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (2, 256, 25, 20), (
         "docs/get-started/embedded-model.md says so"
     )
     price = embedded_model.PRICES[embedded_model.MODEL_NAME]

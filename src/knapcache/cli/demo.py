@@ -1,4 +1,4 @@
-"""`knapcache demo`: traffic for a proxy, so that its page comes alive."""
+"""`knapcache demo`: send sample traffic to a running proxy."""
 
 from __future__ import annotations
 
@@ -13,110 +13,128 @@ from knapcache.errors import InvalidInput
 if TYPE_CHECKING:
     from knapcache.demo.traffic import TrafficStats
 
-HELP = "send traffic to a running proxy, and show what it saves"
-TEXT = """Ask a running proxy as its users would: popular questions often, others rarely, in a popularity that drifts,
-half of it streamed. Shows answers from the cache, dollars saved, and how long answers take with the cache and without.
-Ctrl-C ends it, with the table so far."""
+HELP = "send sample traffic to a running proxy"
+DESCRIPTION = """Send chat requests to a running proxy: a few prompts often, most of them rarely, with drifting
+popularity and half of the responses streamed. Shows the share of answers from the cache, the dollars saved and the
+latency of hits and misses. Ctrl-C stops it and prints the table so far."""
 
 
 def add(commands: Any, *, with_options: bool) -> None:
-    """Put the command into the parser; its options, whose defaults are those of the traffic, only if it is to run."""
+    """Add the command. Its options take their defaults from the traffic module, so they are added only on use."""
     if not with_options:
         commands.add_parser("demo", help=HELP)
         return
     from knapcache.demo.traffic import TrafficOptions
 
-    usual = TrafficOptions()
-    parser = commands.add_parser("demo", help=HELP, description=TEXT)
+    default = TrafficOptions()
+    parser = commands.add_parser("demo", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
-    option("--url", default=usual.url, help=f"the proxy (default: {usual.url})")
-    option("--requests", metavar="N", type=int, default=usual.requests, help=f"to send (default: {usual.requests})")
+    option("--url", default=default.url, help=f"base URL of the proxy (default: {default.url})")
+    option(
+        "--requests",
+        metavar="N",
+        type=int,
+        default=default.requests,
+        help=f"number of requests (default: {default.requests})",
+    )
     option(
         "--rate",
         metavar="R",
         type=float,
-        default=usual.rate,
-        help=f"requests a second, on average (default: {usual.rate:g})",
+        default=default.rate,
+        help=f"average requests per second (default: {default.rate:g})",
     )
     option(
         "--clients",
         metavar="N",
         type=int,
-        default=usual.clients,
-        help=f"requests open at a time (default: {usual.clients})",
+        default=default.clients,
+        help=f"maximum concurrent requests (default: {default.clients})",
     )
-    option("--key", metavar="KEY", action="append", default=[], help="API key to ask with; several: as several callers")
+    option("--key", metavar="KEY", action="append", default=[], help="API key to send; repeat it for several tenants")
     option(
         "--model",
         metavar="NAME",
         action="append",
-        help=f"model to ask for; several may be given (default: {usual.models[0]})",
+        help=f"model to request; repeat it for several models (default: {default.models[0]})",
     )
     option(
         "--max-tokens",
         metavar="N",
         type=int,
-        default=usual.max_tokens,
-        help=f"of an answer (default: {usual.max_tokens})",
+        default=default.max_tokens,
+        help=f"maximum tokens per answer (default: {default.max_tokens})",
     )
     option(
-        "--prompts", metavar="FILE", type=Path, help='JSON lines with "prompt", or a prompt a line; popular ones first'
+        "--prompts",
+        metavar="FILE",
+        type=Path,
+        help='prompts, most popular first: JSON lines with "prompt", or one prompt per line (default: built-in)',
     )
-    option("--seed", metavar="N", type=int, default=usual.seed, help=f"of what is asked for (default: {usual.seed})")
+    option("--seed", metavar="N", type=int, default=default.seed, help=f"random seed (default: {default.seed})")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> None:
-    """Ask, show, sum up; the sum also where it was interrupted."""
+    """Send the traffic and print the result, also after an interrupt."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from knapcache.demo.prompts import demo_prompts
     from knapcache.demo.traffic import TrafficOptions, TrafficStats, read_prompts, send_traffic
 
-    models = tuple(args.model or TrafficOptions().models)
-    amounts = (args.url, args.requests, args.rate, args.clients, models, tuple(args.key), args.max_tokens, args.seed)
-    load = TrafficOptions(*amounts)
+    options = TrafficOptions(
+        url=args.url,
+        requests=args.requests,
+        rate=args.rate,
+        clients=args.clients,
+        models=tuple(args.model or TrafficOptions().models),
+        keys=tuple(args.key),
+        max_tokens=args.max_tokens,
+        seed=args.seed,
+    )
     prompts = read_prompts(args.prompts) if args.prompts else demo_prompts(args.seed)
-    tally, console = TrafficStats(), Console(stderr=True, highlight=False)
+    stats, console = TrafficStats(), Console(stderr=True, highlight=False)
     columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task(line(tally), total=load.requests)
-            asyncio.run(
-                send_traffic(
-                    load, prompts, tally, lambda now: progress.update(task, completed=now.done, description=line(now))
-                )
-            )
+            task = progress.add_task(summary(stats), total=options.requests)
+
+            def update(now: TrafficStats) -> None:
+                progress.update(task, completed=now.finished, description=summary(now))
+
+            asyncio.run(send_traffic(options, prompts, stats, update))
     finally:
-        if tally.done > tally.outcome["failed"]:
-            report(tally)
-    if tally.outcome["failed"] == tally.done:
-        raise InvalidInput(f"no answer from {load.url}: {tally.trouble}")
+        if stats.finished > stats.outcomes["failed"]:
+            print_report(stats)
+    if stats.outcomes["failed"] == stats.finished:
+        raise InvalidInput(f"every request to {options.url} failed: {stats.last_error}")
 
 
-def line(tally: TrafficStats) -> str:
-    """All of it in one line, while it goes on."""
-    from knapcache.demo.traffic import SAVED
+def summary(stats: TrafficStats) -> str:
+    """Return cached answers, savings, median latencies and failures in one line."""
+    from knapcache.demo.traffic import CACHED_OUTCOMES
 
-    parts = [f"{tally.saved} from the cache"]
-    if tally.usd is not None:
-        parts.append(f"{tally.usd:.4f} $ saved")
-    for name, middle in (("hit", tally.median(*SAVED)), ("miss", tally.median("miss"))):
-        if middle is not None:
-            parts.append(f"{name} {1000 * middle:,.0f} ms" if middle >= 0.1 else f"{name} {1000 * middle:.1f} ms")
-    if tally.outcome["failed"]:
-        parts.append(f"{tally.outcome['failed']} failed")
+    parts = [f"{stats.cached} from the cache"]
+    if stats.usd_saved is not None:
+        parts.append(f"${stats.usd_saved:.4f} saved")
+    for name, outcomes in (("hit", CACHED_OUTCOMES), ("miss", ("miss",))):
+        median = stats.median_latency(*outcomes)
+        if median is not None:
+            parts.append(f"{name} {1000 * median:,.0f} ms" if median >= 0.1 else f"{name} {1000 * median:.1f} ms")
+    if stats.outcomes["failed"]:
+        parts.append(f"{stats.outcomes['failed']} failed")
     return ", ".join(parts)
 
 
-def report(tally: TrafficStats) -> None:
-    """The table at the end, and what it means."""
-    print_table(tally.rows())
-    print(f"{tally.done:,} requests, {line(tally)}")
-    if tally.trouble:
-        print(f"last failure: {tally.trouble}")
-    if tally.saved and tally.usd is None:
-        print("no dollars: the proxy knows no price of this model, and weighs its seconds instead")
-    if tally.outcome["unknown"]:
-        print("answers without an x-knapcache header: the server is no knapcache proxy, or another one hides it")
+def print_report(stats: TrafficStats) -> None:
+    print_table(stats.rows())
+    print(f"{stats.finished:,} requests, {summary(stats)}")
+    if stats.last_error:
+        print(f"last failure: {stats.last_error}")
+    if stats.cached and stats.usd_saved is None:
+        print("no dollar amounts: the proxy has no price for this model and saves seconds instead")
+    if stats.outcomes["unknown"]:
+        print(
+            "unknown: responses without an x-knapcache header; the server is not a knapcache proxy or hides the header"
+        )

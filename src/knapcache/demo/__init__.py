@@ -1,1 +1,1 @@
-"""Demo traffic for a running proxy."""
+"""Sample traffic for a running proxy (`knapcache demo`)."""

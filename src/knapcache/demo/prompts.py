@@ -1,7 +1,7 @@
-"""Questions of our own making, as people ask an assistant: what the demonstration asks when it is given no file.
+"""The built-in prompts of `knapcache demo`, used when no prompt file is given.
 
-Each kind is a few ways to ask and many things to ask about; a question is one of each. They are short and long, need
-short and long answers, and no two are the same.
+Each group combines a few templates with many topics. Prompts and expected answers vary in length; no two prompts are
+equal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class PromptGroup(NamedTuple):
-    """Ways to ask, with `{}` where the thing goes, and things to ask about."""
+    """Templates, each with one `{}` for the topic, and topics."""
 
     templates: tuple[str, ...]
     topics: tuple[str, ...]
@@ -273,7 +273,9 @@ PROMPT_GROUPS = (
 
 
 def demo_prompts(seed: int = 0) -> list[str]:
-    """All of them, in an order of no meaning."""
-    found = [way.format(thing) for kind in PROMPT_GROUPS for way, thing in product(kind.templates, kind.topics)]
-    random.Random(seed).shuffle(found)
-    return found
+    """Return all built-in prompts, shuffled by the seed."""
+    prompts = [
+        template.format(topic) for group in PROMPT_GROUPS for template, topic in product(group.templates, group.topics)
+    ]
+    random.Random(seed).shuffle(prompts)
+    return prompts

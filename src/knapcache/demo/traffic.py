@@ -1,16 +1,16 @@
-"""Traffic for a proxy to show what it does: `knapcache demo`.
+"""The request generator of `knapcache demo`: sends chat requests to a running proxy and collects its cache headers.
 
-Prompts are asked for by their rank of popularity, r = 0, 1, …, and the ranks drift, as interests do:
+Prompts are drawn by popularity rank r = 0, 1, …, and the ranks drift:
 
-    P(rank r) ∝ 1 / (r + 1)^SKEW
-    every DRIFT requests one prompt, whichever, rises to a place among the first TOP
+    P(rank r) ∝ 1 / (r + 1)^ZIPF_EXPONENT
+    every DRIFT_INTERVAL requests one prompt, chosen uniformly, moves to a random rank below TOP_RANKS
 
-Requests come at random times, `rate` a second on average, but never more than `clients` are open: a model that is
-slower than that is not buried, it sets the pace. Half of the answers are asked for as streams, for a kept answer
-serves both. The seed fixes what is asked for, in which order.
+Arrivals are a Poisson process of `rate` requests per second with at most `clients` requests in flight, so a slow model
+sets the pace instead of building a queue. Half of the requests ask for a stream; one stored answer serves both forms.
+The seed fixes prompts, models, keys and their order.
 
-What a proxy did is read from the headers of its answers: `x-knapcache` and `x-knapcache-saved-usd`. Another server
-sends none of them; its answers are counted as `unknown`.
+Cache outcomes come from the response headers `x-knapcache` and `x-knapcache-saved-usd`. Responses without them are
+counted as `unknown`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import statistics
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -36,237 +36,246 @@ from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed
 if TYPE_CHECKING:
     from knapcache.serve.upstream import Client
 
-SKEW = 1.0
-DRIFT = 25
-TOP = 20
-STREAMED = 0.5
-CONNECT, TIMEOUT = 10.0, 300.0
-"""Seconds for a connection, and for one answer."""
-HOPELESS = 3
-"""Requests in a row that found nobody, after which the server is taken to be away."""
-SAVED = ("hit", "coalesced", "stale")
-REFUSED = (401, 403, 404, 405)
-"""The next request would fare no better."""
+ZIPF_EXPONENT = 1.0
+DRIFT_INTERVAL = 25
+TOP_RANKS = 20
+STREAM_SHARE = 0.5
+CONNECT_TIMEOUT, REQUEST_TIMEOUT = 10.0, 300.0
+"""Seconds."""
+MAX_CONNECT_FAILURES = 3
+"""Consecutive failed connections after which the server counts as down."""
+CACHED_OUTCOMES = ("hit", "coalesced", "stale")
+FATAL_STATUSES = (401, 403, 404, 405)
+"""Every further request would get the same response."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What is asked, of whom, how fast."""
+    """Target, volume and content of the traffic."""
 
     url: str = "http://127.0.0.1:8080/v1"
     requests: int = 300
     rate: float = 5.0
+    """Average requests per second."""
     clients: int = 4
+    """Maximum requests in flight."""
     models: tuple[str, ...] = ("smollm2-135m",)
     keys: tuple[str, ...] = ()
-    """API keys, one a tenant; none: no credential is sent."""
+    """API keys, one per tenant. Without keys no credential is sent."""
     max_tokens: int = 24
-    """Short answers: the embedded model writes some 50 tokens a second on one core."""
+    """Small, because the embedded model writes about 50 tokens per second on one core."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-            usable = usable and not parts.query and not parts.fragment and "@" not in parts.netloc
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+            valid = valid and not parts.query and not parts.fragment and "@" not in parts.netloc
         except ValueError:
-            usable = False
-        if not usable:
-            raise InvalidInput(f"the URL must be like http://127.0.0.1:8080/v1, not {self.url!r}")
-        for what, number in (("requests", self.requests), ("clients", self.clients), ("max tokens", self.max_tokens)):
+            valid = False
+        if not valid:
+            raise InvalidInput(f"url must look like http://127.0.0.1:8080/v1, not {self.url!r}")
+        for name, number in (("requests", self.requests), ("clients", self.clients), ("max tokens", self.max_tokens)):
             if number < 1:
-                raise InvalidInput(f"{what} must be at least 1, not {number}")
+                raise InvalidInput(f"{name} must be at least 1, not {number}")
         if not 0 < self.rate < float("inf"):
-            raise InvalidInput(f"the rate must be a number of requests a second above 0, not {self.rate}")
+            raise InvalidInput(f"rate must be a finite number of requests per second above 0, not {self.rate}")
         if not self.models or not all(self.models):
-            raise InvalidInput("a model must have a name")
+            raise InvalidInput("model must not be empty")
         if not all(key.isascii() and key.isprintable() and key for key in self.keys):
-            raise InvalidInput("a key must be of plain characters, and not empty")
+            raise InvalidInput("key must be printable ASCII and not empty")
 
 
 class DemoRequest(NamedTuple):
-    """One request."""
+    """One request of the traffic."""
 
-    wait: float
-    """Seconds since the one before."""
+    delay: float
+    """Seconds after the previous request."""
     prompt: str
     model: str
     key: str | None
     stream: bool
 
 
-def generate_requests(load: TrafficOptions, prompts: Sequence[str]) -> Iterator[DemoRequest]:
-    """What is asked, one after the other."""
-    rng = random.Random(load.seed)
-    order = list(dict.fromkeys(prompts))
-    chances = list(accumulate(1 / (rank + 1) ** SKEW for rank in range(len(order))))
-    for serial in range(load.requests):
-        if serial % DRIFT == DRIFT - 1:
-            order.insert(rng.randrange(min(TOP, len(order))), order.pop(rng.randrange(len(order))))
-        rank = min(bisect(chances, rng.random() * chances[-1]), len(order) - 1)
-        key = rng.choice(load.keys) if load.keys else None
+def generate_requests(options: TrafficOptions, prompts: Sequence[str]) -> Iterator[DemoRequest]:
+    """Yield the requests in order. Equal options and prompts give equal requests."""
+    rng = random.Random(options.seed)
+    by_rank = list(dict.fromkeys(prompts))
+    weights = list(accumulate(1 / (rank + 1) ** ZIPF_EXPONENT for rank in range(len(by_rank))))
+    for number in range(options.requests):
+        if number % DRIFT_INTERVAL == DRIFT_INTERVAL - 1:
+            by_rank.insert(rng.randrange(min(TOP_RANKS, len(by_rank))), by_rank.pop(rng.randrange(len(by_rank))))
+        rank = min(bisect(weights, rng.random() * weights[-1]), len(by_rank) - 1)
+        key = rng.choice(options.keys) if options.keys else None
         yield DemoRequest(
-            rng.expovariate(load.rate), order[rank], rng.choice(load.models), key, rng.random() < STREAMED
+            delay=rng.expovariate(options.rate),
+            prompt=by_rank[rank],
+            model=rng.choice(options.models),
+            key=key,
+            stream=rng.random() < STREAM_SHARE,
         )
 
 
 def read_prompts(path: Path) -> list[str]:
-    """The prompts of a file: lines of JSON with a "prompt", or one prompt a line. The first are the most popular."""
+    """Return the distinct prompts of a file, most popular first: JSON objects with "prompt", or one prompt per line."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the prompts cannot be read: {error}") from None
-    structured = next((line.startswith("{") for line in lines if line), False)
-    found: dict[str, None] = {}
+        raise InvalidInput(f"cannot read prompts: {error}") from None
+    is_json = next((line.startswith("{") for line in lines if line), False)
+    prompts: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
         if not line:
             continue
-        if structured:
+        if is_json:
             try:
                 line = json.loads(line)["prompt"]
             except (ValueError, TypeError, KeyError):
                 line = ""
             if not isinstance(line, str) or not line:
                 raise InvalidInput(
-                    f'{path}, line {number}: must be JSON with a text "prompt", as in {{"prompt": "Hi"}}'
+                    f'{path}, line {number}: must be a JSON object with a string "prompt", such as {{"prompt": "Hi"}}'
                 )
-        found[line] = None
-    if not found:
+        prompts[line] = None
+    if not prompts:
         raise InvalidInput(f"{path} has no prompts")
-    return list(found)
+    return list(prompts)
 
 
 @dataclass(slots=True)
 class TrafficStats:
-    """What came of it, so far."""
+    """Counts, latencies and savings of the finished requests."""
 
-    outcome: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    """By `how`: from the request to the end of its answer."""
-    usd: float | None = None
-    """Dollars that the proxy says it saved; None where it never said any."""
-    trouble: str = ""
-    """What the last failure was."""
-    away: int = 0
-    """Requests in a row that found nobody."""
-
-    @property
-    def done(self) -> int:
-        """Requests that are over."""
-        return self.outcome.total()
+    outcomes: Counter[str] = field(default_factory=Counter)
+    latencies: dict[str, list[float]] = field(default_factory=dict)
+    """By outcome: seconds from sending the request to the end of the response."""
+    usd_saved: float | None = None
+    """Sum of the proxy's savings headers in US dollars. None if no response had one."""
+    last_error: str = ""
+    connect_failures: int = 0
+    """Consecutive requests that could not connect."""
 
     @property
-    def saved(self) -> int:
-        """Answers that nobody had to pay for."""
-        return sum(self.outcome[outcome] for outcome in SAVED)
+    def finished(self) -> int:
+        return self.outcomes.total()
 
-    def median(self, *hows: str) -> float | None:
-        """Of the seconds of such answers."""
-        taken = [seconds for outcome in hows for seconds in self.seconds.get(outcome, ())]
-        return statistics.median(taken) if taken else None
+    @property
+    def cached(self) -> int:
+        return sum(self.outcomes[outcome] for outcome in CACHED_OUTCOMES)
 
-    def answered(self, outcome: str, seconds: float, usd: float | None) -> None:
-        """An answer came, whole."""
-        self.away = 0
-        self.outcome[outcome] += 1
-        self.seconds.setdefault(outcome, []).append(seconds)
-        if usd is not None:
-            self.usd = (self.usd or 0.0) + usd
+    def median_latency(self, *outcomes: str) -> float | None:
+        """Return the median seconds over these outcomes, or None if there were none."""
+        seconds = [each for outcome in outcomes for each in self.latencies.get(outcome, ())]
+        return statistics.median(seconds) if seconds else None
 
-    def failed(self, why: str, *, away: bool = False) -> None:
-        """None came."""
-        self.away = self.away + 1 if away else 0
-        self.outcome["failed"] += 1
-        self.trouble = why
+    def add_answer(self, outcome: str, seconds: float, usd_saved: float | None) -> None:
+        self.connect_failures = 0
+        self.outcomes[outcome] += 1
+        self.latencies.setdefault(outcome, []).append(seconds)
+        if usd_saved is not None:
+            self.usd_saved = (self.usd_saved or 0.0) + usd_saved
+
+    def add_failure(self, error: str, *, connect: bool = False) -> None:
+        """Count a failed request. connect: no connection was established."""
+        self.connect_failures = self.connect_failures + 1 if connect else 0
+        self.outcomes["failed"] += 1
+        self.last_error = error
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each kind of outcome."""
+        """Return one table row per outcome, most frequent first."""
         return [
             {
                 "outcome": outcome,
                 "requests": count,
-                "share": f"{100 * count / self.done:.0f} %",
-                "median_ms": None if (middle := self.median(outcome)) is None else 1000 * middle,
+                "share": f"{100 * count / self.finished:.0f} %",
+                "median_ms": None if (median := self.median_latency(outcome)) is None else 1000 * median,
             }
-            for outcome, count in self.outcome.most_common()
+            for outcome, count in self.outcomes.most_common()
         ]
 
 
 async def send_traffic(
-    load: TrafficOptions, prompts: Sequence[str], tally: TrafficStats, told: Callable[[TrafficStats], None]
+    options: TrafficOptions,
+    prompts: Sequence[str],
+    stats: TrafficStats,
+    on_progress: Callable[[TrafficStats], None],
 ) -> None:
-    """Send it all. `told` hears of every answer; the tally stays good if this is cancelled."""
+    """Send all requests and update `stats` after each. Cancellation leaves `stats` consistent.
+
+    Raises InvalidInput if the server is down or rejects the requests.
+    """
     try:
         from knapcache.serve.upstream import Client
     except ImportError:
-        raise MissingExtra("the demonstration asks as the proxy does: pip install 'knapcache[serve]'") from None
-    gate = asyncio.Semaphore(load.clients)
-    with contextlib.closing(Client("the proxy", CONNECT, TIMEOUT)) as client:
+        raise MissingExtra("demo needs the proxy's HTTP client: pip install 'knapcache[serve]'") from None
+    in_flight = asyncio.Semaphore(options.clients)
+    with contextlib.closing(Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT)) as client:
 
-        async def one(asked: DemoRequest) -> None:
+        async def send(request: DemoRequest) -> None:
             try:
-                await ask(client, load, asked, tally)
-                told(tally)
+                await send_request(client, options, request, stats)
+                on_progress(stats)
             finally:
-                gate.release()
+                in_flight.release()
 
         try:
             async with asyncio.TaskGroup() as group:
-                for serial, asked in enumerate(generate_requests(load, prompts)):
-                    await asyncio.sleep(asked.wait)
-                    await gate.acquire()
-                    task = group.create_task(one(asked))
-                    if serial == 0:  # whether anybody is there is found out with one request, not with many
+                for number, request in enumerate(generate_requests(options, prompts)):
+                    await asyncio.sleep(request.delay)
+                    await in_flight.acquire()
+                    task = group.create_task(send(request))
+                    if number == 0:  # a server that is down must fail one request, not `clients` of them
                         await asyncio.wait([task])
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from None
 
 
-async def ask(client: Client, load: TrafficOptions, asked: DemoRequest, tally: TrafficStats) -> None:
-    """One request, into the tally. InvalidInput where further ones are no use."""
+async def send_request(client: Client, options: TrafficOptions, request: DemoRequest, stats: TrafficStats) -> None:
+    """Send one request and record its result. Raises InvalidInput if further requests are pointless."""
     from knapcache.serve.upstream import encode_headers
 
     body = {
-        "model": asked.model,
-        "messages": [{"role": "user", "content": asked.prompt}],
-        "max_tokens": load.max_tokens,
-        "stream": asked.stream,
+        "model": request.model,
+        "messages": [{"role": "user", "content": request.prompt}],
+        "max_tokens": options.max_tokens,
+        "stream": request.stream,
     }
     headers = {"content-type": "application/json"}
-    if asked.key:
-        headers["authorization"] = f"Bearer {asked.key}"
-    began = time.perf_counter()
+    if request.key:
+        headers["authorization"] = f"Bearer {request.key}"
+    start = time.perf_counter()
     try:
-        sent = json.dumps(body).encode()
-        response = await client.request("POST", load.url, "/chat/completions", encode_headers(headers.items()), sent)
+        raw = json.dumps(body).encode()
+        response = await client.request("POST", options.url, "/chat/completions", encode_headers(headers.items()), raw)
         content = await response.read()
     except UpstreamFailed as error:
-        why = error.__cause__
-        away = isinstance(why, ConnectionError | socket.gaierror) and error.safe_to_retry
-        tally.failed(f"no answer within {TIMEOUT:g} s" if error.status == 504 else f"{why or error}", away=away)
-        if away and (tally.done == 1 or tally.away >= HOPELESS):
-            raise InvalidInput(f"nobody answers at {load.url}: {why}; is the proxy up?") from None
+        cause = error.__cause__
+        connect = isinstance(cause, ConnectionError | socket.gaierror) and error.safe_to_retry
+        reason = f"no answer within {REQUEST_TIMEOUT:g} s" if error.status == 504 else f"{cause or error}"
+        stats.add_failure(reason, connect=connect)
+        if connect and (stats.finished == 1 or stats.connect_failures >= MAX_CONNECT_FAILURES):
+            raise InvalidInput(f"cannot connect to {options.url}: {cause}; is the proxy running?") from None
         return
-    seconds = time.perf_counter() - began
-    if response.status in REFUSED:
-        raise InvalidInput(f"{load.url} refuses: {message(response.status, content)}")
-    if response.status != 200 or (asked.stream and b"data: [DONE]" not in content):
-        tally.failed(message(response.status, content))
+    seconds = time.perf_counter() - start
+    if response.status in FATAL_STATUSES:
+        raise InvalidInput(f"{options.url} rejected the request: {error_text(response.status, content)}")
+    if response.status != 200 or (request.stream and b"data: [DONE]" not in content):
+        stats.add_failure(error_text(response.status, content))
         return
-    tally.answered(response.headers.get("x-knapcache", "unknown"), seconds, dollars(response.headers))
+    stats.add_answer(response.headers.get("x-knapcache", "unknown"), seconds, usd_saved(response.headers))
 
 
-def message(status: int, content: bytes) -> str:
-    """What an error says, in one line."""
+def error_text(status: int, content: bytes) -> str:
+    """Return the status and error message of a response in one line."""
     try:
-        said = json.loads(content)["error"]["message"]
+        message = json.loads(content)["error"]["message"]
     except (ValueError, TypeError, KeyError):
-        said = "a stream that does not end" if status == 200 else content[:200].decode(errors="replace")
-    return f"status {status}, {' '.join(str(said).split())[:200]}"
+        message = "incomplete stream" if status == 200 else content[:200].decode(errors="replace")
+    return f"status {status}, {' '.join(str(message).split())[:200]}"
 
 
-def dollars(headers: Any) -> float | None:
-    """What the proxy says that this answer saved."""
+def usd_saved(headers: Mapping[str, str]) -> float | None:
+    """Return the savings header in US dollars, or None if it is absent or malformed."""
     try:
         return float(headers["x-knapcache-saved-usd"])
     except (KeyError, ValueError):
