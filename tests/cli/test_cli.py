@@ -1,4 +1,4 @@
-"""The commands, as a user runs them."""
+"""The command line as a user runs it: policies, experiment, help, pipes, interrupts."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2
 Captured = pytest.CaptureFixture[str]
 
 
-def installed(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+def run_installed(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, **more)
 
 
-def helped(*arguments: str, capsys: Captured) -> str:
-    """A help text, with its line breaks taken out."""
+def help_text(*arguments: str, capsys: Captured) -> str:
+    """Return a help text without its line breaks."""
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--help"])
     assert stop.value.code == 0
-    return " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names are broken at their hyphens
+    return " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # argparse breaks lines at hyphens
 
 
 def test_policies_as_json() -> None:
-    done = installed("policies", "--json")
+    done = run_installed("policies", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)
     assert [row["name"] for row in rows] == POLICIES
@@ -100,8 +100,8 @@ def test_policies_as_a_table(capsys: Captured) -> None:
     assert [line[0] for line in lines if len(line) > 2 and line[1] in ("yes", "no")] == POLICIES
 
 
-def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
-    """Exit code and stderr of `knapcache … | head -1`, where head is gone before anything is written."""
+def run_into_closed_pipe(*arguments: str) -> tuple[int, str]:
+    """Return exit code and stderr of a command whose stdout is a pipe without a reader."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([COMMAND, *arguments], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
@@ -110,28 +110,40 @@ def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("option", ["--json", ""])
-def test_a_reader_that_has_seen_enough(option: str) -> None:
-    assert into_a_closed_pipe("policies", *option.split()) == (0, "")
+def test_a_closed_pipe_is_not_an_error(option: str) -> None:
+    assert run_into_closed_pipe("policies", *option.split()) == (0, "")
 
 
-def test_results_are_kept_when_nobody_reads_the_table(tmp_path: Path) -> None:
-    code, error = into_a_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "--out", str(tmp_path))
+def test_results_are_written_even_if_stdout_is_closed(tmp_path: Path) -> None:
+    code, error = run_into_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "--out", str(tmp_path))
     assert (code, error) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-1.json", "figure-1.png"]
 
 
 def test_help_of_the_command(capsys: Captured) -> None:
-    text = helped(capsys=capsys)
+    text = help_text(capsys=capsys)
     assert "policies" in text
     assert "experiment" in text
 
 
+@pytest.mark.parametrize(
+    "command", ["", "serve", "demo", "inspect", "purge", "policies", "replay", "plan", "experiment"]
+)
+def test_help_fits_a_terminal_of_80_columns(command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [[command, name] for name in NAMES] if command == "experiment" else []
+    for arguments in ([command] if command else [], *names):
+        with pytest.raises(SystemExit):
+            main([*arguments, "--help"])
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_version() -> None:
-    assert re.fullmatch(r"knapcache \d+\.\d+\.\d+\n", installed("--version").stdout)
+    assert re.fullmatch(r"knapcache \d+\.\d+\.\d+\n", run_installed("--version").stdout)
 
 
 def test_help_lists_every_experiment(capsys: Captured) -> None:
-    text = helped("experiment", capsys=capsys)
+    text = help_text("experiment", capsys=capsys)
     assert list(EXPERIMENTS) == NAMES
     for name in [*NAMES, "all"]:
         assert f" {name} " in text
@@ -139,7 +151,7 @@ def test_help_lists_every_experiment(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) -> None:
-    text = helped("experiment", name, capsys=capsys)
+    text = help_text("experiment", name, capsys=capsys)
     for option in ("--out DIR", "--quick", "--jobs N"):
         assert option in text
     for field in dataclasses.fields(EXPERIMENTS[name].settings):
@@ -152,12 +164,12 @@ def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """The quickest run of the first figure, by the installed command, into a directory that has to be made."""
-    out = tmp_path_factory.mktemp("small") / "made" / "for it"
-    return installed(*SMALL, "--jobs", "1", "--out", str(out)), out
+    """A quick run of figure-1 with the installed command, into a directory that does not exist yet."""
+    out = tmp_path_factory.mktemp("small") / "new" / "with a space"
+    return run_installed(*SMALL, "--jobs", "1", "--out", str(out)), out
 
 
-def test_an_experiment_writes_numbers_and_a_picture(small: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+def test_an_experiment_writes_numbers_and_a_figure(small: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, out = small
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in out.iterdir()) == ["figure-1.json", "figure-1.png"]
@@ -177,7 +189,7 @@ def test_an_experiment_writes_numbers_and_a_picture(small: tuple[subprocess.Comp
     assert min(height, width) > 300
 
 
-def test_an_experiment_prints_its_table_and_where_the_files_are(
+def test_an_experiment_prints_its_table_and_its_file_names(
     small: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     done, out = small
@@ -192,7 +204,7 @@ def test_an_experiment_prints_its_table_and_where_the_files_are(
         assert float(shown[3].replace(",", "")) == pytest.approx(row["cost_mean"], rel=1e-3)
 
 
-def test_the_seed_decides_and_the_number_of_processes_does_not(tmp_path: Path) -> None:
+def test_results_depend_on_the_seed_and_not_on_the_number_of_processes(tmp_path: Path) -> None:
     few = [*SMALL, "--policies", "vsocb,offline,lru"]
 
     def record(name: str, *more: str) -> bytes:
@@ -206,7 +218,7 @@ def test_the_seed_decides_and_the_number_of_processes_does_not(tmp_path: Path) -
     assert [row["cost_mean"] for row in rows] != [row["cost_mean"] for row in others]
 
 
-def test_a_policy_is_judged_on_the_same_luck_whoever_else_runs(tmp_path: Path) -> None:
+def test_a_policy_gets_the_same_requests_whichever_other_policies_run(tmp_path: Path) -> None:
     rows = []
     for policies in ("lru", "lfu,vsocb,lru"):
         assert main([*SMALL, "--policies", policies, "--jobs", "1", "--out", str(tmp_path)]) == 0
@@ -214,20 +226,20 @@ def test_a_policy_is_judged_on_the_same_luck_whoever_else_runs(tmp_path: Path) -
     assert rows[0] == rows[1]
 
 
-def interrupted(out: Path) -> tuple[int, str, str]:
-    """Ctrl-C, which a terminal sends to every process of the command: exit code, stdout, stderr."""
+def run_interrupted(out: Path) -> tuple[int, str, str]:
+    """Interrupt all processes of a command, as a terminal does; return exit code, stdout and stderr."""
     run = subprocess.Popen(
         [COMMAND, "experiment", "long-run", "--rounds", "10000000", "--jobs", "2", "--out", out],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Where the tests run in the background of a script, their SIGINT is ignored, and that is inherited.
+        # A background job of a shell script ignores SIGINT, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    patience = time.monotonic() + 60
-    while not children.read_text() and time.monotonic() < patience:  # its workers have not started yet
+    deadline = time.monotonic() + 60
+    while not children.read_text() and time.monotonic() < deadline:  # until the workers have started
         time.sleep(0.05)
     time.sleep(0.5)
     os.killpg(run.pid, signal.SIGINT)
@@ -235,9 +247,9 @@ def interrupted(out: Path) -> tuple[int, str, str]:
     return run.returncode, printed, error
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc whether the workers have started")
-def test_interrupted(tmp_path: Path) -> None:
-    code, printed, error = interrupted(tmp_path / "out")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see whether the workers have started")
+def test_an_interrupt_ends_with_code_130_and_leaves_no_files(tmp_path: Path) -> None:
+    code, printed, error = run_interrupted(tmp_path / "out")
     assert (code, printed) == (130, "")
     assert error == "knapcache: interrupted\n"
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""What cannot be used is said in one line, with exit code 2, and nothing is left behind."""
+"""Bad input: one line on stderr, exit code 2, no files left behind."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from knapcache.cli.main import main
 
 SMALL = ["--quick", "--rounds", "60", "--repeats", "1", "--queries", "10", "--jobs", "1"]
-NAMED = "uniform:10, lognormal:5.5, proportional"
+EXAMPLES = "uniform:10, lognormal:5.5, proportional"
 
 Captured = pytest.CaptureFixture[str]
 
 
-def refused(arguments: list[str], capsys: Captured) -> str:
-    """Run a command that must fail; its one line on stderr."""
+def error_of(arguments: list[str], capsys: Captured) -> str:
+    """Run a command that must fail, and return its one line on stderr."""
     try:
         code = main(arguments)
-    except SystemExit as stop:  # argparse leaves this way
+    except SystemExit as stop:  # from argparse
         code = int(stop.code or 0)
     out, err = capsys.readouterr()
     assert code == 2
@@ -33,7 +33,7 @@ def refused(arguments: list[str], capsys: Captured) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--policies nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
         ("--policies lru,vsobc", "unknown policy 'vsobc': did you mean 'vsocb'?"),
@@ -48,7 +48,7 @@ def refused(arguments: list[str], capsys: Captured) -> str:
         ("--noise -1", "noise must be finite and not negative, not -1.0"),
         ("--noise nan", "noise must be finite and not negative, not nan"),
         ("--sizes uniform:0", "sizes 'uniform:0'"),
-        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; allowed are, for example: {NAMED}"),
+        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; allowed are, for example: {EXAMPLES}"),
         ("--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
         ("--arrivals zipf:", "arrivals 'zipf:' cannot be read"),
         ("--costs uniform:-1:2", "costs 'uniform:-1:2'"),
@@ -62,14 +62,14 @@ def refused(arguments: list[str], capsys: Captured) -> str:
         ("--colour red", "unrecognized arguments: --colour red"),
     ],
 )
-def test_figure_1(options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+def test_bad_settings_of_figure_1(options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
-    assert said in refused(["experiment", "figure-1", *SMALL, "--out", str(out), *options.split()], capsys)
+    assert message in error_of(["experiment", "figure-1", *SMALL, "--out", str(out), *options.split()], capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("alpha", "--alphas 0.5,0", "alpha must be above 0"),
         ("alpha", "--alphas 0.5,", "--alphas"),
@@ -87,45 +87,47 @@ def test_figure_1(options: str, said: str, tmp_path: Path, capsys: Captured) -> 
         ("table-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
     ],
 )
-def test_the_settings_of_others(name: str, options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
+def test_bad_settings_of_other_experiments(
+    name: str, options: str, message: str, tmp_path: Path, capsys: Captured
+) -> None:
     out = tmp_path / "out"
-    assert said in refused(["experiment", name, *SMALL, "--out", str(out), *options.split()], capsys)
+    assert message in error_of(["experiment", name, *SMALL, "--out", str(out), *options.split()], capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("figure-1", "--sizes uniform:1e30", "sizes 'uniform:1e30'"),
         ("figure-1", "--sizes lognormal:1e300", "sizes 'lognormal:1e300'"),
         ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
-        ("figure-1", "--policies lru,lru", "lru"),  # counted twice, as if it were more repeats
-        ("long-run", "--fit-from 100", "fit_from"),  # of 60 rounds
+        ("figure-1", "--policies lru,lru", "lru"),  # would count as more repeats
+        ("long-run", "--fit-from 100", "fit_from"),  # more than half of the 60 rounds
         ("drift", "--capacity 1000000", "everything fits"),
         ("alpha", "--policies lru", "lru has no alpha"),
         ("figure-1", "--alpha 0 --policies lru", "alpha"),
     ],
 )
-def test_settings_that_make_no_sense(name: str, options: str, said: str, tmp_path: Path, capsys: Captured) -> None:
-    assert said in refused(["experiment", name, *SMALL, "--out", str(tmp_path), *options.split()], capsys)
+def test_settings_out_of_range(name: str, options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
+    assert message in error_of(["experiment", name, *SMALL, "--out", str(tmp_path), *options.split()], capsys)
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
-def test_no_place_for_results(below: str, tmp_path: Path, capsys: Captured) -> None:
+def test_an_output_directory_that_is_a_file(below: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("precious")
-    place = tmp_path / "file" / below
-    assert f"cannot write to {place}" in refused(["experiment", "figure-1", *SMALL, "--out", str(place)], capsys)
+    out = tmp_path / "file" / below
+    assert f"cannot write to {out}" in error_of(["experiment", "figure-1", *SMALL, "--out", str(out)], capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written(tmp_path: Path, capsys: Captured) -> None:
+def test_an_output_directory_without_permission(tmp_path: Path, capsys: Captured) -> None:
     tmp_path.chmod(0o500)
-    assert "Permission denied" in refused(["experiment", "figure-1", *SMALL, "--out", str(tmp_path)], capsys)
+    assert "Permission denied" in error_of(["experiment", "figure-1", *SMALL, "--out", str(tmp_path)], capsys)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "COMMAND"),
         (["polices"], "'polices'"),
@@ -135,15 +137,15 @@ def test_a_directory_that_may_not_be_written(tmp_path: Path, capsys: Captured) -
         (["experiment", "figure-1", "--quick"], "--out"),
     ],
 )
-def test_commands_that_do_not_exist(arguments: list[str], said: str, capsys: Captured) -> None:
-    assert said in refused(arguments, capsys)
+def test_unknown_commands_and_missing_arguments(arguments: list[str], message: str, capsys: Captured) -> None:
+    assert message in error_of(arguments, capsys)
 
 
 HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"\xff\xfe", "cannot be read"),
         (b"", "have the columns prompt, sample"),
@@ -155,16 +157,15 @@ HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
         (f"{HEAD}1,0,5,6,nan\n".encode(), "call 1: tokens and seconds must be above 0"),
     ],
 )
-def test_calls_that_are_none(content: bytes, said: str, tmp_path: Path, capsys: Captured) -> None:
+def test_bad_tables_of_timed_calls(content: bytes, message: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "calls.csv").write_bytes(content)
     out = tmp_path / "out"
     arguments = ["experiment", "figure-2", "--quick", "--calls", str(tmp_path / "calls.csv"), "--out", str(out)]
-    assert said in refused(arguments, capsys)
+    assert message in error_of(arguments, capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 
-def test_the_installed_command_says_the_same(tmp_path: Path) -> None:
-    """Also with two processes, where the error comes from a worker."""
+def test_an_error_in_a_worker_process_is_reported_in_one_line(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("knapcache")
     arguments = [*SMALL, "--jobs", "2", "--repeats", "2", "--alpha", "0", "--out", str(tmp_path)]
     done = subprocess.run([command, "experiment", "figure-1", *arguments], capture_output=True, text=True, check=False)

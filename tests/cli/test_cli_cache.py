@@ -1,4 +1,4 @@
-"""`knapcache inspect` and `knapcache purge`, on a file that is in use and on one that is not."""
+"""`knapcache inspect` and `knapcache purge`, on files in use and not in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:
 
 
 def fill(cache: Cache) -> list[str]:
-    """Ten entries; entry k costs k + 1, is asked for k + 1 times, and has model m0 or m1."""
+    """Add ten entries. Entry k costs k + 1, has k + 1 requests, and model m0 or m1."""
     keys = []
     for k in range(10):
         for _ in range(k + 1):
@@ -36,14 +36,13 @@ def inspect(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> Any:
 
 
 @pytest.mark.parametrize("policy", ["gdsf-cost", "adaptive"])
-def test_inspect(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answers.db"
     with cache_at(path, policy) as cache:
         keys = fill(cache)
         cache.maintain()
         cache._keeper.store.flush()
-        seen = inspect(capsys, path)  # while it is in use
-        assert seen["entries"] == 10
+        assert inspect(capsys, path)["entries"] == 10, "the file is in use"
         cache.check()
     found = inspect(capsys, path)
     assert found["rows"] == sorted(found["rows"], key=lambda row: -row["value"])
@@ -69,13 +68,13 @@ def test_inspect_an_empty_cache(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("0 entries")
 
 
-def test_purge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answers.db"
     with cache_at(path) as cache:
         keys = fill(cache)
         cache._keeper.store.flush()
         assert main(["purge", str(path), "--all"]) == 2
-        assert "belongs to a process that is running" in capsys.readouterr().err
+        assert "is in use by a running process" in capsys.readouterr().err
     size = path.stat().st_size
 
     def purge(*words: str) -> str:
@@ -97,7 +96,7 @@ def test_purge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         cache.check()
 
 
-def test_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_wrong_secret_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, secret = tmp_path / "answers.db", tmp_path / "secret"
     secret.write_bytes(b"sixteen bytes or more\n")
     with cache_at(path, secret=b"sixteen bytes or more") as cache:
@@ -120,7 +119,7 @@ def test_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "10 entries removed\n"
 
 
-def test_a_secret_for_a_cache_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_for_a_cache_without_one_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, secret = tmp_path / "answers.db", tmp_path / "secret"
     secret.write_bytes(b"sixteen bytes or more\n")
     with cache_at(path) as cache:
@@ -130,7 +129,7 @@ def test_a_secret_for_a_cache_without_one(tmp_path: Path, capsys: pytest.Capture
     assert inspect(capsys, path)["entries"] == 10
 
 
-def test_the_secret_as_the_proxy_writes_it_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_secret_file_of_the_proxy_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answers.db"
     with cache_at(path, secret=server_secret(tmp_path)) as cache:
         fill(cache)
@@ -144,10 +143,10 @@ def test_the_secret_as_the_proxy_writes_it_down(tmp_path: Path, capsys: pytest.C
         (["inspect", ".", "--top", "3"], "no such file"),
         (["inspect", "missing.db", "--top", "-1"], "must not be negative"),
         (["purge", "missing.db", "--all"], "no such file"),
-        (["purge", "missing.db"], "say what to purge"),
-        (["purge", "missing.db", "--all", "--model", "m"], "say what to purge"),
+        (["purge", "missing.db"], "give --all, or at least one of"),
+        (["purge", "missing.db", "--all", "--model", "m"], "give --all, or at least one of"),
         (["purge", "missing.db", "--key", "xyz"], "64 hex digits"),
-        (["purge", "missing.db", "--all", "--secret-file", "missing"], "no such file|cannot be read"),
+        (["purge", "missing.db", "--all", "--secret-file", "missing"], "no such file|cannot read"),
     ],
 )
 def test_bad_input(
@@ -167,7 +166,7 @@ def test_bad_ages(age: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "an age is a number" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_rejects_a_file_that_is_not_a_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 500)
     before = path.read_bytes()

@@ -28,8 +28,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refused(*arguments: object, capsys: Captured) -> str:
-    """Run a command that must fail; its one line on stderr."""
+def error_of(*arguments: object, capsys: Captured) -> str:
+    """Run a command that must fail, and return its one line on stderr."""
     try:
         code = main([str(a) for a in arguments])
     except SystemExit as stop:
@@ -41,7 +41,7 @@ def refused(*arguments: object, capsys: Captured) -> str:
     return err
 
 
-def test_a_summary_and_a_report(log: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_plan_prints_a_summary_and_writes_a_report(log: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "new" / "report"
     assert main(["plan", str(log), *QUICK, "--out", str(out), "--json", str(tmp_path / "also.json")]) == 0
     printed, error = capsys.readouterr()
@@ -49,7 +49,7 @@ def test_a_summary_and_a_report(log: Path, tmp_path: Path, capsys: Captured) -> 
     lines = printed.splitlines()
     assert lines[0].startswith("4,000 requests for ")
     assert ", 2 days, " in lines[0]
-    assert sum("%" in line for line in lines) == 11  # ten budgets and a sentence
+    assert sum("%" in line for line in lines) == 11  # ten capacities and a sentence
     assert lines[-5].startswith("Recommended: ")
     assert lines[-5].endswith(" per day.")
     names = ["plan.html", "plan.png", "plan.json"]
@@ -58,7 +58,7 @@ def test_a_summary_and_a_report(log: Path, tmp_path: Path, capsys: Captured) -> 
     assert (out / "plan.json").read_text() == (tmp_path / "also.json").read_text()
 
 
-def test_json_on_standard_output_and_the_same_every_time(log: Path, capsys: Captured) -> None:
+def test_json_on_stdout_is_reproducible(log: Path, capsys: Captured) -> None:
     arguments = ["plan", str(log), *QUICK, "--json", "-", "--sample", "2000", "--capacity", "10%..80%:3"]
     assert main(arguments) == 0
     first = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_json_on_standard_output_and_the_same_every_time(log: Path, capsys: Capt
     assert capsys.readouterr().out == first
 
 
-def test_no_times_one_policy_three_requests(tmp_path: Path, capsys: Captured) -> None:
+def test_a_tiny_log_without_times(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "log.csv"
     path.write_text("prompt,bytes,usd\na,500,1\nb,600,2\na,500,1\n")
     mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
@@ -82,7 +82,7 @@ def test_no_times_one_policy_three_requests(tmp_path: Path, capsys: Captured) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--policy nonsense", "unknown policy 'nonsense'"),
         ("--policy lru,lru", "policy 'lru' is named twice"),
@@ -100,20 +100,20 @@ def test_no_times_one_policy_three_requests(tmp_path: Path, capsys: Captured) ->
         ("--key prompt", "has no column 'prompt'"),
     ],
 )
-def test_bad_input(options: str, said: str, log: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_bad_input(options: str, message: str, log: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
-    assert said in refused("plan", log, *options.split(), "--out", out, capsys=capsys)
+    assert message in error_of("plan", log, *options.split(), "--out", out, capsys=capsys)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_places_that_cannot_be_used(log: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_unusable_paths(log: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("precious")
-    for place in ("file", "file/below"):
-        assert "cannot write to" in refused("plan", log, "--out", tmp_path / place, capsys=capsys)
-    assert "cannot write to" in refused("plan", log, "--json", tmp_path / "no" / "plan.json", capsys=capsys)
-    assert "must have a name" in refused("plan", log, "--out", "", capsys=capsys)
+    for name in ("file", "file/below"):
+        assert "cannot write to" in error_of("plan", log, "--out", tmp_path / name, capsys=capsys)
+    assert "cannot write to" in error_of("plan", log, "--json", tmp_path / "no" / "plan.json", capsys=capsys)
+    assert "directory name must not be empty" in error_of("plan", log, "--out", "", capsys=capsys)
     assert (tmp_path / "file").read_text() == "precious"
     (tmp_path / "empty").write_text("")
-    assert "is empty" in refused("plan", tmp_path / "empty", capsys=capsys)
+    assert "is empty" in error_of("plan", tmp_path / "empty", capsys=capsys)
     (tmp_path / "header.csv").write_text("time,key,size,cost\n")
-    assert "requests" in refused("plan", tmp_path / "header.csv", capsys=capsys)
+    assert "requests" in error_of("plan", tmp_path / "header.csv", capsys=capsys)

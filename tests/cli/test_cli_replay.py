@@ -35,8 +35,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refused(*arguments: object, capsys: Captured) -> str:
-    """Run a command that must fail; its one line on stderr."""
+def error_of(*arguments: object, capsys: Captured) -> str:
+    """Run a command that must fail, and return its one line on stderr."""
     try:
         code = main([str(a) for a in arguments])
     except SystemExit as stop:
@@ -56,7 +56,7 @@ def rows(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_json_on_standard_output_and_nothing_else(trace: Path) -> None:
+def test_json_on_stdout_replaces_the_table(trace: Path) -> None:
     arguments = ["replay", str(trace), "--policy", "lru, static", "--capacity", "10%,30%,60", "--json", "-"]
     done = subprocess.run([*COMMAND, *arguments, "--jobs", "2"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -68,7 +68,7 @@ def test_json_on_standard_output_and_nothing_else(trace: Path) -> None:
     assert rows(again.stdout) == found
 
 
-def test_a_table_for_people_and_a_file_for_scripts(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_a_table_on_stdout_and_a_json_file(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "rows.json"
     arguments = ["replay", str(trace), "--policy", "lru", "--capacity", "50%", "--jobs", "1", "--json", str(out)]
     assert main(arguments) == 0
@@ -88,12 +88,12 @@ def umask() -> int:
     return mask
 
 
-def test_other_names_units_and_skipped_lines(tmp_path: Path, capsys: Captured) -> None:
+def test_field_options_units_and_skipped_lines(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "log.csv"
     path.write_text("prompt,bytes,usd\na,500,1\nb,600,-1\nb,600,2\na,500,1\nc,x,1\nb,600,2\n")
     mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
     common = ["replay", path, "--policy", "lru", "--capacity", "1.1kB", *mapping, "--json", "-", "--jobs", "1"]
-    assert "log.csv, line 3: cost must be" in refused(*common, capsys=capsys)
+    assert "log.csv, line 3: cost must be" in error_of(*common, capsys=capsys)
     assert main([*map(str, common), "--on-error", "skip"]) == 0
     printed, error = capsys.readouterr()
     first = "line 3: cost must be finite and not negative, not -1.0"
@@ -108,22 +108,22 @@ def test_other_names_units_and_skipped_lines(tmp_path: Path, capsys: Captured) -
     )
 
 
-def test_prices(tmp_path: Path, capsys: Captured) -> None:
+def test_costs_from_prices(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "calls.jsonl"
     usage = {"prompt_tokens": 1000, "completion_tokens": 100}
     line = json.dumps({"request": {"model": "m", "input": "Hi"}, "response": {"output": "Ho", "usage": usage}})
     path.write_text(f"{line}\n{line}\n")
     common = ["replay", path, "--policy", "lru", "--capacity", "100%", "--json", "-", "--jobs", "1"]
-    assert "--prices IN,OUT" in refused(*common, capsys=capsys)
+    assert "--prices IN,OUT" in error_of(*common, capsys=capsys)
     for wrong in ("5", "1,2,3", "a,b", "nan,1", "-1,2"):
-        assert "prices must be" in refused(*common, f"--prices={wrong}", capsys=capsys)
+        assert "prices must be" in error_of(*common, f"--prices={wrong}", capsys=capsys)
     assert main([*map(str, common), "--prices", "2.5,10"]) == 0
     (row,) = rows(capsys.readouterr().out)
     assert (row["hits"], row["miss_cost"]) == (1, pytest.approx(0.0035))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("--policy nonsense --capacity 10%", "unknown policy 'nonsense'"),
         ("--policy lru,lru --capacity 10%", "policy 'lru' is named twice"),
@@ -144,25 +144,24 @@ def test_prices(tmp_path: Path, capsys: Captured) -> None:
         ("--policy lru --capacity 5 --time t --no-time", "exclude each other"),
     ],
 )
-def test_bad_input(options: str, said: str, trace: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_bad_input(options: str, message: str, trace: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "rows.json"
     out.write_text("precious")
-    assert said in refused("replay", trace, *options.split(), "--json", out, capsys=capsys)
+    assert message in error_of("replay", trace, *options.split(), "--json", out, capsys=capsys)
     assert out.read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
 
 
-def test_no_place_for_the_rows(trace: Path, tmp_path: Path, capsys: Captured) -> None:
-    """Found before the work is done."""
+def test_an_unusable_json_path_is_reported(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     common = ["replay", trace, "--policy", "lru", "--capacity", "5", "--json"]
-    assert "cannot write to" in refused(*common, tmp_path / "no" / "rows.json", capsys=capsys)
-    assert "it is a directory" in refused(*common, tmp_path, capsys=capsys)
+    assert "cannot write to" in error_of(*common, tmp_path / "no" / "rows.json", capsys=capsys)
+    assert "it is a directory" in error_of(*common, tmp_path, capsys=capsys)
     (tmp_path / "file").write_text("precious")
-    assert "cannot write to" in refused(*common, tmp_path / "file" / "rows.json", capsys=capsys)
+    assert "cannot write to" in error_of(*common, tmp_path / "file" / "rows.json", capsys=capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_a_link_stays_a_link_and_a_device_a_device(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_links_and_devices_are_written_through(trace: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "link.json").symlink_to("rows.json")
     common = ["replay", str(trace), "--policy", "lru", "--capacity", "5", "--jobs", "1", "--json"]
     for target in (str(tmp_path / "link.json"), os.devnull):
@@ -173,12 +172,12 @@ def test_a_link_stays_a_link_and_a_device_a_device(trace: Path, tmp_path: Path, 
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, capsys: Captured) -> None:
+def test_unreadable_traces(tmp_path: Path, capsys: Captured) -> None:
     common = ["--policy", "lru", "--capacity", "5"]
-    assert "nowhere.csv: No such file" in refused("replay", tmp_path / "nowhere.csv", *common, capsys=capsys)
-    assert "is a directory without files" in refused("replay", tmp_path, *common, capsys=capsys)
+    assert "nowhere.csv: No such file" in error_of("replay", tmp_path / "nowhere.csv", *common, capsys=capsys)
+    assert "is a directory without files" in error_of("replay", tmp_path, *common, capsys=capsys)
     (tmp_path / "empty").write_text("")
-    assert "is empty" in refused("replay", tmp_path / "empty", *common, capsys=capsys)
+    assert "is empty" in error_of("replay", tmp_path / "empty", *common, capsys=capsys)
 
 
 def test_help_names_every_format(capsys: Captured) -> None:
@@ -190,4 +189,4 @@ def test_help_names_every_format(capsys: Captured) -> None:
     for name, one in FORMATS.items():
         assert f"  {name} " in text
         assert one.summary in text
-    assert "the sum over all keys of the largest size of each" in " ".join(text.split())
+    assert "the sum over all keys of the largest size of each key" in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""`knapcache serve`: its flags become settings, its settings can be seen, its keys are keys."""
+"""`knapcache serve`: flags, settings table, keys of tenants, start and stop."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import read_text
 from knapcache.serve.settings.secrets import digest_of
 
 
@@ -33,24 +34,24 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KNAPCACHE_CONFIG", raising=False)
 
 
-def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
+def shown_settings(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, Any]]:
     assert main(["serve", "--show-settings", "--json", *flags]) == 0
     return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     assert main(["serve", *flags]) == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert said.err.startswith("knapcache: error: ")
-    return said.err.removeprefix("knapcache: error: ").rstrip("\n")
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.startswith("knapcache: error: ")
+    return captured.err.removeprefix("knapcache: error: ").rstrip("\n")
 
 
 def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given = {"host": "::1", "port": "0", "path": str(tmp_path), "capacity": "1GB", "policy": "lru", "cost": "seconds",
              "ttl": "12h", "workers": "2"}  # fmt: skip
     assert list(given) == list(serve.FLAGS)
-    rows = shown(capsys, *(word for name, value in given.items() for word in (f"--{name}", value)))
+    rows = shown_settings(capsys, *(word for name, value in given.items() for word in (f"--{name}", value)))
     assert {name: rows[name]["value"] for name in given} == {
         "host": "::1", "port": 0, "path": str(tmp_path), "capacity": 10**9, "policy": "lru", "cost": "seconds",
         "ttl": 43200.0, "workers": 2,
@@ -59,17 +60,17 @@ def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert {row["source"] for name, row in rows.items() if name not in given} == {"default"}
 
 
-def test_the_defaults_that_flags_speak_of_are_the_defaults() -> None:
+def test_defaults_in_help_texts_are_the_defaults() -> None:
     for name, (_, text) in serve.FLAGS.items():
         field = Settings.model_fields[name]
         if match := re.search(r"default: (\w[\w.]*)", text):
-            assert getattr(Settings(**{name: match[1]}), name) == field.default
+            assert getattr(Settings(**{name: read_text(match[1])}), name) == field.default
 
 
-def test_upstream_and_set(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_upstream_and_set_override_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "k.toml"
     config.write_text('[[upstreams]]\nurl = "http://file"\nmodels = ["x"]\n')
-    rows = shown(
+    rows = shown_settings(
         capsys, "--config", str(config), "--upstream", "http://flag/v1", "--set", "wait=5", "--set", "shadows=lru"
     )
     (upstream,) = rows["upstreams"]["value"]
@@ -77,7 +78,7 @@ def test_upstream_and_set(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert (rows["wait"]["value"], rows["wait"]["source"], rows["shadows"]["value"]) == (5.0, "flag", ["lru"])
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_settings_prints_a_table_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--show-settings", "--set", "admin_token=s3cret-s3cret-s3cret", "--set", "ttl=90"]) == 0
     text = capsys.readouterr().out
     assert "s3cret" not in text
@@ -99,17 +100,17 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "port"], "--set takes name=value, not 'port'"),
         (["--port", "1", "--set", "port=2"], "port is given twice: by its flag and by --set"),
         (["--config", "/no/such/file"], "the settings cannot be read from /no/such/file: "),
-        (["--json"], "--json goes with --show-settings"),
-        (["--new-key", "a b"], "a tenant's name is 1 to 64 letters, digits, or any of . _ @ -, not 'a b'"),
+        (["--json"], "--json requires --show-settings"),
+        (["--new-key", "a b"], "a tenant's name has 1 to 64 characters from A-Z a-z 0-9 . _ @ -, not 'a b'"),
     ],
 )
 def test_bad_input(capsys: pytest.CaptureFixture[str], flags: list[str], line: str) -> None:
-    said = refused(capsys, *flags)
-    assert said.startswith(line)
-    assert "\n" not in said
+    error = error_of(capsys, *flags)
+    assert error.startswith(line)
+    assert "\n" not in error
 
 
-def test_a_new_key_lets_its_tenant_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_key_authenticates_its_tenant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--new-key", "team-a"]) == 0
     key, _, toml = capsys.readouterr().out.partition("\n")
     assert re.fullmatch(r"kc-[\w-]{43}", key)
@@ -126,18 +127,18 @@ def test_hash_key(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert main(["serve", "--hash-key"]) == 0
     assert capsys.readouterr().out == digest_of("a-long-and-random-key") + "\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO("hunter2\n"))
-    said = refused(capsys, "--hash-key")
-    assert said == "a tenant's key must have 20 characters or more, not 7: --new-key makes one"
+    error = error_of(capsys, "--hash-key")
+    assert error == "a tenant's key must have at least 20 characters, not 7; --new-key creates one"
 
 
-def test_only_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hash_key_and_show_settings_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         build_parser(["serve"]).parse_args(["serve", "--hash-key", "--show-settings"])
     assert "not allowed with" in capsys.readouterr().err
 
 
-def test_without_the_extra() -> None:
-    """As where only the core is installed; in a process of its own, for imports stay."""
+def test_missing_packages_name_the_extra() -> None:
+    """In a separate process, because imported modules stay in sys.modules."""
     code = """
 import sys
 from importlib.machinery import PathFinder
@@ -154,7 +155,7 @@ sys.exit(main(["serve"]))
     assert done.stderr == "knapcache: error: the proxy needs httptools, uvicorn: pip install 'knapcache[serve]'\n"
 
 
-def test_other_commands_do_not_wait_for_the_proxys_packages() -> None:
+def test_other_commands_do_not_import_the_packages_of_the_proxy() -> None:
     code = (
         "import sys; from knapcache.cli.main import main; main(['policies', '--json']); "
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'uvicorn', 'httptools', 'starlette')))"
@@ -162,7 +163,7 @@ def test_other_commands_do_not_wait_for_the_proxys_packages() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_it_serves_until_told_to_stop(tmp_path: Path) -> None:
+def test_serve_runs_until_sigterm(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,1 +1,1 @@
-"""The command line: one command per file."""
+"""The command-line interface: one file per command."""

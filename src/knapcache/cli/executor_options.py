@@ -1,4 +1,4 @@
-"""Where a command runs: the options that all commands which sweep share."""
+"""Options that choose where a sweep runs, shared by `replay`, `plan` and `experiment`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """On this machine, or on a cluster."""
     option = parser.add_mutually_exclusive_group().add_argument
-    option("--jobs", type=int, metavar="N", help="processes to run on (default: all cores)")
-    option("--scheduler", metavar="ADDRESS", help="run on a Dask cluster instead, such as tcp://host:8786")
+    option("--jobs", type=int, metavar="N", help="number of processes (default: all cores)")
+    option("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
 
 
 @contextmanager
-def jobs(args: argparse.Namespace) -> Iterator[Jobs]:
-    """What the options say; a cluster is connected as long as this is open."""
+def open_executor(args: argparse.Namespace) -> Iterator[Jobs]:
+    """Yield the number of processes, or a cluster that stays connected inside the block."""
     if args.scheduler is None:
         yield args.jobs
         return

@@ -1,4 +1,4 @@
-"""`knapcache`: reads the command line, runs the command, turns errors into one line and exit code 2."""
+"""Entry point of `knapcache`: parse the command line, run the command, report errors in one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from knapcache.cli import demo, experiment, inspect, plan, policies, purge, replay, serve
+from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
@@ -18,31 +19,33 @@ INTERRUPTED = 130
 
 
 class CommandLineParser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """ArgumentParser with one-line errors and wrapped help texts. Subcommands use it as well."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is."""
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for this command line; the experiments are imported for their options only if one is to run."""
+    """Return the parser for this command line. Commands with slow imports get their options only if they are named."""
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve.add(commands)
+    demo.add(commands, with_options="demo" in argv)
+    inspect.add(commands)
+    purge.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
     experiment.add(commands, with_options="experiment" in argv)
-    inspect.add(commands)
-    purge.add(commands)
-    serve.add(commands)
-    demo.add(commands, with_options="demo" in argv)
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     try:
         args = build_parser(argv).parse_args(argv)
         args.execute(args)
@@ -53,14 +56,19 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("knapcache: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `knapcache … | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, closed it: not an error
+        discard_stdout()
         return 0
-    except OSError as error:  # a full disk behind `> file`, say
+    except OSError as error:  # for example a full disk behind `> file`
         print(f"knapcache: error: {error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return BAD_INPUT
     return 0
+
+
+def discard_stdout() -> None:
+    """Redirect stdout to the null device, so that the flush at exit cannot fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> NoReturn:

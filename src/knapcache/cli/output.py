@@ -1,4 +1,4 @@
-"""What commands have in common when they speak: tables, and where files go."""
+"""Tables on stdout, and the option type for output directories."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-PROSE = 24
-"""Cells longer than this are prose, and may be folded."""
+MAX_UNWRAPPED = 24
+"""Columns whose longest cell exceeds this many characters hold prose and may wrap."""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print rows that share their keys; numbers to the right, rounded for reading, and never cut."""
+    """Print rows as a table. Numbers are right-aligned and rounded to four digits, and never truncated."""
     console = Console(highlight=False)
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    needed = 0
+    min_width = 0
     for name in columns:
-        cells = [_readable(row.get(name)) for row in rows]
-        number = any(isinstance(row.get(name), int | float) for row in rows)
-        # A name of several words stands on several lines, so that a wide table fits a narrow terminal; prose may fold.
-        header = name.replace("_", "\n")
+        cells = [_format_cell(row.get(name)) for row in rows]
+        is_number = any(isinstance(row.get(name), int | float) for row in rows)
+        header = name.replace("_", "\n")  # one word per line, so that a wide table fits a narrow terminal
         width = max(len(text) for text in (*header.split("\n"), *cells))
-        prose = width > PROSE
-        needed += (PROSE if prose else width) + 2
-        table.add_column(header, justify="right" if number else "left", no_wrap=not prose, vertical="top")
+        wraps = width > MAX_UNWRAPPED
+        min_width += (MAX_UNWRAPPED if wraps else width) + 2
+        table.add_column(header, justify="right" if is_number else "left", no_wrap=not wraps, vertical="top")
     for row in rows:
-        table.add_row(*(_readable(row.get(name)) for name in columns))
-    # A file or a pipe has no width: nothing is folded there. On a narrow terminal better a long line than a cut number.
-    console.width = max(console.width, needed) if console.is_terminal else 10 * PROSE
+        table.add_row(*(_format_cell(row.get(name)) for name in columns))
+    # A file or pipe has no width, so nothing wraps there. On a narrow terminal a long line beats a truncated number.
+    console.width = max(console.width, min_width) if console.is_terminal else 10 * MAX_UNWRAPPED
     with console.capture() as text:
         console.print(table)
-    # By print and not by Rich, which would end the program when a reader such as `head` has seen enough.
+    # print(), because Rich would end the process when the reader of a pipe, such as `head`, closes it.
     print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
-def _readable(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
@@ -52,7 +51,7 @@ def _readable(value: Any) -> str:
 
 
 def directory(text: str) -> Path:
-    """Read the option for a directory."""
+    """Parse the option for an output directory."""
     if not text:
-        raise argparse.ArgumentTypeError("a directory must have a name")
+        raise argparse.ArgumentTypeError("directory name must not be empty")
     return Path(text)

@@ -1,4 +1,4 @@
-"""`knapcache plan LOG`: how much room is worth its money, and with which policy."""
+"""`knapcache plan LOG`: recommend a capacity and a policy from a log."""
 
 from __future__ import annotations
 
@@ -9,56 +9,58 @@ from typing import Any
 from knapcache.cli import executor_options, trace_options
 from knapcache.cli.output import directory, print_table
 
-HELP = "find out how large a cache pays, from a log"
-TEXT = """Replay a log with several policies over a range of budgets, and say what each saves, what one more MB would
-save, and the smallest budget that has 90 % of the largest possible saving. Large logs are sampled by key.
-With --out a page with interactive plots (plan.html, which loads nothing from anywhere), plan.png and plan.json."""
-EXAMPLES = """examples:
+HELP = "recommend a cache capacity from a log"
+DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity saves, what
+one more MB would save, and the smallest capacity that reaches 90 % of the largest possible saving. Long logs are
+sampled by key.
+
+With --out, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
+EXAMPLES = r"""examples:
   knapcache plan calls.jsonl --prices 2.5,10
   knapcache plan trace.csv.gz --capacity 64MB..16GB:9 --out report
-  knapcache plan trace.parquet --policy lru,gdsf-cost --sample off --json plan.json
+  knapcache plan trace.parquet --policy lru,gdsf-cost --sample off \
+      --json plan.json
+
 """
 
 
 def add(commands: Any, *, with_options: bool) -> None:
-    """Put the command into the parser; its options, which import the readers, only if they are about to be used."""
+    """Add the command. Its options import the trace readers, so they are added only on use."""
     if not with_options:
         commands.add_parser("plan", help=HELP)
         return
     from knapcache.sim.plan import POLICIES, RANGE
     from knapcache.sim.sampling import DEFAULT_REQUESTS
 
-    parser = commands.add_parser(
-        "plan",
-        help=HELP,
-        description=TEXT,
-        epilog=EXAMPLES + trace_options.formats(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    epilog = EXAMPLES + trace_options.format_list()
+    parser = commands.add_parser("plan", help=HELP, description=DESCRIPTION, epilog=epilog)
     option = parser.add_argument
-    trace_options.add_file(parser, "LOG")
-    names, sizes = ",".join(POLICIES), RANGE.replace("%", "%%")
-    option("--policy", metavar="LIST", default=",".join(POLICIES), help=f"policies to compare (default: {names})")
+    trace_options.add_trace(parser, "LOG")
+    policies, capacities = ",".join(POLICIES), RANGE.replace("%", "%%")
+    option(
+        "--policy", metavar="LIST", default=policies, help=f"comma-separated policies to compare (default: {policies})"
+    )
     option(
         "--capacity",
         metavar="RANGE",
         default=RANGE,
-        help=f"budgets: LOW..HIGH, LOW..HIGH:COUNT or a list with commas (default: {sizes}); {trace_options.CAPACITY}",
+        help=f"LOW..HIGH, LOW..HIGH:COUNT or a comma-separated list (default: {capacities}), "
+        + trace_options.CAPACITY_HELP,
     )
     option("--out", metavar="DIR", type=directory, help="directory for plan.html, plan.png and plan.json")
-    option("--json", metavar="FILE", help="write the numbers as JSON; - for standard output, and no table")
+    option("--json", metavar="FILE", help="write the numbers as JSON; - writes them to stdout instead of the table")
     option(
         "--sample",
         metavar="N",
         default="auto",
-        help=f"requests to replay, chosen by key; off for all; auto for about {DEFAULT_REQUESTS:,} (default: auto)",
+        help=f"number of requests to replay, sampled by key; auto: about {DEFAULT_REQUESTS:,}; off: all "
+        "(default: auto)",
     )
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> None:
-    """Read, replay, write, print."""
     from knapcache.sim import report, summary
     from knapcache.sim.capacity import CapacityRange
     from knapcache.sim.files import OutputDirectory, OutputFile
@@ -66,30 +68,29 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.sim.plan import make_plan
     from knapcache.sim.sampling import parse_sample
 
-    # All that can be refused is refused before the log is read, which may take long.
-    rules, policies, capacities = (
-        trace_options.rules(args),
-        trace_options.words(args.policy),
-        CapacityRange.parse(args.capacity),
-    )
+    # Everything that can be rejected is rejected before the log is read, which may take minutes.
+    rules = trace_options.column_rules(args)
+    policies = trace_options.split_list(args.policy)
+    capacities = CapacityRange.parse(args.capacity)
     check_arguments(policies, capacities.capacities, args.seed, args.jobs)
     sample = parse_sample(args.sample)
     if args.out is not None:
         report.require_plotting()
     folder = OutputDirectory(args.out) if args.out is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    with executor_options.jobs(args) as jobs:
+    with executor_options.open_executor(args) as jobs:
         trace = trace_options.read(args, rules)
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
-    paths = folder.write(report.files(plan, trace_options.title(args))) if folder else []
-    text = summary.to_json(plan, trace_options.title(args))
+    name = trace_options.trace_name(args)
+    paths = folder.write(report.files(plan, name)) if folder else []
+    text = summary.to_json(plan, name)
     if args.json == "-":
         print(text, end="")
         return
     if out:
         out.write(text)
         paths.append(out.path)
-    first, last = summary.sentences(plan)
-    print(first)
+    facts, recommendation = summary.sentences(plan)
+    print(facts)
     print_table(summary.table(plan))
-    print(last, *paths, sep="\n")
+    print(recommendation, *paths, sep="\n")

@@ -1,4 +1,4 @@
-"""`knapcache policies`: list every policy and bound."""
+"""`knapcache policies`: list policies and bounds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from knapcache.cli.output import print_table
 from knapcache.policy import registry
 
+DESCRIPTION = """List every policy and bound: its name, whether it runs online (without knowledge of future requests),
+a summary, and the paper that describes it."""
+
 
 def add(commands: Any) -> None:
-    """Put the command into the parser."""
-    text = "List every policy and bound: name, whether it can run online, what it does, where it comes from."
-    parser = commands.add_parser("policies", help="list the cache policies", description=text)
-    parser.add_argument("--json", action="store_true", help="print JSON: name, online, summary, paper")
+    parser = commands.add_parser("policies", help="list cache policies", description=DESCRIPTION)
+    parser.add_argument("--json", action="store_true", help="print JSON with name, online, summary and paper")
     parser.set_defaults(execute=execute)
 
 

@@ -1,4 +1,4 @@
-"""`knapcache replay TRACE`: replay a log against policies and capacities."""
+"""`knapcache replay TRACE`: replay a trace against policies and capacities."""
 
 from __future__ import annotations
 
@@ -10,55 +10,62 @@ from typing import Any
 from knapcache.cli import executor_options, trace_options
 from knapcache.cli.output import print_table
 
-HELP = "replay a log against policies and sizes"
-TEXT = """Replay the requests of a file against cache policies, and say what each would have cost.
-One row for each capacity and policy: requests, hits, what misses cost (miss_cost), what everything would have cost
-without a cache (total_cost), the ratio of the two, the most room ever used, calls of the Oracle, seconds."""
-EXAMPLES = """examples:
-  knapcache replay trace.csv.gz --policy lru,gdsf-cost,vsocb-lazy --capacity 10%,30%
-  knapcache replay calls.jsonl --prices 2.5,10 --policy lru,static --capacity 4GB --json rows.json
-  knapcache replay trace.parquet --key prompt_hash --size bytes --cost usd --policy lru --capacity 64MB
-  knapcache replay trace.csv.gz --policy lru,vsocb-lazy --capacity 1%,10%,50% --scheduler tcp://host:8786
+HELP = "replay a trace against policies and capacities"
+DESCRIPTION = """Replay a trace of requests against cache policies and report what each policy would have cost.
+
+Prints one row per capacity and policy: requests, hits, the cost of all misses (miss_cost), the cost without a cache
+(total_cost), the ratio of the two (cost_ratio), the largest total size of stored answers (peak_size), Oracle calls and
+run time in seconds."""
+EXAMPLES = r"""examples:
+  knapcache replay trace.csv.gz --policy lru,gdsf-cost --capacity 10%,30%
+  knapcache replay calls.jsonl --prices 2.5,10 --policy lru,static \
+      --capacity 4GB --json rows.json
+  knapcache replay trace.parquet --key prompt_hash --size bytes --cost usd \
+      --policy lru --capacity 64MB
+  knapcache replay trace.csv.gz --policy lru,vsocb-lazy --capacity 1%,50% \
+      --scheduler tcp://host:8786
+
 """
 
 
 def add(commands: Any, *, with_options: bool) -> None:
-    """Put the command into the parser; its options, which import the readers, only if they are about to be used."""
+    """Add the command. Its options import the trace readers, so they are added only on use."""
     if not with_options:
         commands.add_parser("replay", help=HELP)
         return
-    parser = commands.add_parser(
-        "replay",
-        help=HELP,
-        description=TEXT,
-        epilog=EXAMPLES + trace_options.formats(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    epilog = EXAMPLES + trace_options.format_list()
+    parser = commands.add_parser("replay", help=HELP, description=DESCRIPTION, epilog=epilog)
     option = parser.add_argument
-    trace_options.add_file(parser, "TRACE")
-    option("--policy", metavar="LIST", required=True, help="policies, as `knapcache policies` lists them")
-    option("--capacity", metavar="LIST", required=True, help=f"capacities: {trace_options.CAPACITY}")
-    option("--json", metavar="FILE", help="write the rows as JSON; - for standard output, and no table")
+    trace_options.add_trace(parser, "TRACE")
+    option(
+        "--policy", metavar="LIST", required=True, help="comma-separated policies; `knapcache policies` lists the names"
+    )
+    option(
+        "--capacity",
+        metavar="LIST",
+        required=True,
+        help=f"comma-separated capacities, {trace_options.CAPACITY_HELP}",
+    )
+    option("--json", metavar="FILE", help="write the rows as JSON; - writes them to stdout instead of the table")
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> None:
-    """Read, replay, print or write."""
     from knapcache.sim.files import OutputFile
     from knapcache.sim.grid import check_arguments, replay_grid
 
-    rules = trace_options.rules(args)
-    policies = trace_options.words(args.policy)
-    capacities = check_arguments(policies, trace_options.words(args.capacity), args.seed, args.jobs)
+    rules = trace_options.column_rules(args)
+    policies = trace_options.split_list(args.policy)
+    capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    with executor_options.jobs(args) as jobs:  # a cluster that is not there is missed before the trace is read
+    with executor_options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
         rows = replay_grid(trace_options.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
     if args.json == "-":
         print(text)
         return
-    if out:  # before the table: a reader of that may hang up
+    if out:  # before the table: stdout may be a closed pipe
         out.write(text + "\n")
     print_table(rows)
     if out:
