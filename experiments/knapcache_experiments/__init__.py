@@ -1,5 +1,4 @@
-"""The paper's figure and tables, and what it leaves open: one experiment a file, run by `knapcache experiment
-NAME`.
+"""Experiments: the figures and tables of the paper and its open questions, one per file.
 
-Results of full runs are committed beside this package, in experiments/results/, as numbers and pictures.
+`knapcache experiment NAME` runs them. Numbers and figures of full runs are committed in experiments/results/.
 """

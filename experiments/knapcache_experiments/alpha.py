@@ -1,12 +1,11 @@
-"""How often the Oracle must be asked: calls, regret and cost against α, beside the bound N·(1 + log_{1+α} T) +
-log_{1+α} T.
+"""Oracle calls, regret and cost for different α, compared with the bound N·(1 + log_{1+α} T) + log_{1+α} T.
 
-The paper calls the number of calls logarithmic; the base of that logarithm is 1 + α, and a small α hides a
-factor 1/α.
+The paper calls the number of calls logarithmic. The base of that logarithm is 1 + α, so a small α hides a factor of
+1/α.
 
-Calls that are due but provably change nothing are not made (`oracle_calls_skipped`; dotted: calls made and skipped
-together). That needs values that stand still between two requests for a query, as they do for vsocb with γ = 0; the
-anytime confidence bound of vsocb-lazy moves all values in every round, so it makes every call that is due.
+A due call that provably changes nothing is skipped (`oracle_calls_skipped`; the dotted line adds made and skipped
+calls). This requires values that are constant between two requests for a query, which holds for vsocb with γ = 0. The
+anytime confidence bound of vsocb-lazy changes all values in every round, so it makes every due call.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from knapcache.sim.figures import new_figure, style
 from knapcache.sim.theory import oracle_call_bound
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, require_option, row, run_trials
+from knapcache_experiments.trials import Trial, require_option, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaSettings(PaperSettings):
-    """α sweep."""
+    """Settings of the α sweep."""
 
-    alphas: tuple[float, ...] = option((0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0), "values of α to try")
-    policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy"), "policies that have an α")
+    alphas: tuple[float, ...] = option((0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0), "values of α")
+    policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy"), "policies with an α")
 
 
 def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
@@ -37,7 +36,15 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
     trials = [
-        Trial(policy, workload, settings.capacity, repeat, settings.seed, alpha, labels={"alpha": alpha})
+        Trial(
+            policy=policy,
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=alpha,
+            labels={"alpha": alpha},
+        )
         for policy in settings.policies
         for alpha in settings.alphas
         for repeat in range(settings.repeats)
@@ -45,9 +52,9 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
     rows = []
     for group in run_trials(trials, jobs, EXPERIMENT.name):
         bound = float(oracle_call_bound(settings.queries, settings.rounds, group[0].trial.labels["alpha"]))
-        due = [result.oracle_calls + result.notes["oracle_calls_skipped"] for result in group]
+        due = [result.oracle_calls + result.counters["oracle_calls_skipped"] for result in group]
         rows.append(
-            row(
+            table_row(
                 group,
                 ["oracle_calls_skipped"],
                 oracle_calls_due_max=max(due),
@@ -56,17 +63,18 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
             )
         )
     for policy in settings.policies:
-        mine = [r for r in rows if r["policy"] == policy]
-        x = [r["alpha"] for r in mine]
-        left.plot(x, [r["oracle_calls"] for r in mine], marker="o", markersize=4, label=policy, **style(policy))
-        due = [r["oracle_calls"] + r["oracle_calls_skipped"] for r in mine]
-        if due != [r["oracle_calls"] for r in mine]:
-            looks = {**style(policy), "linestyle": ":", "zorder": 5}  # on top: policies may be due as often
-            left.plot(x, due, label=f"{policy}, with those skipped", **looks)
+        selected = [r for r in rows if r["policy"] == policy]
+        x = [r["alpha"] for r in selected]
+        left.plot(x, [r["oracle_calls"] for r in selected], marker="o", markersize=4, label=policy, **style(policy))
+        due = [r["oracle_calls"] + r["oracle_calls_skipped"] for r in selected]
+        if due != [r["oracle_calls"] for r in selected]:
+            # Drawn on top, because policies may have equally many due calls.
+            line_style = {**style(policy), "linestyle": ":", "zorder": 5}
+            left.plot(x, due, label=f"{policy}, with those skipped", **line_style)
         right.errorbar(
             x,
-            [r["regret_mean"] for r in mine],
-            [(r["regret_se"] or 0.0) for r in mine],
+            [r["regret_mean"] for r in selected],
+            [(r["regret_se"] or 0.0) for r in selected],
             marker="o",
             markersize=4,
             label=policy,
@@ -89,7 +97,7 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="alpha",
-    summary="Oracle calls against regret and against their bound",
+    summary="Oracle calls and regret for different α, and the bound on the calls",
     text=__doc__ or "",
     settings=AlphaSettings,
     run=run,

@@ -1,10 +1,10 @@
-"""What an approximate Oracle costs and saves: regret, work and time against β.
+"""Regret, work and time of VSOCB with an approximate Oracle, for different tolerances β.
 
-An Oracle with tolerance β may return a set whose complement costs up to 1 + β times the best complement (the
-paper's Algorithm 3). `work per call` counts the states that the solver looked at; `seconds` is the time of a
-whole run of VSOCB; β-regret is measured as in the paper, against 1 + β times the best complement, and is negative
-where the cache is better than the guarantee asks for. There are more queries here than in the paper's
-simulation, because with 100 of them even the exact Oracle has next to nothing to do.
+With tolerance β the Oracle may return a set whose complement costs up to 1 + β times the best complement (the paper's
+Algorithm 3). `work_per_call` counts the states that the solver visited, and `seconds` is the time of a whole VSOCB run.
+β-regret is measured as in the paper, against 1 + β times the best complement; it is negative if the cache is better
+than the guarantee. The workload has more queries than the paper's simulation, because with 100 queries the exact Oracle
+has almost no work.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, TrialResult, row, run_trials
+from knapcache_experiments.trials import Trial, TrialResult, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApproximateSettings(PaperSettings):
-    """β sweep."""
+    """Settings of the β sweep."""
 
-    queries: int = option(1_000, "number of different queries, N")
-    capacity: int = option(600, "size of the cache, M")
-    betas: tuple[float, ...] = option(
-        (0.0, 0.0001, 0.001, 0.01, 0.05, 0.2, 1.0), "tolerances β to try; 0 is the exact Oracle"
-    )
+    queries: int = option(1_000, "number of distinct queries, N")
+    capacity: int = option(600, "capacity, M")
+    betas: tuple[float, ...] = option((0.0, 0.0001, 0.001, 0.01, 0.05, 0.2, 1.0), "tolerances β; 0 is the exact Oracle")
 
 
-def describe(group: list[TrialResult], beta: float) -> dict[str, float]:
-    """β-regret, work of a call and time of a run."""
-    beta_regret = np.array([r.regret[-1] - beta * r.clairvoyant for r in group])
+def extra_columns(group: list[TrialResult], beta: float) -> dict[str, float]:
+    """Return β-regret, work per Oracle call and median run time."""
+    beta_regret = np.array([r.regret[-1] - beta * r.clairvoyant_cost for r in group])
     return {
         "beta_regret_mean": float(beta_regret.mean()),
-        "work_per_call": float(np.mean([r.notes["oracle_work"] / r.oracle_calls for r in group])),
+        "work_per_call": float(np.mean([r.counters["oracle_work"] / r.oracle_calls for r in group])),
         "seconds": float(np.median([r.seconds for r in group])),
     }
 
@@ -47,12 +45,12 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
     workload = settings.workload()
     trials = [
         Trial(
-            "vsocb-apx" if beta else "vsocb",
-            workload,
-            settings.capacity,
-            repeat,
-            settings.seed,
-            settings.alpha,
+            policy="vsocb-apx" if beta else "vsocb",
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
             options={"beta": beta},
             labels={"beta": beta},
         )
@@ -60,17 +58,17 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
         for repeat in range(settings.repeats)
     ]
     rows = [
-        {**row(group), **describe(group, group[0].trial.labels["beta"])}
+        {**table_row(group), **extra_columns(group, group[0].trial.labels["beta"])}
         for group in run_trials(trials, jobs, EXPERIMENT.name)
     ]
     x = [r["beta"] for r in rows]
-    looks = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
-    left.errorbar(x, [r["regret_mean"] for r in rows], [(r["regret_se"] or 0.0) for r in rows], **looks)
+    line_style = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
+    left.errorbar(x, [r["regret_mean"] for r in rows], [(r["regret_se"] or 0.0) for r in rows], **line_style)
     left.set_ylim(bottom=0)
     left.set_ylabel(f"regret after {settings.rounds:,} rounds")
-    right.plot(x, [r["work_per_call"] for r in rows], **looks)
+    right.plot(x, [r["work_per_call"] for r in rows], **line_style)
     right.set_ylim(bottom=0)
-    right.set_ylabel("states looked at by the Oracle, a call")
+    right.set_ylabel("states visited per Oracle call")
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=min((b for b in settings.betas if b > 0), default=1.0))
         axes.set_xlim(left=0)
@@ -80,7 +78,7 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="approximate",
-    summary="tolerance β of the Oracle against regret, work and time",
+    summary="regret, work and time for different tolerances β of the Oracle",
     text=__doc__ or "",
     settings=ApproximateSettings,
     run=run,

@@ -1,7 +1,7 @@
-"""Algorithm 1 exactly as the paper prints it, with each repair as a switch. An exhibit, not a policy to use.
+"""Algorithm 1 exactly as the paper prints it, with each repair as a switch. For the `errata` experiment only.
 
-It lives here and not among the policies because it breaks their contract: it exceeds its capacity. Line numbers
-are the paper's. The repairs are explained in knapcache/policy/vsocb.py, which has all of them and no switches.
+It is not among the policies because it violates their contract: it exceeds its capacity. Line numbers are the paper's.
+knapcache/policy/vsocb/policy.py explains the repairs and has all of them without switches.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from knapcache.policy.base import Policy, insert, remove
 from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, add_recommendation, recommend
 
 REPAIRS = ("E1", "E7", "E2", "E4", "E6")
-"""The repairs that change what happens, in the order in which `errata` adds them up."""
+"""The repairs that change decisions, in the order in which `errata` adds them."""
 
 
 @kernel
 def arrive(head: Records, rows: Records, i: int) -> bool:
-    """Lines 2–6, and on a hit the rest of the round."""
+    """Lines 2–6, and lines 18–28 on a hit."""
     count_arrival(head, rows, i)
     hit = bool(rows[i].resident)
     if hit:
-        rest_of_round(head, rows, i, rows[i].entry_size)
+        finish_round(head, rows, i, rows[i].entry_size)
     return hit
 
 
 @kernel
-def settle(head: Records, rows: Records, i: int, room: int, cost: float) -> None:
-    """Lines 8–11, and the rest of the round."""
+def settle(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
+    """Lines 8–11 and 18–28."""
     count_miss(head, rows, i, cost)
-    rows[i].entry_size = room
-    rest_of_round(head, rows, i, room)
+    rows[i].entry_size = size
+    finish_round(head, rows, i, size)
 
 
 @kernel
-def rest_of_round(head: Records, rows: Records, i: int, room: int) -> None:
+def finish_round(head: Records, rows: Records, i: int, size: int) -> None:
     """Lines 18–28."""
     h, q = head[0], rows[i]
     was_resident, was_recommended = q.resident, q.recommended
-    if q.recommended or room <= h.capacity - h.recommended_size:  # line 18
+    if q.recommended or size <= h.capacity - h.recommended_size:  # line 18
         if not q.resident:
-            insert(head, rows, i, room)  # line 19
+            insert(head, rows, i, size)  # line 19
         add_recommendation(head, rows, i)
     misses_grown = q.misses >= (1.0 + h.alpha) * q.misses_at_call and (not h.e4 or q.misses >= 2)
     if misses_grown or h.t >= (1.0 + h.alpha) * h.last_call:  # line 23
@@ -60,16 +60,16 @@ def rest_of_round(head: Records, rows: Records, i: int, room: int) -> None:
             if rows[j].resident and not rows[j].recommended:
                 remove(head, rows, j)
         if h.e2 and q.recommended and not q.resident:
-            insert(head, rows, i, room)
+            insert(head, rows, i, size)
         h.wipes += before > 0 and h.used == 0
     elif not h.e1 and q.recommended and not was_recommended:
-        q.recommended = False  # line 28: M̂_t = M̂_{t−1} undoes line 19, but M_t keeps q_t: the overflow
+        q.recommended = False  # line 28: M̂_t = M̂_{t−1} undoes line 19, but M_t keeps q_t; this causes the overflow
         h.recommended_size -= q.entry_size
     h.rounds_over += h.used > h.capacity
 
 
 class AsPrinted(Policy):
-    """VSOCB as printed, and its repairs one by one."""
+    """VSOCB as printed, with optional repairs."""
 
     head_fields: ClassVar = [
         *VSOCB_HEAD,
@@ -90,7 +90,7 @@ class AsPrinted(Policy):
     ) -> None:
         super().__init__(capacity, ids)
         if unknown := set(repairs) - set(REPAIRS):
-            raise InvalidInput(f"unknown repairs {sorted(unknown)}; there are {', '.join(REPAIRS)}")
+            raise InvalidInput(f"unknown repairs {sorted(unknown)}; allowed are {', '.join(REPAIRS)}")
         if not alpha > 0.0:
             raise InvalidInput(f"alpha must be above 0, not {alpha}")
         self.head["alpha"] = alpha
@@ -102,6 +102,6 @@ class AsPrinted(Policy):
             self.head["gamma_cost"] = self.head["gamma_arrival"] = 0.0
 
     @property
-    def notes(self) -> dict[str, float]:
-        """What goes wrong: caches wiped by a call, rounds that end over capacity."""
+    def counters(self) -> dict[str, float]:
+        """Oracle calls that emptied a non-empty cache, and rounds that ended over capacity."""
         return {name: float(np.asarray(self.head[name])[0]) for name in ("wipes", "rounds_over")}

@@ -1,4 +1,4 @@
-"""Every experiment by name. Names are a contract: scripts and result files use them."""
+"""All experiments by name. The names are a public contract: scripts and result files use them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much caution pays: the confidence scale γ from 0 (plain means) to 1 (the paper's radii).
+"""Regret for different confidence scales γ, from 0 (plain means) to 1 (the paper's radii).
 
-`vsocb` has γ on both radii, as the paper; `vsocb-lazy` on the cost alone; the two Berkeley rules on the cost,
-the only radius they have.
+`vsocb` applies γ to the radii of arrival and cost, as the paper does; `vsocb-lazy` to the cost only. The two Berkeley
+policies have only a radius of the cost.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, require_option, row, run_trials
+from knapcache_experiments.trials import Trial, require_option, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSettings(PaperSettings):
-    """γ sweep."""
+    """Settings of the γ sweep."""
 
-    gammas: tuple[float, ...] = option((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "confidence scales γ to try")
-    policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy", "berkeley", "berkeley-multi"), "policies that have a γ")
+    gammas: tuple[float, ...] = option((0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "confidence scales γ")
+    policies: tuple[str, ...] = option(("vsocb", "vsocb-lazy", "berkeley", "berkeley-multi"), "policies with a γ")
 
 
 def run(settings: ConfidenceSettings, jobs: Jobs) -> ExperimentResult:
@@ -32,19 +32,26 @@ def run(settings: ConfidenceSettings, jobs: Jobs) -> ExperimentResult:
     workload = settings.workload()
     trials = [
         Trial(
-            policy, workload, settings.capacity, repeat, settings.seed, settings.alpha, gamma, labels={"gamma": gamma}
+            policy=policy,
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
+            gamma=gamma,
+            labels={"gamma": gamma},
         )
         for policy in settings.policies
         for gamma in settings.gammas
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
+    rows = [table_row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
-        mine = [r for r in rows if r["policy"] == policy]
+        selected = [r for r in rows if r["policy"] == policy]
         axes.errorbar(
-            [r["gamma"] for r in mine],
-            [r["regret_mean"] for r in mine],
-            [(r["regret_se"] or 0.0) for r in mine],
+            [r["gamma"] for r in selected],
+            [r["regret_mean"] for r in selected],
+            [(r["regret_se"] or 0.0) for r in selected],
             marker="o",
             markersize=4,
             label=policy,
@@ -61,7 +68,7 @@ def run(settings: ConfidenceSettings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="confidence",
-    summary="regret against the confidence scale γ",
+    summary="regret for different confidence scales γ",
     text=__doc__ or "",
     settings=ConfidenceSettings,
     run=run,

@@ -1,7 +1,7 @@
-"""Popularity is dealt anew K times: the excess cost over a clairvoyant that holds the best set of each phase.
+"""Excess cost when popularity is redrawn K times, relative to a clairvoyant cache that holds the best set of each phase.
 
-VSOCB and Berkeley's rules never forget, so every change leaves them with the past; LRU and GDSF do forget; `adaptive`
-learns how fast to.
+VSOCB and the Berkeley policies never forget, so their estimates stay biased after each change. LRU and GDSF forget, and
+`adaptive` learns how fast to forget.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, row, run_trials
+from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftSettings(PaperSettings):
-    """Changes of popularity."""
+    """Settings of the sweep over changes of popularity."""
 
-    arrivals: str = option("zipf:1", "arrivals: uniform, zipf:A or power:A")
-    changes: tuple[int, ...] = option((0, 1, 3, 10, 30), "numbers of changes K to try")
+    arrivals: str = option("zipf:1", "arrival distribution: uniform, zipf:A or power:A")
+    changes: tuple[int, ...] = option((0, 1, 3, 10, 30), "numbers of changes, K")
     policies: tuple[str, ...] = option(
         ("adaptive", "vsocb", "vsocb-lazy", "berkeley", "berkeley-multi", "gdsf-cost", "lfu", "lru", "static"),
         "policies to compare",
     )
 
 
-def excess(group: list[TrialResult]) -> dict[str, float | None]:
-    """Cost above the clairvoyant's, as a share of it: mean and standard error."""
-    if any(result.clairvoyant <= 0 for result in group):
-        raise InvalidInput("drift compares with the best set, and here everything fits: lower the capacity")
-    # Expected cost on both sides: regret is the expected excess, free of the luck of the draw.
-    shares = [float(result.regret[-1] / result.clairvoyant) for result in group]
+def excess_cost(group: list[TrialResult]) -> dict[str, float | None]:
+    """Return mean and standard error of the cost above the clairvoyant's, as a share of the clairvoyant's."""
+    if any(result.clairvoyant_cost <= 0 for result in group):
+        raise InvalidInput("drift needs a capacity at which not everything fits: lower the capacity")
+    # Regret is the expected excess: unlike the observed cost it has no sampling noise.
+    shares = [float(result.regret[-1] / result.clairvoyant_cost) for result in group]
     return mean_and_error("excess", shares)
 
 
@@ -42,25 +42,25 @@ def run(settings: DriftSettings, jobs: Jobs) -> ExperimentResult:
     figure, (axes,) = new_figure()
     trials = [
         Trial(
-            policy,
-            settings.workload(changes=changes),
-            settings.capacity,
-            repeat,
-            settings.seed,
-            settings.alpha,
+            policy=policy,
+            workload=settings.workload(changes=changes),
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
             labels={"changes": changes},
         )
         for policy in settings.policies
         for changes in settings.changes
         for repeat in range(settings.repeats)
     ]
-    rows = [{**row(group), **excess(group)} for group in run_trials(trials, jobs, EXPERIMENT.name)]
+    rows = [{**table_row(group), **excess_cost(group)} for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
-        mine = [r for r in rows if r["policy"] == policy]
+        selected = [r for r in rows if r["policy"] == policy]
         axes.errorbar(
-            [r["changes"] for r in mine],
-            [100 * r["excess_mean"] for r in mine],
-            [100 * (r["excess_se"] or 0.0) for r in mine],
+            [r["changes"] for r in selected],
+            [100 * r["excess_mean"] for r in selected],
+            [100 * (r["excess_se"] or 0.0) for r in selected],
             marker="o",
             markersize=4,
             label=policy,
@@ -77,7 +77,7 @@ def run(settings: DriftSettings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="drift",
-    summary="cost when popularity changes K times",
+    summary="excess cost when popularity changes K times",
     text=__doc__ or "",
     settings=DriftSettings,
     run=run,

@@ -1,7 +1,8 @@
-"""Algorithm 1 as printed beside its repairs: added one by one, and all of them but one. What each error costs.
+"""The cost of each error of Algorithm 1: the algorithm as printed, with its repairs added one by one, and with all
+repairs but one.
 
-peak occupancy above the capacity is an overflow; `rounds over` counts the rounds that end with one; `wipes`
-counts Oracle calls that emptied a cache which held something. The repairs are explained in docs/background/algorithm.md.
+A `peak_occupancy` above the capacity is an overflow. `rounds_over` counts the rounds that end over capacity, and
+`wipes` counts Oracle calls that emptied a non-empty cache. docs/background/algorithm.md explains the repairs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from knapcache.sim.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import AS_PRINTED, Trial, row, run_trials
+from knapcache_experiments.trials import AS_PRINTED, Trial, run_trials, table_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,34 +24,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrataSettings(PaperSettings):
-    """Errata."""
+    """Settings of the errata experiment."""
 
 
 def run(settings: ErrataSettings, jobs: Jobs) -> ExperimentResult:
-    """Run the printed algorithm with ever more repairs, then the repaired one."""
+    """Run the printed algorithm with different repairs, then the repaired policies."""
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
     variants: list[tuple[str, str, tuple[str, ...]]] = [
         *((AS_PRINTED, " ".join(REPAIRS[:k]) or "none", REPAIRS[:k]) for k in range(len(REPAIRS) + 1)),
-        *((AS_PRINTED, f"all but {out}", tuple(r for r in REPAIRS if r != out)) for out in REPAIRS[:-1]),
+        *((AS_PRINTED, f"all but {omitted}", tuple(r for r in REPAIRS if r != omitted)) for omitted in REPAIRS[:-1]),
         ("vsocb", "all", ()),
         ("vsocb-lazy", "all", ()),
     ]
     trials = [
         Trial(
-            policy,
-            workload,
-            settings.capacity,
-            repeat,
-            settings.seed,
-            settings.alpha,
+            policy=policy,
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
             options={"repairs": repairs} if policy == AS_PRINTED else {},
             labels={"repairs": label},
         )
         for policy, label, repairs in variants
         for repeat in range(settings.repeats)
     ]
-    rows = [row(group, notes=("wipes", "rounds_over")) for group in run_trials(trials, jobs, EXPERIMENT.name)]
+    rows = [table_row(group, counters=("wipes", "rounds_over")) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     _draw(figure, left, right, rows, settings)
     return ExperimentResult(rows, figure)
 
@@ -62,9 +63,7 @@ def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], s
     bars = range(len(rows))
     left.barh(bars, [r["regret_mean"] for r in rows], xerr=[(r["regret_se"] or 0.0) for r in rows], color=colours)
     if rows[0]["regret_mean"] < 0:
-        left.annotate(
-            "negative: it holds more than fits", (0, 0), textcoords="offset points", xytext=(6, -3), fontsize=9
-        )
+        left.annotate("negative: over capacity", (0, 0), textcoords="offset points", xytext=(6, -3), fontsize=9)
     left.set_xlabel(f"regret after {settings.rounds:,} rounds")
     right.barh(bars, [r["peak_occupancy"] for r in rows], color=colours)
     right.axvline(settings.capacity, color="black", linestyle="--", linewidth=1)
@@ -82,7 +81,7 @@ def _draw(figure: Figure, left: Axes, right: Axes, rows: list[dict[str, Any]], s
 
 EXPERIMENT = Experiment(
     name="errata",
-    summary="Algorithm 1 as printed beside its repairs: overflow, wiped caches, cost",
+    summary="Algorithm 1 as printed and with its repairs: overflow, wiped caches, cost",
     text=__doc__ or "",
     settings=ErrataSettings,
     run=run,

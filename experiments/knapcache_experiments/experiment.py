@@ -1,9 +1,8 @@
-"""What an experiment is.
+"""Definition of an experiment.
 
-An experiment has settings (a frozen dataclass whose fields become options of the command), and a function from
-settings to an Outcome: rows of numbers and a figure. Everything else, reading options, running repeats on all
-cores, writing files whole or not at all, printing the table, is the same for all and lives here and in
-cells.py.
+An experiment consists of settings (a frozen dataclass whose fields become command-line options) and a function from
+settings to an ExperimentResult: table rows and a figure. trials.py runs repeats in parallel; cli/experiment.py parses
+options, prints the table and writes the files.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ S = TypeVar("S", bound="ExperimentSettings")
 
 
 def option(default: Any, text: str) -> Any:
-    """A setting with a default and a help text."""
+    """Declare a setting with a default and a help text."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSettings:
-    """What every experiment lets one choose."""
+    """Settings of every experiment."""
 
-    repeats: int = option(10, "independent repetitions, each with queries and requests of its own")
-    seed: int = option(0, "seed of all randomness; the same seed gives the same numbers")
+    repeats: int = option(10, "independent repeats, each with its own queries and requests")
+    seed: int = option(0, "random seed; equal seeds give equal numbers")
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -46,7 +45,7 @@ class ExperimentSettings:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """Numbers and a picture."""
+    """Table rows and a figure."""
 
     rows: list[dict[str, Any]]
     figure: Figure
@@ -54,29 +53,29 @@ class ExperimentResult:
 
 @dataclass(frozen=True)
 class Experiment(Generic[S]):
-    """A named experiment."""
+    """A named experiment with its settings class and its function."""
 
     name: str
     summary: str
-    """One line for the list; the module's docstring is the long text."""
+    """One line for the list of experiments."""
     text: str
+    """Description in the help text: the docstring of the module."""
     settings: type[S]
     run: Callable[[S, Jobs], ExperimentResult]
-    """Settings and where to run → outcome."""
     quick: Mapping[str, Any]
-    """Settings of a run of seconds, for --quick."""
+    """Settings that --quick changes, for a run of seconds."""
 
-    def choose(self, given: Mapping[str, Any], *, quick: bool) -> S:
-        """The settings: defaults, then --quick, then what the user gave."""
-        return self.settings(**{**(self.quick if quick else {}), **given})
+    def choose(self, options: Mapping[str, Any], *, quick: bool) -> S:
+        """Return the settings: defaults, overridden by --quick, overridden by the given options."""
+        return self.settings(**{**(self.quick if quick else {}), **options})
 
 
-def as_files(name: str, settings: ExperimentSettings, outcome: ExperimentResult) -> dict[str, bytes]:
-    """NAME.json and NAME.png."""
+def as_files(name: str, settings: ExperimentSettings, result: ExperimentResult) -> dict[str, bytes]:
+    """Return the contents of NAME.json and NAME.png."""
     record = {
         "name": name,
         "settings": {**dataclasses.asdict(settings), "knapcache": version("knapcache")},
-        "rows": outcome.rows,
+        "rows": result.rows,
     }
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    return {f"{name}.json": text.encode(), f"{name}.png": as_png(outcome.figure)}
+    return {f"{name}.json": text.encode(), f"{name}.png": as_png(result.figure)}

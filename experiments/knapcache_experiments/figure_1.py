@@ -1,8 +1,8 @@
-"""Figure 1 of the paper: cumulative regret over 20,000 rounds, 100 queries, a cache of 60, mean of 10 repeats.
+"""Figure 1 of the paper: cumulative regret over 20,000 rounds with 100 queries and capacity 60, mean of 10 repeats.
 
-The paper does not say how sizes, arrivals and noise were drawn; here sizes are uniform in 1 … 10 and arrivals
-Zipf 0.8 unless told otherwise. Regret is measured against the best fixed set under the true probabilities and
-mean costs; the cache before each request counts.
+The paper does not specify the distributions of sizes, arrivals and noise. The defaults here are sizes uniform in 1 … 10
+and Zipf 0.8 arrivals. Regret is measured against the best fixed set under the true probabilities and mean costs, with
+the cache contents before each request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache.sim.synthetic import Workload
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
-from knapcache_experiments.plots import curve
-from knapcache_experiments.trials import Trial, row, run_trials
+from knapcache_experiments.plots import plot_mean
+from knapcache_experiments.trials import Trial, run_trials, table_row
 
 POLICIES = (
     "vsocb",
@@ -35,16 +35,18 @@ POLICIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSettings(ExperimentSettings):
-    """The paper's simulation, with every choice it leaves open as an option."""
+    """The paper's simulation; every parameter it leaves open is an option."""
 
-    queries: int = option(100, "number of different queries, N")
-    capacity: int = option(60, "size of the cache, M")
-    rounds: int = option(20_000, "requests, T")
-    sizes: str = option("uniform:10", "sizes: uniform:10, uniform:3, lognormal:5.5 or proportional (to cost)")
-    arrivals: str = option("zipf:0.8", "arrivals: uniform, zipf:A or power:A")
-    costs: str = option("uniform:1:2", "mean costs: uniform:1:2, two:1:101 or lognormal:1.5")
+    queries: int = option(100, "number of distinct queries, N")
+    capacity: int = option(60, "capacity, M")
+    rounds: int = option(20_000, "number of requests, T")
+    sizes: str = option(
+        "uniform:10", "size distribution: uniform:10, uniform:3, lognormal:5.5 or proportional (to cost)"
+    )
+    arrivals: str = option("zipf:0.8", "arrival distribution: uniform, zipf:A or power:A")
+    costs: str = option("uniform:1:2", "distribution of mean costs: uniform:1:2, two:1:101 or lognormal:1.5")
     noise: float = option(1.0, "standard deviation of the cost of a miss")
-    alpha: float = option(0.5, "VSOCB's α: what must accumulate before the Oracle is asked again")
+    alpha: float = option(0.5, "VSOCB's α: relative growth of counts before the next Oracle call")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,19 +54,19 @@ class PaperSettings(ExperimentSettings):
             raise InvalidInput(f"alpha must be above 0 and finite, not {self.alpha}")
         if self.capacity < 1:
             raise InvalidInput(f"capacity must be at least 1, not {self.capacity}")
-        self.workload()  # raises on a word or number that cannot be used
+        self.workload()  # raises InvalidInput on bad values
 
-    def workload(self, **changes: object) -> Workload:
-        """The workload these settings describe."""
-        plain = {name: getattr(self, name) for name in ("queries", "rounds", "sizes", "arrivals", "costs", "noise")}
-        return Workload(**(plain | changes))
+    def workload(self, **overrides: object) -> Workload:
+        """Return the workload of these settings, with some fields overridden."""
+        fields = {name: getattr(self, name) for name in ("queries", "rounds", "sizes", "arrivals", "costs", "noise")}
+        return Workload(**(fields | overrides))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure1Settings(PaperSettings):
-    """Figure 1."""
+    """Settings of Figure 1."""
 
-    policies: tuple[str, ...] = option(POLICIES, "policies to compare, separated by commas")
+    policies: tuple[str, ...] = option(POLICIES, "comma-separated policies to compare")
     gamma: float = option(0.0, "VSOCB's confidence scale γ, 0 … 1")
 
     def __post_init__(self) -> None:
@@ -74,30 +76,32 @@ class Figure1Settings(PaperSettings):
 
 
 def run(settings: Figure1Settings, jobs: Jobs) -> ExperimentResult:
-    """Run every policy, draw regret over rounds."""
+    """Run every policy and plot regret over rounds."""
     figure, (axes,) = new_figure()
     workload = settings.workload()
     trials = [
         Trial(
-            policy,
-            workload,
-            settings.capacity,
-            repeat,
-            settings.seed,
-            settings.alpha,
-            settings.gamma if policy in ("vsocb", "vsocb-apx", "offline") else None,
+            policy=policy,
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
+            gamma=settings.gamma if policy in ("vsocb", "vsocb-apx", "offline") else None,
         )
         for policy in settings.policies
         for repeat in range(settings.repeats)
     ]
     groups = run_trials(trials, jobs, EXPERIMENT.name)
     for group in sorted(groups, key=lambda g: -g[0].regret[-1]):
-        curve(axes, group, "regret", group[0].trial.policy)
-    rows = [row(group) for group in groups]
+        plot_mean(axes, group, "regret", group[0].trial.policy)
+    rows = [table_row(group) for group in groups]
     bandits = [r["regret_mean"] for r in rows if r["policy"] not in ("lru", "lfu", "gdsf", "gdsf-cost")] or [
         r["regret_mean"] for r in rows
     ]
-    axes.set_ylim(0, 1.25 * max(*bandits, 1.0))  # LRU and its like leave the page: the question is among the bandits
+    axes.set_ylim(
+        0, 1.25 * max(*bandits, 1.0)
+    )  # LRU and the other classic policies leave the plot; it compares the bandits
     axes.set_xlim(0, settings.rounds)
     axes.set_xlabel("round")
     axes.set_ylabel("cumulative regret")
@@ -111,7 +115,7 @@ def run(settings: Figure1Settings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="figure-1",
-    summary="cumulative regret in the paper's simulation (its Figure 1)",
+    summary="cumulative regret in the paper's simulation (the paper's Figure 1)",
     text=__doc__ or "",
     settings=Figure1Settings,
     run=run,

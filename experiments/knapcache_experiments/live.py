@@ -1,16 +1,18 @@
-"""End to end, live: `adaptive` against LRU at the same budget, through the real proxy, in front of a real small model.
+"""Adaptive and LRU at the same capacity, measured with the real proxy and a small real model.
 
-Nothing is simulated: seconds and dollars are from the proxy's own ledger, for requests that a client sent and answers
-that SmolLM2 wrote (live_measurement.py says how). Model and clock are not the same twice, so a run leaves a record, every
-request with its outcome, and the table and the figure are made from the record:
+Seconds and dollars come from the proxy's ledger, for requests sent by a client and answers written by SmolLM2
+(live_measurement.py). Model and clock are not reproducible, so a run writes a record of every request, and table and
+figure are computed from the record:
 
-    knapcache experiment live --out DIR                        from the record that comes with the project, in a moment
-    knapcache experiment live --run --record FILE --out DIR    measures anew, into FILE, for many minutes
+    knapcache experiment live --out DIR
+        use the included record; takes seconds
+    knapcache experiment live --run --record FILE --out DIR
+        measure again and write FILE; takes many minutes
 
-    saved = 1 − (what the policy's misses cost) / (what LRU's misses cost), on the same requests
+    saved = 1 − (cost of the policy's misses) / (cost of LRU's misses)
 
-in seconds of the model, which is what the policies were told to save, and in dollars at a stand-in price of tokens,
-which do not change when something else slows the machine down. The capacity is two fifths of what all answers need.
+Both run the same requests. Costs are model seconds, which the policies minimise, and dollars at a nominal token price,
+which do not depend on the load of the machine. The capacity is two fifths of the size of all answers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,82 +35,82 @@ from knapcache_experiments import live_measurement
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import TABLES
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BASELINE = "lru"
-SHIPPED = "live"
-"""The name of the record that comes with the project."""
-MOST = 1_000
-"""Requests of a run: as many as the proxy lists."""
-LEAST_ROOM = 64 << 10
-"""Of a store in memory."""
-NOT_MEASURED = ("run", "record")
-"""Settings that say what is to be done, not what was measured."""
+INCLUDED = "live"
+"""Name of the included record."""
+MAX_REQUESTS = 1_000
+"""Requests per run: the proxy lists no more."""
+MIN_CAPACITY = 64 << 10
+"""Bytes, of a store in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSettings(ExperimentSettings):
-    """The live run."""
+    """Settings of the live run."""
 
-    repeats: int = option(2, "independent repetitions, each with popularity and requests of its own")
-    policies: tuple[str, ...] = option(("adaptive", "lru"), "policies to compare, separated by commas")
+    repeats: int = option(2, "independent repeats, each with its own popularity and requests")
+    policies: tuple[str, ...] = option(("adaptive", "lru"), "comma-separated policies to compare")
     queries: int = option(30, "number of prompts")
-    requests: int = option(300, "requests in a run")
-    arrivals: str = option("zipf:0.8", "arrivals: uniform, zipf:A or power:A")
-    tokens: tuple[int, ...] = option((4, 24, 160), "most tokens of an answer, by turns")
-    capacity: int = option(95_000, "room of the cache, in bytes")
-    upstream: str = option("local", "what answers: local, the embedded model, or the URL of a server")
-    run: bool = option(False, "measure anew; otherwise the record is read")
-    record: str = option(SHIPPED, "file of what was measured: written with --run, else read")
+    requests: int = option(300, "requests per run")
+    arrivals: str = option("zipf:0.8", "arrival distribution: uniform, zipf:A or power:A")
+    tokens: tuple[int, ...] = option((4, 24, 160), "maximum tokens per answer; prompts cycle through the list")
+    capacity: int = option(95_000, "capacity in bytes")
+    upstream: str = option("local", "upstream: local (the embedded model) or a URL")
+    run: bool = option(False, "measure again instead of reading the record")
+    record: str = option(INCLUDED, "record file: written with --run, else read")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         from knapcache.demo.prompts import demo_prompts
 
-        for name, least, most in (
+        for name, low, high in (
             ("queries", 1, len(demo_prompts())),
-            ("requests", 1, MOST),
-            ("capacity", LEAST_ROOM, 1 << 40),
+            ("requests", 1, MAX_REQUESTS),
+            ("capacity", MIN_CAPACITY, 1 << 40),
         ):
-            if not least <= getattr(self, name) <= most:
-                raise InvalidInput(f"{name} must be from {least} to {most}, not {getattr(self, name)}")
+            if not low <= getattr(self, name) <= high:
+                raise InvalidInput(f"{name} must be from {low} to {high}, not {getattr(self, name)}")
         if min(self.tokens) < 1:
             raise InvalidInput(f"tokens must be at least 1, not {min(self.tokens)}")
         if len(set(self.policies)) < len(self.policies):
             raise InvalidInput(f"policies must be different, not {', '.join(self.policies)}")
         for policy in self.policies:
             if not registry.find(policy).online:
-                raise InvalidInput(f"policies must be ones that do not see the future, and {policy} does")
-        popularity(self.arrivals, 1)  # raises on a word that cannot be read
-        if self.run and self.record == SHIPPED:
-            raise InvalidInput("--run needs a file to keep what it measures: --record FILE")
+                raise InvalidInput(f"policies must be online, and {policy} is not")
+        popularity(self.arrivals, 1)  # raises InvalidInput on a bad distribution
+        if self.run and self.record == INCLUDED:
+            raise InvalidInput("--run needs a file for the record: --record FILE")
 
     def plan(self) -> live_measurement.LiveRunPlan:
-        """What there is to measure."""
         return live_measurement.LiveRunPlan(
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(live_measurement.LiveRunPlan)}
         )
 
 
 def read(settings: LiveSettings) -> dict[str, Any]:
-    """The record, which must be of these settings."""
-    path = TABLES / f"{SHIPPED}.json" if settings.record == SHIPPED else Path(settings.record)
+    """Read the record. Raises InvalidInput if it was measured with other settings."""
+    path = TABLES / f"{INCLUDED}.json" if settings.record == INCLUDED else Path(settings.record)
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         measured = record["settings"]
     except OSError as error:
-        raise InvalidInput(f"{settings.record} cannot be read: {error.strerror}") from None
+        raise InvalidInput(f"cannot read {settings.record}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{settings.record} is no record of a live run") from None
+        raise InvalidInput(f"{settings.record} is not a record of a live run") from None
     for name, wanted in json.loads(json.dumps(dataclasses.asdict(settings.plan()))).items():
         if measured.get(name) != wanted:
             raise InvalidInput(
-                f"the record was measured with {name} = {measured.get(name)}, not {wanted}: --run measures"
+                f"the record was measured with {name} = {measured.get(name)}, not {wanted}; --run measures again"
             )
     return record
 
 
 def measure(settings: LiveSettings) -> dict[str, Any]:
-    """Run, and keep the record."""
-    live_measurement.need_the_proxy()
+    """Run the measurement and write the record."""
+    live_measurement.require_proxy()
     file = OutputFile(Path(settings.record))
     plan = settings.plan()
     record = live_measurement.measure(plan)
@@ -118,7 +120,7 @@ def measure(settings: LiveSettings) -> dict[str, Any]:
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """JSON with a request a line, so that two records can be compared."""
+    """Return the record as JSON with one request per line, so that records can be diffed."""
     text = json.dumps(
         {**record, "runs": [{**run, "requests": f"<{k}>"} for k, run in enumerate(record["runs"])]}, indent=1
     )
@@ -128,63 +130,69 @@ def as_text(record: dict[str, Any]) -> str:
     return text + "\n"
 
 
-def rows_of(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every run, and one for all repeats of a policy together."""
+def table_rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per run, and one per policy for all its repeats."""
     policies = list(dict.fromkeys(run["policy"] for run in runs))
-    made = [row([run], run["repeat"]) for run in runs]
-    made += [row([run for run in runs if run["policy"] == policy], None) for policy in policies]
-    for one in made:
-        theirs = next((r for r in made if r["policy"] == BASELINE and r["repeat"] == one["repeat"]), None)
+    rows = [table_row([run], run["repeat"]) for run in runs]
+    rows += [table_row([run for run in runs if run["policy"] == policy], None) for policy in policies]
+    for one in rows:
+        baseline = next((r for r in rows if r["policy"] == BASELINE and r["repeat"] == one["repeat"]), None)
         for unit in ("seconds", "usd"):
-            spent = theirs[f"{unit}_spent"] if theirs else 0.0
+            spent = baseline[f"{unit}_spent"] if baseline else 0.0
             one[f"saved_{unit}_percent"] = 100.0 * (1.0 - one[f"{unit}_spent"] / spent) if spent else None
-    return made
+    return rows
 
 
-def row(runs: list[dict[str, Any]], repeat: int | None) -> dict[str, Any]:
-    """Sums over some runs of a policy; `would_…`: what others would have spent on the same requests, in seconds."""
-    books = {name: sum(run["ledger"][name] for run in runs) for name in live_measurement.LEDGER}
-    would = {f"shadow_cost_{name}": sum(run["shadow_cost"][name] for run in runs) for name in runs[0]["shadow_cost"]}
+def table_row(runs: list[dict[str, Any]], repeat: int | None) -> dict[str, Any]:
+    """Sum the ledgers of some runs of a policy. `shadow_cost_…`: seconds that other policies would have spent."""
+    ledger = {name: sum(run["ledger"][name] for run in runs) for name in live_measurement.LEDGER}
+    shadow_costs = {
+        f"shadow_cost_{name}": sum(run["shadow_cost"][name] for run in runs) for name in runs[0]["shadow_cost"]
+    }
     return {
         "policy": runs[0]["policy"],
         "repeat": repeat,
-        **books,
+        **ledger,
         "wall_seconds": sum(run["wall_seconds"] for run in runs),
-        **would,
+        **shadow_costs,
     }
 
 
 def run(settings: LiveSettings, _jobs: Jobs) -> ExperimentResult:
-    """Measure, or read what was measured; draw what misses cost as requests go by, and what became of them."""
+    """Measure or read the record; return its table and figure."""
     record = measure(settings) if settings.run else read(settings)
-    runs = record["runs"]
-    made = rows_of(runs)
+    rows = table_rows(record["runs"])
+    return ExperimentResult(rows, draw(settings, record, rows))
+
+
+def draw(settings: LiveSettings, record: dict[str, Any], rows: list[dict[str, Any]]) -> Figure:
+    """Plot the cumulative cost of misses, and hits and misses per run."""
     figure, (left, right) = new_figure(2, width=5.8)
-    for one in runs:
+    for one in record["runs"]:
         spent = np.cumsum([seconds * (1 - hit) for _, hit, _, seconds, _, _ in one["requests"]])
-        looks = {**style(one["policy"]), "alpha": 1.0 if one["repeat"] == 0 else 0.5}
+        line_style = {**style(one["policy"]), "alpha": 1.0 if one["repeat"] == 0 else 0.5}
         label = one["policy"] if one["repeat"] == 0 else None
-        left.plot(range(1, len(spent) + 1), spent, label=label, linewidth=1.8, **looks)
+        left.plot(range(1, len(spent) + 1), spent, label=label, linewidth=1.8, **line_style)
     left.set_xlim(0, settings.requests)
     left.set_ylim(bottom=0)
     left.set_xlabel("request")
-    left.set_ylabel("seconds of the model, cumulative")
-    left.set_title(f"{settings.repeats} repeats; the first is drawn full" if settings.repeats > 1 else "")
+    left.set_ylabel("model seconds, cumulative")
+    left.set_title(f"{settings.repeats} repeats; repeat 0 is opaque" if settings.repeats > 1 else "")
     left.legend()
-    bars = [r for r in made if r["repeat"] is not None]
-    places = range(len(bars))
-    for what, first, alpha in (("hits", None, 0.6), ("misses", "hits", 0.2)):
+    by_run = [r for r in rows if r["repeat"] is not None]
+    y = range(len(by_run))
+    for column, offset, alpha in (("hits", None, 0.6), ("misses", "hits", 0.2)):
         right.barh(
-            places,
-            [r[what] for r in bars],
-            left=[r[first] for r in bars] if first else 0,
-            color=[style(r["policy"])["color"] for r in bars],
+            y,
+            [r[column] for r in by_run],
+            left=[r[offset] for r in by_run] if offset else 0,
+            color=[style(r["policy"])["color"] for r in by_run],
             alpha=alpha,
         )
-    for place, r in zip(places, bars, strict=True):
+    for position, r in zip(y, by_run, strict=True):
         text = f"{r['hits']} hits, {r['misses']} misses: {r['seconds_spent']:.0f} s, ${r['usd_spent']:.4f}"
-        right.annotate(text, (0, place), textcoords="offset points", xytext=(6, -3), fontsize=9)
-    right.set_yticks(places, [f"{r['policy']}, {r['repeat']}" for r in bars])
+        right.annotate(text, (0, position), textcoords="offset points", xytext=(6, -3), fontsize=9)
+    right.set_yticks(y, [f"{r['policy']}, {r['repeat']}" for r in by_run])
     right.invert_yaxis()
     right.grid(visible=False, axis="y")
     right.set_xlabel("requests, by policy and repeat")
@@ -192,14 +200,14 @@ def run(settings: LiveSettings, _jobs: Jobs) -> ExperimentResult:
     figure.suptitle(
         f"{settings.queries} prompts, {settings.arrivals}, {settings.capacity / 1e3:g} kB, live on {machine}"
     )
-    return ExperimentResult(made, figure)
+    return figure
 
 
-def markdown(made: list[dict[str, Any]]) -> str:
-    """The table of docs/background/live-run.md."""
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table of docs/background/live-run.md."""
     lines = ["| repeat | policy | hits | seconds of the model | dollars | wall clock | against LRU: seconds, dollars |"]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
-    for r in made:
+    for r in rows:
         saved = [r[f"saved_{unit}_percent"] for unit in ("seconds", "usd")]
         against = "–" if None in saved or r["policy"] == BASELINE else ", ".join(f"{-x:+.1f} %" for x in saved)
         repeat = "all" if r["repeat"] is None else f"{r['repeat']}"
@@ -211,7 +219,7 @@ def markdown(made: list[dict[str, Any]]) -> str:
 
 EXPERIMENT = Experiment(
     name="live",
-    summary="adaptive against LRU through the real proxy and the real small model (from its record; --run measures)",
+    summary="adaptive and LRU measured with the real proxy and a small real model",
     text=__doc__ or "",
     settings=LiveSettings,
     run=run,

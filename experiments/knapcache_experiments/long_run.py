@@ -1,8 +1,8 @@
-"""Regret over a million rounds, in a log-log plot: its slope is the exponent of T.
+"""Regret over a million rounds on log-log axes; the slope is the exponent of T.
 
-The paper promises √T, a slope of 1/2, up to logarithms. The slope is fitted over the rounds from `fit_from` on.
-The dashed line has the shape of the paper's second bound, √(N·l(M,Q)·T), scaled to meet the lazy policy at the
-start of the fit: the paper gives no constants.
+The paper proves √T up to logarithms: a slope of 1/2. The slope is fitted over the rounds from `fit_from` on. The dashed
+line has the shape of the paper's second bound, √(N·l(M,Q)·T). The paper gives no constants, so the line is scaled to
+meet the lazy policy at the start of the fit.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from knapcache.sim.executors import Jobs
 from knapcache.sim.figures import new_figure
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.plots import curve
-from knapcache_experiments.trials import Trial, TrialResult, row, run_trials
+from knapcache_experiments.plots import plot_mean
+from knapcache_experiments.trials import Trial, TrialResult, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongRunSettings(PaperSettings):
-    """T to a million."""
+    """Settings of the long run."""
 
-    rounds: int = option(1_000_000, "requests, T")
-    fit_from: int = option(20_000, "round from which the slope is fitted")
+    rounds: int = option(1_000_000, "number of requests, T")
+    fit_from: int = option(20_000, "first round of the fit of the slope")
     policies: tuple[str, ...] = option(("vsocb-lazy", "vsocb", "berkeley-multi", "berkeley"), "policies to compare")
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class LongRunSettings(PaperSettings):
 
 
 def slope(group: list[TrialResult], fit_from: int) -> float | None:
-    """Exponent of T: least squares on log of mean regret over log T. None where there is no regret."""
+    """Return the exponent of T by least squares of log mean regret on log T, or None without positive regret."""
     rounds = group[0].rounds
     mean = np.mean([result.regret for result in group], axis=0)
     tail = (rounds >= fit_from) & (mean > 0)
@@ -45,11 +45,18 @@ def slope(group: list[TrialResult], fit_from: int) -> float | None:
 
 
 def run(settings: LongRunSettings, jobs: Jobs) -> ExperimentResult:
-    """Run long, fit slopes."""
+    """Run every policy and fit the slopes."""
     figure, (axes,) = new_figure()
     workload = settings.workload()
     trials = [
-        Trial(policy, workload, settings.capacity, repeat, settings.seed, settings.alpha)
+        Trial(
+            policy=policy,
+            workload=workload,
+            capacity=settings.capacity,
+            repeat=repeat,
+            seed=settings.seed,
+            alpha=settings.alpha,
+        )
         for policy in settings.policies
         for repeat in range(settings.repeats)
     ]
@@ -57,8 +64,8 @@ def run(settings: LongRunSettings, jobs: Jobs) -> ExperimentResult:
     rows = []
     for group in groups:
         exponent = slope(group, settings.fit_from)
-        rows.append(row(group, slope=exponent, fit_from=settings.fit_from))
-        curve(
+        rows.append(table_row(group, slope=exponent, fit_from=settings.fit_from))
+        plot_mean(
             axes,
             group,
             "regret",
@@ -82,7 +89,7 @@ def run(settings: LongRunSettings, jobs: Jobs) -> ExperimentResult:
 
 EXPERIMENT = Experiment(
     name="long-run",
-    summary="regret over a million rounds, and its exponent",
+    summary="regret over a million rounds and its exponent",
     text=__doc__ or "",
     settings=LongRunSettings,
     run=run,

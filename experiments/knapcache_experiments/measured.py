@@ -1,13 +1,13 @@
-"""Requests whose misses cost what calls of a real model took.
+"""Workloads whose misses cost what calls of a real model took.
 
-A table holds, for each of some prompts, many timed calls: tokens of the prompt, tokens of the answer, seconds.
-measured/ has those that were taken; experiments/measure takes more. Of a prompt q with calls k = 1 … n
+A table holds many timed calls for each of its prompts: tokens of the prompt, tokens of the answer, seconds. measured/
+has the committed tables; experiments/measure creates more. For a prompt q with calls k = 1 … n
 
-    S(q) = ⌈(prompt tokens + mean answer tokens)/unit⌉        C(q) = seconds of a call k drawn at random
-    C*(q) = mean seconds
+    S(q) = ⌈(prompt tokens + mean answer tokens)/unit⌉
+    C(q) = seconds of a call k drawn at random        C*(q) = mean seconds
 
-The paper's S(q) is one number a query, so it is the mean here too, although answers to the same prompt differ.
-Its unit is not said; ours is an option.
+The paper's S(q) is one number per query, so it is the mean here, although answers to the same prompt differ. The paper
+does not name its unit; here it is an option.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ COLUMNS = ("prompt", "sample", "prompt_tokens", "answer_tokens", "seconds")
 
 
 def traces_directory() -> Path:
-    """Where traces lie: KNAPCACHE_TRACES, or ../shared/data as seen from here."""
+    """Return the directory of public traces: $KNAPCACHE_TRACES, or ../shared/data relative to the working directory."""
     return Path(os.environ.get("KNAPCACHE_TRACES") or Path("..", "shared", "data"))
 
 
 @dataclass(frozen=True, eq=False)
 class TimedCalls:
-    """A table, prompt by prompt."""
+    """A table of timed calls, grouped by prompt."""
 
     about: dict[str, str]
-    """What the comments at its top say: model, hardware, date, method …"""
+    """The comments at the top: model, hardware, date, method, …"""
     tokens: npt.NDArray[np.float64]
-    """Prompt plus mean answer."""
+    """Prompt tokens plus mean answer tokens, per prompt."""
     seconds: tuple[npt.NDArray[np.float64], ...]
-    """What the calls of each prompt took."""
+    """Seconds of the calls, per prompt."""
 
 
-def names() -> list[str]:
-    """The tables that come with the project."""
+def table_names() -> list[str]:
+    """Return the names of the included tables."""
     return sorted(path.stem for path in TABLES.glob("*.csv"))
 
 
 @functools.cache
 def read(table: str) -> TimedCalls:
-    """A table by name, or any file of that form."""
-    path = TABLES / f"{table}.csv" if table in names() else Path(table)
+    """Read an included table by name, or a CSV file of the same form."""
+    path = TABLES / f"{table}.csv" if table in table_names() else Path(table)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise InvalidInput(
-            f"calls must be one of {', '.join(names())} or a CSV of timed calls, and {table} is neither"
+            f"calls must be one of {', '.join(table_names())} or a CSV file of timed calls, not {table}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{table} cannot be read: {error}") from None
+        raise InvalidInput(f"cannot read {table}: {error}") from None
     comments = [line[1:].partition(":") for line in lines if line.startswith("#")]
     body = csv.DictReader(line for line in lines if not line.startswith("#"))
     if not set(COLUMNS) <= set(body.fieldnames or ()):
-        raise InvalidInput(f"{table}: timed calls have the columns {', '.join(COLUMNS)}")
+        raise InvalidInput(f"{table} must have the columns {', '.join(COLUMNS)}")
     calls: dict[str, list[tuple[float, float, float]]] = {}
     for number, line in enumerate(body, 1):
         try:
@@ -77,7 +77,7 @@ def read(table: str) -> TimedCalls:
             raise InvalidInput(f"{table}, call {number}: tokens and seconds must be above 0 and finite")
         calls.setdefault(line["prompt"], []).append((prompt, answer, seconds))
     if not calls:
-        raise InvalidInput(f"{table} holds no calls")
+        raise InvalidInput(f"{table} has no calls")
     numbers = [np.array(rows) for rows in calls.values()]
     return TimedCalls(
         {name.strip(): text.strip() for name, _, text in comments},
@@ -88,7 +88,7 @@ def read(table: str) -> TimedCalls:
 
 @dataclass(frozen=True)
 class MeasuredWorkload:
-    """Requests for prompts of a table, at random."""
+    """Random requests for the prompts of a table."""
 
     table: str
     queries: int
@@ -104,15 +104,15 @@ class MeasuredWorkload:
         known = len(read(self.table).tokens)
         if self.queries > known:
             raise InvalidInput(f"queries must be at most the {known} prompts of {self.table}, not {self.queries}")
-        popularity(self.arrivals, 1)  # raises on a word that cannot be read
+        popularity(self.arrivals, 1)  # raises InvalidInput on a bad distribution
 
     @property
     def phases(self) -> list[int]:
-        """Popularity never changes."""
+        """Return one phase: popularity never changes."""
         return [0]
 
     def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
-        """Some of the prompts, who of them is popular, and requests for them."""
+        """Draw prompts, their popularity and the requests."""
         calls = read(self.table)
         picked = rng.choice(len(calls.tokens), self.queries, replace=False)
         sizes = np.maximum(1, np.ceil(calls.tokens[picked] / self.unit)).astype(np.int64)
@@ -121,6 +121,6 @@ class MeasuredWorkload:
         keys = rng.choice(self.queries, self.rounds, p=probabilities)
         costs = np.empty(self.rounds)
         for q, p in enumerate(picked):
-            asked = np.flatnonzero(keys == q)
-            costs[asked] = rng.choice(calls.seconds[p], len(asked))
+            requests = np.flatnonzero(keys == q)
+            costs[requests] = rng.choice(calls.seconds[p], len(requests))
         return Queries(sizes, means, probabilities[None, :], None), Trace(keys, sizes[keys], costs, self.queries)

@@ -1,4 +1,4 @@
-"""Curves of results."""
+"""Plot helpers shared by the experiments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from knapcache_experiments.trials import TrialResult
 
 
-def curve(axes: Axes, results: Sequence[TrialResult], what: str, label: str, **more: Any) -> None:
-    """A mean over repeats with a band of one standard error."""
-    lines = np.array([getattr(r, what) for r in results])
+def plot_mean(axes: Axes, results: Sequence[TrialResult], quantity: str, label: str, **more: Any) -> None:
+    """Plot the mean over repeats with a band of one standard error."""
+    lines = np.array([getattr(r, quantity) for r in results])
     x, mean = results[0].rounds, lines.mean(axis=0)
-    looks = {**style(results[0].trial.policy), "linewidth": 1.8, **more}
-    axes.plot(x, mean, label=label, **looks)
+    line_style = {**style(results[0].trial.policy), "linewidth": 1.8, **more}
+    axes.plot(x, mean, label=label, **line_style)
     if len(lines) > 1:
         error = lines.std(axis=0, ddof=1) / np.sqrt(len(lines))
-        axes.fill_between(x, mean - error, mean + error, color=looks["color"], alpha=0.18, linewidth=0)
+        axes.fill_between(x, mean - error, mean + error, color=line_style["color"], alpha=0.18, linewidth=0)

@@ -1,7 +1,7 @@
-"""One run of one policy over one draw of a workload, and the mean over many.
+"""Trials: one run of one policy on one random workload, and means over repeats.
 
-A cell is self-contained: sent to another process it draws its queries and requests from its own seed. Cells of
-the same repeat draw the same ones, so policies are compared on the same luck.
+A trial is self-contained: in another process it draws its queries and requests from its own seed. Trials with the same
+seed, repeat and workload get the same requests, so policies are compared on equal input.
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ from knapcache_experiments.as_printed import AsPrinted
 Floats = npt.NDArray[np.float64]
 AS_PRINTED = "vsocb-as-printed"
 CHECKPOINTS = 250
+"""Rounds at which the curves of a trial are stored."""
 
 
 class WorkloadSource(Hashable, Protocol):
-    """Where queries and requests come from. Hashable, so that a draw can be kept for the next policy."""
+    """Generator of queries and requests. Hashable, so that one draw is cached for all policies."""
 
     @property
     def queries(self) -> int:
-        """N."""
+        """Number of queries, N."""
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """Number of requests, T."""
 
     @property
     def one_hits(self) -> float:
-        """Share of requests for queries that never return."""
+        """Share of requests for queries that occur once."""
 
     @property
     def phases(self) -> list[int]:
-        """Requests at which popularity changes; the first is 0."""
+        """Indices of the requests at which popularity changes. The first is 0."""
 
     def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
-        """Queries and requests."""
+        """Draw queries and requests."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What to run."""
+    """One run: a policy, a workload and their parameters."""
 
     policy: str
     workload: WorkloadSource
@@ -67,39 +68,41 @@ class Trial:
     seed: int
     alpha: float = 0.5
     gamma: float | None = None
-    """Confidence scale; None: the policy's own choice."""
+    """Confidence scale γ. None: the default of the policy."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More arguments of the policy's constructor."""
+    """Further arguments of the policy's constructor."""
     labels: dict[str, Any] = field(default_factory=dict)
-    """Swept parameters: with the policy they name the row this cell belongs to."""
+    """Swept parameters. With the policy they identify the table row of this trial."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """What came out."""
+    """Curves and totals of one trial."""
 
     trial: Trial
     rounds: npt.NDArray[np.int64]
-    """Checkpoints: rounds at which the curves below were read."""
+    """The checkpoints: rounds of the two curves below."""
     regret: Floats
+    """Cumulative regret at the checkpoints."""
     cost: Floats
+    """Cumulative cost at the checkpoints."""
     oracle_calls: int
-    peak: int
+    peak_size: int
     seconds: float
-    clairvoyant: float
-    """Expected cost of a cache that always holds the best set of the phase."""
-    notes: dict[str, float]
-    """Counters of some policies: work of the Oracle; as printed, wiped caches and rounds over capacity."""
+    clairvoyant_cost: float
+    """Expected cost of a cache that always holds the best set of the current phase."""
+    counters: dict[str, float]
+    """Counters that only some policies have, such as the work of the Oracle."""
 
 
 def simulate(trial: Trial) -> TrialResult:
-    """Draw, replay, account."""
+    """Run one trial."""
     queries, trace = _draw(trial.workload, trial.seed, trial.repeat)
-    policy = build(trial, queries, trace)
+    policy = build_policy(trial, queries, trace)
     worth = queries.worth * (1.0 - trial.workload.one_hits)
     best = np.array([oracle.solve(w, queries.sizes, trial.capacity).value for w in worth])
     run = replay(policy, trace, worth=worth, phases=trial.workload.phases)
-    if trial.policy != AS_PRINTED:  # the printed algorithm breaks its own capacity; everyone else's books are checked
+    if trial.policy != AS_PRINTED:  # the printed algorithm exceeds its capacity
         policy.check()
     assert run.value is not None
     phase = np.searchsorted(trial.workload.phases, np.arange(len(trace)), side="right") - 1
@@ -110,14 +113,22 @@ def simulate(trial: Trial) -> TrialResult:
         if trial.workload.rounds > 100_000
         else np.unique(np.linspace(1, len(trace), CHECKPOINTS).astype(np.int64))
     )
-    strangers = trace.costs[trace.keys >= trial.workload.queries].sum()
-    clairvoyant = float((worth.sum(axis=1) - best)[phase].sum() + strangers)
-    notes = policy.notes if isinstance(policy, AsPrinted) else {}
+    one_hit_cost = trace.costs[trace.keys >= trial.workload.queries].sum()
+    clairvoyant_cost = float((worth.sum(axis=1) - best)[phase].sum() + one_hit_cost)
+    counters = policy.counters if isinstance(policy, AsPrinted) else {}
     if isinstance(policy, VSOCB):
-        notes["oracle_work"] = float(policy.oracle_work)
-        notes["oracle_calls_skipped"] = float(policy.oracle_calls_skipped)
+        counters["oracle_work"] = float(policy.oracle_work)
+        counters["oracle_calls_skipped"] = float(policy.oracle_calls_skipped)
     return TrialResult(
-        trial, rounds, regret[rounds - 1], cost[rounds - 1], run.oracle_calls, run.peak, run.seconds, clairvoyant, notes
+        trial=trial,
+        rounds=rounds,
+        regret=regret[rounds - 1],
+        cost=cost[rounds - 1],
+        oracle_calls=run.oracle_calls,
+        peak_size=run.peak,
+        seconds=run.seconds,
+        clairvoyant_cost=clairvoyant_cost,
+        counters=counters,
     )
 
 
@@ -126,8 +137,8 @@ def _draw(workload: WorkloadSource, seed: int, repeat: int) -> tuple[Queries, Tr
     return workload.draw(np.random.default_rng([seed, repeat]))
 
 
-def build(trial: Trial, queries: Queries, trace: Trace) -> Policy:
-    """The policy of a cell, told what the paper lets it know: T, N, c1 and c2 (lazy VSOCB knows neither T nor N)."""
+def build_policy(trial: Trial, queries: Queries, trace: Trace) -> Policy:
+    """Build the policy with the knowledge the paper grants it: T, N, c1 and c2. Lazy VSOCB gets neither T nor N."""
     c1, c2 = queries.cost_range or (None, None)
     known = Confidence(T=trial.workload.rounds, N=trial.workload.queries, c1=c1, c2=c2)
     bandits = {
@@ -150,15 +161,15 @@ def build(trial: Trial, queries: Queries, trace: Trace) -> Policy:
     return registry.find(trial.policy).build_for(trial.capacity, trace, **options)
 
 
-def require_option(option: str, policies: Iterable[str], having: Collection[str]) -> None:
-    """Refuse policies on which a swept option would have no effect."""
+def require_option(option: str, policies: Iterable[str], supported: Collection[str]) -> None:
+    """Raise InvalidInput if a swept option has no effect on one of the policies."""
     for policy in policies:
-        if policy not in having:
-            raise InvalidInput(f"{policy} has no {option}; those that have are {', '.join(sorted(having))}")
+        if policy not in supported:
+            raise InvalidInput(f"{policy} has no {option}; policies with it are {', '.join(sorted(supported))}")
 
 
 def run_trials(trials: list[Trial], jobs: Jobs, title: str) -> list[list[TrialResult]]:
-    """All cells, grouped by row: same policy and labels, one result a repeat."""
+    """Run all trials and group the results by policy and labels: one group per table row, one result per repeat."""
     for trial in trials:
         if trial.policy != AS_PRINTED:
             registry.find(trial.policy)
@@ -166,9 +177,9 @@ def run_trials(trials: list[Trial], jobs: Jobs, title: str) -> list[list[TrialRe
         raise InvalidInput(f"capacity must be at least 1, not {min(trial.capacity for trial in trials)}")
     names = [repr((trial.policy, trial.labels, trial.repeat)) for trial in trials]
     if len(set(names)) < len(names):
-        twice = next(trial for trial, name in zip(trials, names, strict=True) if names.count(name) > 1)
-        raise InvalidInput(f"given twice: {', '.join(map(str, [twice.policy, *twice.labels.values()]))}")
-    # Repeat by repeat: neighbours share their draw.
+        duplicate = next(trial for trial, name in zip(trials, names, strict=True) if names.count(name) > 1)
+        raise InvalidInput(f"given twice: {', '.join(map(str, [duplicate.policy, *duplicate.labels.values()]))}")
+    # Ordered by repeat, so that consecutive trials share their cached draw.
     order = sorted(range(len(trials)), key=lambda k: trials[k].repeat)
     results = sweep(simulate, [trials[k] for k in order], jobs=jobs, title=title)
     groups: dict[str, list[TrialResult]] = {}
@@ -177,8 +188,8 @@ def run_trials(trials: list[Trial], jobs: Jobs, title: str) -> list[list[TrialRe
     return list(groups.values())
 
 
-def row(results: list[TrialResult], notes: Iterable[str] = (), **more: Any) -> dict[str, Any]:
-    """The row of a table: means and standard errors over repeats; means of the `notes` named; and `more`."""
+def table_row(results: list[TrialResult], counters: Iterable[str] = (), **columns: Any) -> dict[str, Any]:
+    """Return a table row: means and standard errors over repeats, means of the named counters, and extra columns."""
     first = results[0].trial
     return {
         "policy": first.policy,
@@ -186,14 +197,18 @@ def row(results: list[TrialResult], notes: Iterable[str] = (), **more: Any) -> d
         **mean_and_error("regret", [r.regret[-1] for r in results]),
         **mean_and_error("cost", [r.cost[-1] for r in results]),
         "oracle_calls": float(np.mean([r.oracle_calls for r in results])),
-        "peak_occupancy": max(r.peak for r in results),
-        **{name: float(np.mean([r.notes[name] for r in results])) for name in notes if name in results[0].notes},
-        **more,
+        "peak_occupancy": max(r.peak_size for r in results),
+        **{
+            name: float(np.mean([r.counters[name] for r in results]))
+            for name in counters
+            if name in results[0].counters
+        },
+        **columns,
     }
 
 
 def mean_and_error(name: str, numbers: Iterable[float]) -> dict[str, float | None]:
-    """Mean and standard error; one repeat has no error to show."""
+    """Return the mean and the standard error, which is None for one repeat."""
     x = np.array(list(numbers))
     return {
         f"{name}_mean": float(x.mean()),

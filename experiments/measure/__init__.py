@@ -1,1 +1,1 @@
-"""What calls of real models take: the tools that wrote the tables in knapcache_experiments/measured."""
+"""Tools that time calls of real models and write the tables in knapcache_experiments/measured."""

@@ -1,11 +1,11 @@
-"""Which prompts, and how long their answers are.
+"""Choice of prompts and answer lengths for the measurements.
 
-The prompts file holds 350 OpenAssistant prompts, each with the lengths in characters of 194 to 702 answers that
-were really sampled for it (the sampling reports of Open-Assistant/oasst-model-eval). From it
+The prompts file has 350 OpenAssistant prompts, each with the lengths in characters of 194 to 702 answers sampled for it
+(the sampling reports of Open-Assistant/oasst-model-eval). From it are drawn
 
     prompts         100 of the 350, at random (seed 0)
-    answers         20 of a prompt's answers, at random, none twice: every length is that of an answer somebody got
-    tokens          ⌈characters/4⌉ + 1 for the end mark, T5's tokenizer not being at hand; at most 512
+    answers         20 answer lengths per prompt, at random without replacement
+    tokens          ⌈characters/4⌉ + 1 for the end token, because T5's tokenizer is not available; at most 512
 
 Only ids and numbers are printed:
 
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHARACTERS_PER_TOKEN = 4
-LONGEST = 512
+MAX_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class SampledCall:
-    """A call to be timed."""
+    """A call to time: prompt, sample number, lengths in tokens, text of the prompt."""
 
     prompt: int
     sample: int
@@ -36,19 +36,19 @@ class SampledCall:
     text: str
 
 
-def tokens(characters: int) -> int:
-    """⌈characters/4⌉ + 1, at most 512."""
-    return min(LONGEST, -(-characters // CHARACTERS_PER_TOKEN) + 1)
+def token_count(characters: int) -> int:
+    """Return ⌈characters/4⌉ + 1, at most 512."""
+    return min(MAX_TOKENS, -(-characters // CHARACTERS_PER_TOKEN) + 1)
 
 
 def draw(path: Path, prompts: int = 100, samples: int = 20, seed: int = 0) -> list[SampledCall]:
-    """The calls, prompt by prompt."""
+    """Draw the calls, grouped by prompt."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         known = [json.loads(line) for line in lines]
     rng = random.Random(seed)
     picked = sorted(rng.sample(known, prompts), key=lambda p: int(p["id"]))
     return [
-        SampledCall(p["id"], k, tokens(len(p["prompt"])), tokens(characters), p["prompt"])
+        SampledCall(p["id"], k, token_count(len(p["prompt"])), token_count(characters), p["prompt"])
         for p in picked
         for k, characters in enumerate(rng.sample(p["answer_chars"], samples))
     ]

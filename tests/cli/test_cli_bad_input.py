@@ -103,7 +103,7 @@ def test_bad_settings_of_other_experiments(
         ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
         ("figure-1", "--policies lru,lru", "lru"),  # would count as more repeats
         ("long-run", "--fit-from 100", "fit_from"),  # more than half of the 60 rounds
-        ("drift", "--capacity 1000000", "everything fits"),
+        ("drift", "--capacity 1000000", "not everything fits"),
         ("alpha", "--policies lru", "lru has no alpha"),
         ("figure-1", "--alpha 0 --policies lru", "alpha"),
     ],
@@ -147,10 +147,10 @@ HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe", "cannot be read"),
-        (b"", "have the columns prompt, sample"),
-        (b"prompt,seconds\n1,2\n", "have the columns prompt, sample"),
-        (HEAD.encode(), "holds no calls"),
+        (b"\xff\xfe", "cannot read"),
+        (b"", "must have the columns prompt, sample"),
+        (b"prompt,seconds\n1,2\n", "must have the columns prompt, sample"),
+        (HEAD.encode(), "has no calls"),
         (f"# model: x\n{HEAD}1,0,5,many,1\n".encode(), "call 1: tokens and seconds must be numbers"),
         (f"{HEAD}1,0,5,6,1\n1,1,5\n".encode(), "call 2: tokens and seconds must be numbers"),
         (f"{HEAD}1,0,5,6,0\n".encode(), "call 1: tokens and seconds must be above 0"),

@@ -1,4 +1,4 @@
-"""Timing an OpenAI-compatible endpoint: real HTTP on loopback, one call at a time, to be gone on with."""
+"""Timing an OpenAI-compatible endpoint over real HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from knapcache_experiments import measured
 from measure import endpoint, prompts
 
 
-class Model(HTTPServer):
-    """Answers after 20 ms, with as many tokens as it was asked before; fails when told to."""
+class ModelServer(HTTPServer):
+    """Answers after 20 ms; answer k has k tokens. Call number `fail_at` fails."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -27,10 +27,8 @@ class Model(HTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One call."""
-
-    def do_POST(self) -> None:  # the name http.server wants
-        assert isinstance(self.server, Model)
+    def do_POST(self) -> None:  # name required by http.server
+        assert isinstance(self.server, ModelServer)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path != "/v1/chat/completions" or self.server.fail_at == len(self.server.seen):
             self.send_error(500)
@@ -45,12 +43,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        pass
 
 
 @pytest.fixture
-def model() -> Iterator[Model]:
-    with Model() as server:
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -66,13 +64,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(model: Model, file: Path, times: Path, *more: str) -> None:
+def run(model: ModelServer, file: Path, times: Path, *more: str) -> None:
     url = f"http://127.0.0.1:{model.server_port}/v1"
     fixed = ["--prompts", str(file), "--model", "m", "--hardware", "loopback", "--queries", "4", "--samples", "3"]
     endpoint.main([url, str(times), *fixed, *more])
 
 
-def test_every_call_once_and_no_text(model: Model, file: Path, tmp_path: Path) -> None:
+def test_every_call_is_made_once_and_no_text_is_written(model: ModelServer, file: Path, tmp_path: Path) -> None:
     times = tmp_path / "times.csv"
     run(model, file, times, "--max-tokens", "9", "--extra", '{"cache_prompt": false}')
     assert len(model.seen) == 12
@@ -87,7 +85,9 @@ def test_every_call_once_and_no_text(model: Model, file: Path, tmp_path: Path) -
     assert all((s >= 0.02).all() for s in calls.seconds)
 
 
-def test_a_run_cut_short_goes_on(model: Model, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_measurement_continues(
+    model: ModelServer, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     times = tmp_path / "times.csv"
     run(model, file, times, "--limit", "5")
     assert len(model.seen) == 5
@@ -95,19 +95,19 @@ def test_a_run_cut_short_goes_on(model: Model, file: Path, tmp_path: Path, capsy
     with pytest.raises(SystemExit) as stopped:
         run(model, file, times)
     assert stopped.value.code == 1
-    assert "what was measured is kept" in capsys.readouterr().err
+    assert "completed calls are in the table" in capsys.readouterr().err
     model.fail_at = None
     run(model, file, times)
     assert len(model.seen) == 12
-    assert len(endpoint.made_before(times)) == 12
+    assert len(endpoint.completed_calls(times)) == 12
 
 
-def test_lengths_are_those_of_sampled_answers(file: Path) -> None:
+def test_answer_lengths_come_from_the_sampled_answers(file: Path) -> None:
     calls = prompts.draw(file, 4, 20, seed=5)
     assert calls == prompts.draw(file, 4, 20, seed=5)
     assert calls != prompts.draw(file, 4, 20, seed=6)
     assert len({c.prompt for c in calls}) == 4
     for call in calls:
-        assert call.prompt_tokens == 3  # eight characters and the end mark
-        assert prompts.tokens(10 * call.prompt) <= call.answer_tokens <= prompts.tokens(10 * call.prompt + 29)
-    assert [prompts.tokens(n) for n in (0, 1, 4, 5, 2044, 2045, 9999)] == [1, 2, 2, 3, 512, 512, 512]
+        assert call.prompt_tokens == 3  # eight characters and the end token
+        assert prompts.token_count(10 * call.prompt) <= call.answer_tokens <= prompts.token_count(10 * call.prompt + 29)
+    assert [prompts.token_count(n) for n in (0, 1, 4, 5, 2044, 2045, 9999)] == [1, 2, 2, 3, 512, 512, 512]
