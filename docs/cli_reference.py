@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import textwrap
 from pathlib import Path
 
 from knapcache.cli.main import build_parser
@@ -45,8 +47,11 @@ def rows(parser: argparse.ArgumentParser) -> list[str]:
 def section(title: str, parser: argparse.ArgumentParser, level: int) -> list[str]:
     """Return the Markdown of one command and its subcommands."""
     lines = ["", f"{'#' * level} {title}", ""]
-    if parser.description:
-        lines += [" ".join(parser.description.replace("%%", "%").split()), ""]
+    for block in re.split(r"\n\s*\n", (parser.description or "").strip("\n")):
+        if re.search(r"^\s", block, re.MULTILINE):  # commands and formulas, which --help does not wrap either
+            lines += ["```text", textwrap.dedent(block), "```", ""]
+        elif block:
+            lines += [" ".join(block.split()), ""]
     if table := rows(parser):
         lines += ["| argument | meaning |", "|---|---|", *table]
     for name, sub in subparsers(parser).items():

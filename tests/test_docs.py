@@ -473,9 +473,12 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
-    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (2, 256, 25, 20), (
-        "docs/get-started/embedded-model.md says so"
-    )
+    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (
+        2,
+        256,
+        25,
+        20,
+    ), "docs/get-started/embedded-model.md says so"
     price = embedded_model.PRICES[embedded_model.MODEL_NAME]
     assert f"[prices.{embedded_model.MODEL_NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
     usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]

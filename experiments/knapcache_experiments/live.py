@@ -1,4 +1,4 @@
-"""Adaptive and LRU at the same capacity, measured with the real proxy and a small real model.
+"""Adaptive and LRU at the same capacity, measured with the proxy and a small real model.
 
 Seconds and dollars come from the proxy's ledger, for requests sent by a client and answers written by SmolLM2
 (live_measurement.py). Model and clock are not reproducible, so a run writes a record of every request, and table and
