@@ -1,4 +1,4 @@
-"""HTTP/1.1 to providers: how bodies end, wherever they are cut, and what becomes of their connections."""
+"""The upstream client: message framing at every split of the bytes, reuse of connections, request heads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream import client as pool
+from knapcache.serve.upstream import client as client_module
 from knapcache.serve.upstream import response as response_module
 from knapcache.serve.upstream.client import Client, encode_headers, parse_base_url
 from tests.support.scripted_server import (
     OK,
-    ClientHarness,
     Run,
     ServerConnection,
     client_harness,
@@ -34,16 +33,16 @@ __all__ = ["run"]
 
 @pytest.fixture(autouse=True)
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends its connection does so by itself, not because nobody reads on."""
+    """Connections that close do so for their own reason, not because of LINGER."""
     monkeypatch.setattr(response_module, "LINGER", 60.0)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKS = b"transfer-encoding: chunked\r\n\r\n"
-# What is said, whether the connection may be used again, and the method.
-WHOLE = {
+# The response, whether the connection is reused, and the request's method.
+COMPLETE_RESPONSES = {
     "length": (HEAD + b"Content-Length: 5\r\nx-one:two\r\n\r\nhello", True, "GET"),
-    "length none": (HEAD + b"content-length: 0\r\n\r\n", True, "GET"),
+    "length 0": (HEAD + b"content-length: 0\r\n\r\n", True, "GET"),
     "no reason": (b"HTTP/1.1 200\r\ncontent-length: 1\r\n\r\nx", True, "GET"),
     "chunked": (HEAD + CHUNKS + b"5\r\nhello\r\n1\r\n \r\nA\r\nworld\r\n!!!\r\n0\r\n\r\n", True, "GET"),
     "extensions": (HEAD + CHUNKS + b'5;a="b";c\r\nhello\r\n0;last=1\r\n\r\n', True, "GET"),
@@ -60,88 +59,88 @@ WHOLE = {
     "upgrade offered": (HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 2\r\n\r\nhi", True, "GET"),
     "error": (b"HTTP/1.1 529 Overloaded\r\ncontent-length: 4\r\n\r\nbusy", True, "GET"),
     "close": (HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\nhi", False, "GET"),
-    "old": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", False, "GET"),
-    "old, keeps": (b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nhi", True, "GET"),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi", False, "GET"),
+    "HTTP/1.0, keep-alive": (b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nhi", True, "GET"),
 }  # fmt: skip
-TO_THE_END = {
-    "to the end": HEAD + b"content-type: text/plain\r\n\r\nall of it",
-    "old, to the end": b"HTTP/1.0 200 OK\r\n\r\nall of it",
+UNTIL_CLOSE = {
+    "until close": HEAD + b"content-type: text/plain\r\n\r\nall of it",
+    "HTTP/1.0, until close": b"HTTP/1.0 200 OK\r\n\r\nall of it",
 }
 
 
 class ResponsePlan:
-    """What is said next, and whether that was the end."""
+    """The pieces of the next response, and whether the connection is closed after them."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.leave = False
+        self.close = False
 
     async def script(self, connection: ServerConnection) -> None:
         while True:
             await connection.read_request()
             await connection.send(*self.pieces)
-            if self.leave:
+            if self.close:
                 return
 
 
-def cuts(sent: bytes) -> list[list[bytes]]:
-    """In two, at every place; and byte by byte."""
+def splits(sent: bytes) -> list[list[bytes]]:
+    """Split bytes in two at every place, and into single bytes."""
     return [[sent[:k], sent[k:]] for k in range(1, len(sent))] + [[sent[k : k + 1] for k in range(len(sent))]]
 
 
-@pytest.mark.parametrize("kind", WHOLE)
-def test_bodies_wherever_they_are_cut(run: Run, kind: str) -> None:
-    sent, again, method = WHOLE[kind]
-    wanted = parse_with_h11(method, sent, closed=False)
-    assert wanted is not None
+@pytest.mark.parametrize("kind", COMPLETE_RESPONSES)
+def test_every_split_of_a_response(run: Run, kind: str) -> None:
+    sent, again, method = COMPLETE_RESPONSES[kind]
+    expected = parse_with_h11(method, sent, closed=False)
+    assert expected is not None
 
     async def scenario() -> None:
         plan = ResponsePlan()
         async with client_harness(plan.script) as harness:
-            for count, pieces in enumerate(cuts(sent), 1):
+            for count, pieces in enumerate(splits(sent), 1):
                 plan.pieces = pieces
-                assert await harness.get(method=method) == wanted, pieces
+                assert await harness.get(method=method) == expected, pieces
                 await wait_until(lambda: len(harness.client) == again)
                 assert harness.server.accepted == (1 if again else count)
 
     run(scenario())
 
 
-@pytest.mark.parametrize("kind", TO_THE_END)
-def test_bodies_to_the_end_of_the_connection(run: Run, kind: str) -> None:
-    sent = TO_THE_END[kind]
-    wanted = parse_with_h11("GET", sent, closed=True)
-    assert wanted == (200, b"all of it")
+@pytest.mark.parametrize("kind", UNTIL_CLOSE)
+def test_every_split_of_a_response_that_ends_with_the_connection(run: Run, kind: str) -> None:
+    sent = UNTIL_CLOSE[kind]
+    expected = parse_with_h11("GET", sent, closed=True)
+    assert expected == (200, b"all of it")
 
     async def scenario() -> None:
         plan = ResponsePlan()
-        plan.leave = True
+        plan.close = True
         async with client_harness(plan.script) as harness:
-            for pieces in cuts(sent):
+            for pieces in splits(sent):
                 plan.pieces = pieces
-                assert await harness.get() == wanted
+                assert await harness.get() == expected
                 await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
 
-@pytest.mark.parametrize("kind", [*WHOLE, *TO_THE_END])
-def test_answers_that_are_cut_off_are_no_answers(run: Run, kind: str) -> None:
-    sent, _, method = WHOLE[kind] if kind in WHOLE else (TO_THE_END[kind], False, "GET")
+@pytest.mark.parametrize("kind", [*COMPLETE_RESPONSES, *UNTIL_CLOSE])
+def test_truncated_responses_fail(run: Run, kind: str) -> None:
+    sent, _, method = COMPLETE_RESPONSES[kind] if kind in COMPLETE_RESPONSES else (UNTIL_CLOSE[kind], False, "GET")
 
     async def scenario() -> None:
         plan = ResponsePlan()
-        plan.leave = True
+        plan.close = True
         async with client_harness(plan.script) as harness:
             for k in range(len(sent)):
                 plan.pieces = [sent[:k]]
-                wanted = parse_with_h11(method, sent[:k], closed=True)
-                if wanted is not None:
-                    assert await harness.get(method=method) == wanted, sent[:k]
+                expected = parse_with_h11(method, sent[:k], closed=True)
+                if expected is not None:
+                    assert await harness.get(method=method) == expected, sent[:k]
                 else:
-                    with pytest.raises(UpstreamFailed) as told:
+                    with pytest.raises(UpstreamFailed) as caught:
                         await harness.get(method=method)
-                    assert (told.value.status, told.value.safe_to_retry) == (502, k == 0)
+                    assert (caught.value.status, caught.value.safe_to_retry) == (502, k == 0)
                 await wait_until(lambda: not len(harness.client))
 
     run(scenario())
@@ -149,7 +148,7 @@ def test_answers_that_are_cut_off_are_no_answers(run: Run, kind: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_chunks_in_any_pieces(data: st.DataObject) -> None:
+def test_any_chunks_at_any_splits(data: st.DataObject) -> None:
     chunks = data.draw(st.lists(st.binary(min_size=1, max_size=400), max_size=8))
     sent = HEAD + CHUNKS + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
     places = sorted(data.draw(st.lists(st.integers(1, len(sent) - 1), max_size=6, unique=True)))
@@ -164,7 +163,7 @@ def test_any_chunks_in_any_pieces(data: st.DataObject) -> None:
     asyncio.run(scenario())
 
 
-def test_headers_are_those_of_the_answer(run: Run) -> None:
+def test_headers_leave_out_1xx_responses_and_trailers(run: Run) -> None:
     sent = b"HTTP/1.1 103 Early Hints\r\nlink: no\r\n\r\n" + HEAD + b"X-A: 1\r\nx-a: 2\r\n" + CHUNKS
     sent += b"0\r\nx-b: no\r\n\r\n"
 
@@ -178,7 +177,7 @@ def test_headers_are_those_of_the_answer(run: Run) -> None:
     run(scenario())
 
 
-def test_what_is_sent(run: Run) -> None:
+def test_request_heads_and_bodies(run: Run) -> None:
     seen: list[Any] = []
 
     async def script(connection: ServerConnection) -> None:
@@ -186,7 +185,7 @@ def test_what_is_sent(run: Run) -> None:
             seen.append(await connection.read_request())
             await connection.send(OK)
 
-    async def upload() -> Any:
+    async def content() -> Any:
         for piece in (b"a" * 10, b"", b"b" * 70000):
             yield piece
 
@@ -195,16 +194,21 @@ def test_what_is_sent(run: Run) -> None:
             await harness.get("/a?b=c%20d")
             await harness.get(method="POST", content=b"x" * 100)
             await harness.get(method="POST", content=b"x" * 200_000)
-            await harness.get(method="PUT", content=upload())
-            await harness.get(method="PUT", content=upload(), headers=[("content-length", "70010")], raw=True)
+            await harness.get(method="PUT", content=content())
+            await harness.get(method="PUT", content=content(), headers=[("content-length", "70010")], raw=True)
             assert harness.server.accepted == 1
             host = harness.server.url.removeprefix("http://")
         base = {"host": host, "x-test": "1"}
-        packed = {"accept-encoding": "gzip"}
-        assert seen[0] == ("GET", "/a?b=c%20d", base | packed, b"")
-        assert seen[1] == ("POST", "/", base | packed | {"content-length": "100"}, b"x" * 100)
+        gzip_accepted = {"accept-encoding": "gzip"}
+        assert seen[0] == ("GET", "/a?b=c%20d", base | gzip_accepted, b"")
+        assert seen[1] == ("POST", "/", base | gzip_accepted | {"content-length": "100"}, b"x" * 100)
         assert seen[2].body == b"x" * 200_000
-        assert seen[3] == ("PUT", "/", base | packed | {"transfer-encoding": "chunked"}, b"a" * 10 + b"b" * 70000)
+        assert seen[3] == (
+            "PUT",
+            "/",
+            base | gzip_accepted | {"transfer-encoding": "chunked"},
+            b"a" * 10 + b"b" * 70000,
+        )
         assert seen[4] == ("PUT", "/", base | {"content-length": "70010"}, b"a" * 10 + b"b" * 70000)
 
     run(scenario())
@@ -212,31 +216,31 @@ def test_what_is_sent(run: Run) -> None:
 
 # Connections.
 
-AFTER = {
-    "more of it": OK + b"!",
+SURPLUS = {
+    "one byte": OK + b"!",
     "garbage": OK + b"GARBAGE\r\n\r\n",
-    "another answer": OK + OK,
-    "the beginning of another": OK + b"H",
+    "another response": OK + OK,
+    "the first byte of another": OK + b"H",
     "after close": HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\nhi" + OK,
     "after chunks": HEAD + CHUNKS + b"2\r\nhi\r\n0\r\n\r\n5\r\nhello\r\n",
-    "a body where there is none": b"HTTP/1.1 204 No Content\r\n\r\nhi",
+    "a body of a response without one": b"HTTP/1.1 204 No Content\r\n\r\nhi",
 }
 
 
-@pytest.mark.parametrize("kind", AFTER)
-def test_bytes_after_the_answer_end_its_connection(run: Run, kind: str) -> None:
+@pytest.mark.parametrize("kind", SURPLUS)
+def test_bytes_after_a_response_close_its_connection(run: Run, kind: str) -> None:
     async def scenario() -> None:
-        async with client_harness(respond_always(AFTER[kind])) as harness:
+        async with client_harness(respond_always(SURPLUS[kind])) as harness:
             for count in (1, 2, 3):
                 response = await harness.request()
-                assert await response.read() == (b"" if "none" in kind else b"hi")
-                await wait_until(lambda: not len(harness.client))  # whether it is let go of or not
+                assert await response.read() == (b"" if "without one" in kind else b"hi")
+                await wait_until(lambda: not len(harness.client))  # also without close()
                 assert harness.server.accepted == count
 
     run(scenario())
 
 
-def test_what_comes_on_a_connection_that_waits_ends_it(run: Run) -> None:
+def test_bytes_on_an_idle_connection_close_it(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
         await connection.send(OK)
@@ -256,7 +260,7 @@ def test_what_comes_on_a_connection_that_waits_ends_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["closed", "reset"])
-def test_a_connection_that_the_server_ends_while_it_waits_is_not_used(run: Run, outcome: str) -> None:
+def test_an_idle_connection_that_the_server_closes_is_not_used(run: Run, outcome: str) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
         await connection.send(OK)
@@ -273,27 +277,27 @@ def test_a_connection_that_the_server_ends_while_it_waits_is_not_used(run: Run, 
     run(scenario())
 
 
-def test_connections_that_wait_for_too_long_are_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "KEEP_ALIVE", 0.15)
+def test_connections_are_closed_after_keep_alive_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "KEEP_ALIVE", 0.15)
 
     async def scenario() -> None:
         async with client_harness(respond_always(OK)) as harness:
             await asyncio.gather(*(harness.get() for _ in range(5)))
             assert len(harness.client) == 5
-            for _ in range(10):  # one of them is in use, the others grow old
+            for _ in range(10):  # uses one of them; the others expire
                 await asyncio.sleep(0.03)
                 assert await harness.get() == (200, b"hi")
             assert len(harness.client) == 1
             await wait_until(lambda: not len(harness.client))
             await wait_until(lambda: not harness.server.open)
             assert harness.server.accepted == 5
-            assert await harness.get() == (200, b"hi")  # and the sweeper comes again
+            assert await harness.get() == (200, b"hi")  # the expiry timer starts again
             await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
 
-def test_the_end_of_a_client(run: Run) -> None:
+def test_closing_the_client_fails_requests_in_progress_and_later_ones(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         while (await connection.read_request()).target == "/":
             await connection.send(OK)
@@ -309,28 +313,30 @@ def test_the_end_of_a_client(run: Run) -> None:
             with pytest.raises(UpstreamFailed, match="closed the connection"):
                 await waiting
             await wait_until(lambda: not len(harness.client))
-            async with asyncio.timeout(2):  # whoever comes later is told, and does not wait
+            async with asyncio.timeout(2):
                 with pytest.raises(UpstreamFailed):
                     await harness.get()
 
     run(scenario())
 
 
-@pytest.mark.parametrize("kind", ["length", "close", "to the end", "chunked", "packed", "broken", "after", "unread"])
-def test_nothing_keeps_a_response_when_it_is_over(run: Run, kind: str) -> None:
-    packed = gzip.compress(b"hi")
+@pytest.mark.parametrize(
+    "kind", ["length", "close", "until close", "chunked", "compressed", "broken", "after", "unread"]
+)
+def test_a_finished_response_is_freed_without_the_garbage_collector(run: Run, kind: str) -> None:
+    body = gzip.compress(b"hi")
     sent = {
-        "packed": HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed) + packed,
+        "compressed": HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body,
         "broken": HEAD + b"content-length: 9\r\n\r\nhi",
         "after": OK + b"x",
         "unread": OK,
-        "to the end": TO_THE_END["to the end"],
-    }.get(kind) or WHOLE[kind][0]
+        "until close": UNTIL_CLOSE["until close"],
+    }.get(kind) or COMPLETE_RESPONSES[kind][0]
 
     async def scenario() -> None:
         async with client_harness(respond_once(sent)) as harness:
             response = await harness.request()
-            known = weakref.ref(response)
+            reference = weakref.ref(response)
             if kind == "broken":
                 with pytest.raises(UpstreamFailed):
                     await response.read()
@@ -338,7 +344,7 @@ def test_nothing_keeps_a_response_when_it_is_over(run: Run, kind: str) -> None:
                 await response.read()
             del response
             await asyncio.sleep(0.02)
-            assert known() is None
+            assert reference() is None
 
     gc.collect()
     gc.disable()
@@ -348,21 +354,21 @@ def test_nothing_keeps_a_response_when_it_is_over(run: Run, kind: str) -> None:
         gc.enable()
 
 
-# What leads where.
+# URLs and heads.
 
 
-def test_addresses() -> None:
+def test_parse_base_url() -> None:
     assert parse_base_url("http://[::1]:8080/v1/") == (("::1", 8080, False), "[::1]:8080", "/v1")
     assert parse_base_url("https://[2001:db8::1]") == (("2001:db8::1", 443, True), "[2001:db8::1]", "")
     assert parse_base_url("https://Api.Example:443/a/b") == (("api.example", 443, True), "api.example", "/a/b")
     assert parse_base_url("http://api.example:443") == (("api.example", 443, False), "api.example:443", "")
 
 
-def test_the_other_internet(run: Run) -> None:
+def test_ipv6(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
-        asked = await connection.read_request()
+        request = await connection.read_request()
         await connection.send(
-            HEAD + b"content-length: %d\r\n\r\n" % len(asked.headers["host"]), asked.headers["host"].encode()
+            HEAD + b"content-length: %d\r\n\r\n" % len(request.headers["host"]), request.headers["host"].encode()
         )
 
     async def scenario() -> None:
@@ -370,13 +376,13 @@ def test_the_other_internet(run: Run) -> None:
             async with client_harness(script, host="::1") as harness:
                 assert await harness.get() == (200, f"[::1]:{harness.server.port}".encode())
         except OSError:
-            pytest.skip("no IPv6 here")
+            pytest.skip("this machine has no IPv6")
 
     run(scenario())
 
 
 @pytest.mark.parametrize("broken", ["a\r\nx: y", "a\nx: y", "a\r", "\n", "a\r\n\r\nGET / HTTP/1.1", "a\r\n b"])
-def test_header_lines_cannot_be_broken(broken: str) -> None:
+def test_line_breaks_in_headers_are_refused(broken: str) -> None:
     assert encode_headers([("a", "b"), ("c", "")]) == b"a: b\r\nc: \r\n"
     for pairs in ([("x", broken)], [(broken, "x")], [("a", "b"), ("x", broken), ("c", "d")]):
         with pytest.raises(ValueError, match="line break"):
@@ -384,7 +390,7 @@ def test_header_lines_cannot_be_broken(broken: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nx: y", "/\n", "/a HTTP/1.1\r\n\r\nGET /b", "/\x00", "/\x7f"])
-def test_nor_can_the_first_line(run: Run, path: str) -> None:
+def test_unsafe_characters_in_a_path_are_refused(run: Run, path: str) -> None:
     async def scenario() -> None:
         async with client_harness(respond_always(OK)) as harness:
             with pytest.raises(ValueError, match="path"):
@@ -394,8 +400,7 @@ def test_nor_can_the_first_line(run: Run, path: str) -> None:
     run(scenario())
 
 
-def test_a_client_that_was_never_used() -> None:
+def test_closing_an_unused_client() -> None:
     client = Client("fake", 1, 1)
     assert len(client) == 0
     client.close()
-    assert isinstance(ClientHarness(client, None), tuple)  # type: ignore[arg-type]

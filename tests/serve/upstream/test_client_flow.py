@@ -1,4 +1,4 @@
-"""The flow to and from a provider: slow sides, uploads, ends that come early or late."""
+"""Flow control, uploads, cancellation, and responses that end early or late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 @pytest.fixture(autouse=True)
 def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends its connection does so by itself, not because nobody reads on."""
+    """Connections that close do so for their own reason, not because of LINGER."""
     monkeypatch.setattr(response_module, "LINGER", 60.0)
 
 
@@ -26,74 +26,74 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
-class Trouble(Exception):  # noqa: N818 - of the one who sends
-    """An upload that cannot go on."""
+class ContentError(Exception):
+    """Raised by the content of a request."""
 
 
-# Slow sides.
+# Backpressure.
 
 
-@pytest.mark.parametrize("framed", ["length", "chunked", "to the end"])
-def test_a_slow_reader_makes_the_sender_wait(run: Run, framed: str) -> None:
+@pytest.mark.parametrize("framing", ["length", "chunked", "until close"])
+def test_a_slow_reader_pauses_the_server(run: Run, framing: str) -> None:
     size, piece = 50 << 20, random.Random(1).randbytes(1 << 16)
     sent = 0
 
     async def script(connection: ServerConnection) -> None:
         nonlocal sent
         await connection.read_request()
-        said = {"length": b"content-length: %d\r\n" % size, "chunked": b"transfer-encoding: chunked\r\n"}
-        await connection.send(HEAD + said.get(framed, b"") + b"\r\n")
+        headers = {"length": b"content-length: %d\r\n" % size, "chunked": b"transfer-encoding: chunked\r\n"}
+        await connection.send(HEAD + headers.get(framing, b"") + b"\r\n")
         while sent < size:
-            await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece) if framed == "chunked" else piece)
+            await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece) if framing == "chunked" else piece)
             sent += len(piece)
-        if framed == "chunked":
+        if framing == "chunked":
             await connection.send(b"0\r\n\r\n")
-        if framed != "to the end":
+        if framing != "until close":
             await connection.wait_closed()
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
             response = await harness.request()
-            read = most = 0
-            async for got in response.iter_bytes():
+            read = largest = 0
+            async for chunk in response.iter_bytes():
                 if read < 8 << 20:  # slow at first
                     await asyncio.sleep(0.01)
-                read += len(got)
-                most = max(most, len(got), response._buffered)
-                assert sent - read < 32 << 20  # what the sockets hold is much, but not all
+                read += len(chunk)
+                largest = max(largest, len(chunk), response._buffered)
+                assert sent - read < 32 << 20  # socket buffers hold the difference
             assert read == size
-            assert most < HIGH_WATER + (1 << 20)
-            await wait_until(lambda: len(harness.client) == (framed != "to the end"))
+            assert largest < HIGH_WATER + (1 << 20)
+            await wait_until(lambda: len(harness.client) == (framing != "until close"))
 
     run(scenario())
 
 
-def test_a_slow_server_makes_the_upload_wait(run: Run) -> None:
-    size, given, took = 50 << 20, 0, 0
+def test_a_slow_server_pauses_the_upload(run: Run) -> None:
+    size, produced, received = 50 << 20, 0, 0
 
     async def upload() -> AsyncIterator[bytes]:
-        nonlocal given
-        while given < size:
-            given += 1 << 16
+        nonlocal produced
+        while produced < size:
+            produced += 1 << 16
             yield bytes(1 << 16)
 
     async def script(connection: ServerConnection) -> None:
-        nonlocal took
+        nonlocal received
         tail = b""
         while not tail.endswith(b"\r\n0\r\n\r\n"):
-            got = await connection.reader.read(1 << 16)
-            if took < 8 << 20:
+            data = await connection.reader.read(1 << 16)
+            if received < 8 << 20:
                 await asyncio.sleep(0.002)
-            took += len(got)
-            tail = (tail + got)[-10:]
-            assert given - took < 32 << 20
+            received += len(data)
+            tail = (tail + data)[-10:]
+            assert produced - received < 32 << 20
         await connection.send(OK)
         await connection.wait_closed()
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
             assert await harness.get(method="POST", content=upload()) == (200, b"hi")
-            assert given == size
+            assert produced == size
             assert len(harness.client) == 1
 
     run(scenario())
@@ -108,18 +108,18 @@ async def endless() -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("content", ["pieces", "bytes"])
-def test_an_answer_before_the_upload_is_over_ends_the_connection(run: Run, content: str) -> None:
+@pytest.mark.parametrize("content", ["iterator", "bytes"])
+def test_a_response_before_the_end_of_the_upload_closes_the_connection(run: Run, content: str) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.reader.read(100)
         await connection.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!")
-        await asyncio.sleep(0.1)  # reads no more
+        await asyncio.sleep(0.1)  # without reading on
         await connection.wait_closed()
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
             for count in (1, 2):
-                body = endless() if content == "pieces" else bytes(30 << 20)
+                body = endless() if content == "iterator" else bytes(30 << 20)
                 assert await harness.get(method="POST", content=body) == (413, b"no!")
                 await wait_until(lambda: not len(harness.client))
                 assert harness.server.accepted == count
@@ -129,8 +129,7 @@ def test_an_answer_before_the_upload_is_over_ends_the_connection(run: Run, conte
     run(scenario())
 
 
-def test_both_at_once(run: Run) -> None:
-    """An answer that begins while its request is being sent, and ends after it."""
+def test_a_response_that_begins_during_the_upload_and_ends_after_it(run: Run) -> None:
     halfway = asyncio.Event()
 
     async def upload() -> AsyncIterator[bytes]:
@@ -158,11 +157,11 @@ def test_both_at_once(run: Run) -> None:
 
 
 @pytest.mark.parametrize("after", ["nothing", "head", "some"])
-def test_an_upload_that_fails(run: Run, after: str) -> None:
+def test_an_error_in_the_content_is_raised(run: Run, after: str) -> None:
     async def upload() -> AsyncIterator[bytes]:
         yield b"one"
         await asyncio.sleep(0.02)
-        raise Trouble
+        raise ContentError
 
     async def script(connection: ServerConnection) -> None:
         await connection.reader.read(100)
@@ -172,7 +171,7 @@ def test_an_upload_that_fails(run: Run, after: str) -> None:
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
-            with pytest.raises(Trouble):
+            with pytest.raises(ContentError):
                 await harness.get(method="POST", content=upload())
             await wait_until(lambda: not len(harness.client))
             await wait_until(lambda: not harness.server.open)
@@ -180,8 +179,8 @@ def test_an_upload_that_fails(run: Run, after: str) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("said", [2, 5, 7])
-def test_an_upload_of_another_length_than_was_said(run: Run, said: int) -> None:
+@pytest.mark.parametrize("length", [2, 5, 7])
+def test_content_of_another_length_than_announced_fails(run: Run, length: int) -> None:
     async def upload() -> AsyncIterator[bytes]:
         yield b"two"
         yield b"two"
@@ -189,19 +188,19 @@ def test_an_upload_of_another_length_than_was_said(run: Run, said: int) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.05)
-        await connection.send(OK)  # does not care; but the next request would begin in the middle of this one
+        await connection.send(OK)  # accepted, but the next request would start inside this body
         await connection.wait_closed()
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
             with pytest.raises(ValueError, match="as long as"):
-                await harness.get(method="POST", content=upload(), headers=[("content-length", str(said))])
+                await harness.get(method="POST", content=upload(), headers=[("content-length", str(length))])
             await wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
 
-def test_an_upload_that_nobody_reads(run: Run) -> None:
+def test_an_upload_that_the_server_does_not_read(run: Run) -> None:
     async def scenario() -> None:
         async def script(_: ServerConnection) -> None:
             await asyncio.sleep(1)
@@ -216,16 +215,16 @@ def test_an_upload_that_nobody_reads(run: Run) -> None:
     run(scenario())
 
 
-# Ends.
+# Cancellation and close.
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
-def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + b"2\r\nhi\r\n"])
+def test_cancelling_closes_the_connection(run: Run, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_module, "LINGER", 0.05)
 
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
-        await connection.send(said)
+        await connection.send(sent)
         await connection.wait_closed()
 
     async def scenario() -> None:
@@ -241,14 +240,14 @@ def test_whoever_is_called_away_leaves_nothing(run: Run, said: bytes, monkeypatc
     run(scenario())
 
 
-def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_at_every_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_module, "LINGER", 0.05)
 
     async def scenario() -> None:
         async with client_harness(respond_always(HEAD, b"content-length: 4\r\n\r\n", b"ab", b"cd")) as harness:
-            for moment in range(60):
+            for steps in range(60):
                 task = asyncio.create_task(harness.get())
-                for _ in range(moment):
+                for _ in range(steps):
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
@@ -259,40 +258,40 @@ def test_called_away_at_any_moment(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     run(scenario())
 
 
-@pytest.mark.parametrize("comes", ["in time", "late", "never", "with more"])
-def test_an_end_that_is_still_on_its_way(run: Run, comes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", ["in time", "late", "never", "with surplus"])
+def test_a_closed_response_may_end_within_linger_seconds(run: Run, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_module, "LINGER", 0.1)
 
     async def script(connection: ServerConnection) -> None:
         while (await connection.read_request()).target == "/":
             await connection.send(CHUNKED + b"6\r\n[DONE]\r\n")
-            await asyncio.sleep(0.25 if comes == "late" else 0.03)
-            if comes != "never":
-                await connection.send(b"0\r\n\r\n" + (b"x" if comes == "with more" else b""))
+            await asyncio.sleep(0.25 if end == "late" else 0.03)
+            if end != "never":
+                await connection.send(b"0\r\n\r\n" + (b"x" if end == "with surplus" else b""))
         await connection.send(OK)
         await connection.wait_closed()
 
     async def scenario() -> None:
         async with client_harness(script) as harness:
             response = await harness.request()
-            async for piece in response.iter_bytes():
-                assert piece == b"[DONE]"
+            async for chunk in response.iter_bytes():
+                assert chunk == b"[DONE]"
                 break
             await response.close()
             await response.close()
-            assert len(harness.client) == 1  # for now
+            assert len(harness.client) == 1  # lingers
             assert not harness.client._idle
             await asyncio.sleep(0.18)
-            assert len(harness.client) == (comes == "in time")
+            assert len(harness.client) == (end == "in time")
             assert await harness.get("/other") == (200, b"hi")
-            assert harness.server.accepted == (1 if comes == "in time" else 2)
-            await asyncio.sleep(0.1)  # what was set to end the first exchange leaves the second one alone
+            assert harness.server.accepted == (1 if end == "in time" else 2)
+            await asyncio.sleep(0.1)  # the timer of the first response leaves the second one alone
             assert len(harness.client) == 1
 
     run(scenario())
 
 
-def test_an_end_that_lies_behind_too_much_is_not_waited_for(run: Run) -> None:
+def test_close_does_not_wait_for_a_response_that_is_paused(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
         await connection.send(HEAD + b"content-length: 90000000\r\n\r\n", *[bytes(1 << 18)] * 20)

