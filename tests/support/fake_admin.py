@@ -30,7 +30,7 @@ PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TOKEN = "the-admin-token"
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
-COUNTS = ("requests", "hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed", "bytes_saved")
+COUNTS = ("requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved")
 COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
 
 

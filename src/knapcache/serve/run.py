@@ -66,14 +66,14 @@ def run(settings: Settings) -> None:
         if settings.workers == 1:
             serve(settings, listening, lambda token: print(startup_message(settings, port, token), flush=True))
         else:
-            set_up_logs(settings)
+            configure_logs(settings)
             token = stored_admin_token(settings)
             supervise(settings, listening, serve, lambda: print(startup_message(settings, port, token), flush=True))
 
 
 def serve(settings: Settings, listening: socket.socket, on_ready: Callable[[str], None]) -> None:
     """Serve in this process. on_ready: called with the admin token when requests are accepted."""
-    set_up_logs(settings)
+    configure_logs(settings)
     proxy = Proxy(settings)
 
     def started() -> None:
@@ -86,10 +86,10 @@ def serve(settings: Settings, listening: socket.socket, on_ready: Callable[[str]
     server(proxy, started).run([listening])
 
 
-def set_up_logs(settings: Settings) -> None:
+def configure_logs(settings: Settings) -> None:
     """Configure logging. Known secrets are redacted."""
     secrets = [stored_admin_token(settings), *(upstream.key for upstream in settings.upstreams)]
-    logs.set_up(settings.log_level, settings.log_format, secrets=[secret for secret in secrets if secret])
+    logs.configure(settings.log_level, settings.log_format, secrets=[secret for secret in secrets if secret])
 
 
 def stored_admin_token(settings: Settings) -> str | None:

@@ -88,7 +88,7 @@ def test_every_route_and_field_is_in_the_docs() -> None:
     documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
     assert documented == [f"{route.method} {route.path}" for route in ROUTES]
     fields = [name for route in ROUTES for name in route.parameters]
-    fields += [*SCHEMAS["Row"]["properties"], *SCHEMAS["Purge"]["properties"], *SPANS]
+    fields += [*SCHEMAS["UsageRow"]["properties"], *SCHEMAS["Purge"]["properties"], *SPANS]
     for name in fields:
         assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/reference/admin-api.md does not mention {name}"
 

@@ -66,7 +66,7 @@ def test_every_method_path_query_and_body_passes(start: Start, mirror: str, meth
     assert answer.status_code == 207
     assert answer.headers["x-own"] == "kept"
     assert answer.headers["x-content-type-seen"] == "application/octet-stream"
-    assert answer.headers["x-knapcache"] == "pass"
+    assert answer.headers["x-knapcache"] == "passthrough"
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert answer.content == f"{method} /v1/files/a%2Fb?x=1&y=%20z\n".encode() + content
 

@@ -117,4 +117,4 @@ def test_requests_are_served_by_uvicorns_own_protocol(
         assert (missed.headers["x-knapcache"], "data: [DONE]" in missed.text) == ("miss", True)
         assert client.get("/models").status_code == 200
     proxy.stop()
-    assert [event.outcome for event in events] == ["miss", "hit", "hit", "hit", "miss", "pass"]
+    assert [event.outcome for event in events] == ["miss", "hit", "hit", "hit", "miss", "passthrough"]

@@ -1,4 +1,4 @@
-"""Money over time: nothing is lost between the rows, the file, and other processes."""
+"""Usage over time: rows add up, also across a restart."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from hypothesis import strategies as st
 
 from knapcache import Cache, CorruptState, InvalidInput, Reply
 from knapcache.serve.observe import history as subject
-from knapcache.serve.observe import history_file as records
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe import history_file
+from knapcache.serve.observe.events import OUTCOMES, Event
 from knapcache.serve.observe.history import History
-from knapcache.serve.observe.usage import NUMBERS, UsageRow, read_row, total
+from knapcache.serve.observe.usage import NUMBERS, UsageRow, sum_rows
+from tests.support.events import event as any_event
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
-HOWS = ("hit", "miss", "coalesced", "stale", "bypass", "pass", "failed", "refused", "some news")
+ALL_OUTCOMES = (*OUTCOMES, "unknown")
 
 
 def event(outcome: str = "miss", model: str = "m", tenant: str = "t", cost: float = 1.0, **more: Any) -> Event:
-    return Event(NOON, "chat/completions", model, tenant, outcome, 200, 0.5, 0.1, False, cost=cost, **more)
+    fields = {"usd": None, "upstream_seconds": 0.0, "size": 0} | more
+    return any_event(outcome, time=NOON, model=model, tenant=tenant, cost=cost, **fields)
 
 
 class Clock:
-    """Time that stands until it is set."""
+    """A clock that a test sets."""
 
     def __init__(self, now: float = NOON) -> None:
         self.now = now
@@ -43,7 +45,7 @@ class Clock:
         return self.now
 
 
-def made(folder: Path | None = None, clock: Clock | None = None, **more: Any) -> History:
+def new_history(folder: Path | None = None, clock: Clock | None = None, **more: Any) -> History:
     return History(folder, dict, clock or Clock(), more.pop("zone", UTC), **more)
 
 
@@ -55,14 +57,14 @@ def same(a: UsageRow, b: UsageRow) -> bool:
 
 
 def points(history: History, span: str) -> UsageRow:
-    return total(row for _, row in history.points(span)[1])
+    return sum_rows(row for _, row in history.points(span)[1])
 
 
 def test_every_outcome_is_counted_once() -> None:
-    history = made()
-    history.consume([event(outcome, usd=2.0, upstream_seconds=3.0, size=10) for outcome in HOWS])
-    row = history.all().report()
-    outcomes = ("hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed")
+    history = new_history()
+    history.consume([event(outcome, usd=2.0, upstream_seconds=3.0, size=10) for outcome in ALL_OUTCOMES])
+    row = history.total().report()
+    outcomes = ("hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed")
     assert [row[name] for name in outcomes] == [1, 1, 1, 1, 1, 1, 3]
     assert row["requests"] == 9
     assert (row["usd_saved"], row["seconds_saved"], row["cost_saved"], row["bytes_saved"]) == (6.0, 9.0, 3.0, 30)
@@ -73,7 +75,7 @@ def test_every_outcome_is_counted_once() -> None:
 
 events = st.builds(
     event,
-    st.sampled_from(HOWS),
+    st.sampled_from(ALL_OUTCOMES),
     st.sampled_from(["a", "b", ""]),
     st.sampled_from(["x", "y"]),
     st.floats(0, 1e6),
@@ -85,30 +87,32 @@ batches = st.lists(st.tuples(st.floats(0, 40 * 86400), st.lists(events, max_size
 
 
 @given(batches, st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kolkata", "America/Sao_Paulo"]))
-def test_the_points_of_a_span_sum_to_what_was_filed_in_it(told: list[tuple[float, list[Event]]], zone: str) -> None:
+def test_the_points_of_a_span_add_up_to_what_was_consumed_in_it(
+    batches_at: list[tuple[float, list[Event]]], zone: str
+) -> None:
     clock = Clock()
-    history = made(None, clock, zone=ZoneInfo(zone))
-    filed: list[tuple[float, UsageRow]] = []
-    for later, batch in sorted(told, key=lambda one: one[0]):
+    history = new_history(None, clock, zone=ZoneInfo(zone))
+    consumed: list[tuple[float, UsageRow]] = []
+    for later, batch in sorted(batches_at, key=lambda one: one[0]):
         clock.now = NOON + later
         history.consume(batch)
         row = UsageRow()
         for one in batch:
             row.count(one)
-        filed.append((clock.now, row))
+        consumed.append((clock.now, row))
     history.check()
-    assert same(points(history, "all"), history.all())
-    assert same(total(row for _, row in filed), history.all())
-    assert same(total(history.models().values()), history.all())
-    assert same(total(history.tenants().values()), history.all())
+    assert same(points(history, "all"), history.total())
+    assert same(sum_rows(row for _, row in consumed), history.total())
+    assert same(sum_rows(history.models().values()), history.total())
+    assert same(sum_rows(history.tenants().values()), history.total())
     for span, length in (("hour", 60), ("day", 288), ("month", 124)):
         step, found = history.points(span)
         assert len(found) == length
         times = [when for when, _ in found]
         assert [b - a for a, b in itertools.pairwise(times)] == [step] * (length - 1)
         assert times[-1] <= clock.now < times[-1] + step
-        assert same(points(history, span), total(row for when, row in filed if when >= times[0]))
-    assert same(records.unpack(records.pack(history._books)).total, history.all())
+        assert same(points(history, span), sum_rows(row for when, row in consumed if when >= times[0]))
+    assert same(history_file.unpack(history_file.pack(history._table)).total, history.total())
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_today_begins_at_midnight_also_when_clocks_change(zone: str, before: dat
     place = ZoneInfo(zone)
     midnight = before.replace(tzinfo=place).timestamp()
     clock = Clock(midnight - 1)
-    history = made(None, clock, zone=place)
+    history = new_history(None, clock, zone=place)
     history.consume([event()])
     assert history.today().requests == 1
     clock.now = midnight
@@ -141,60 +145,60 @@ def test_today_begins_at_midnight_also_when_clocks_change(zone: str, before: dat
     assert found[2][0] - found[1][0] == 3600 * hours
 
 
-def test_old_minutes_and_hours_leave_and_days_stay() -> None:
+def test_old_minutes_and_hours_are_dropped_and_days_stay() -> None:
     clock = Clock()
-    history = made(None, clock)
+    history = new_history(None, clock)
     for k in range(200):
         clock.now = NOON + k * 7 * 3600.0
         history.consume([event()])
-    books = history._books
-    assert len(books.minutes) <= records.MINUTES
-    assert len(books.hours) <= records.HOURS
-    assert max(books.hours) - min(books.hours) < records.HOURS
-    assert points(history, "all").requests == history.all().requests == 200
+    table = history._table
+    assert len(table.minutes) <= history_file.MAX_MINUTES
+    assert len(table.hours) <= history_file.MAX_HOURS
+    assert max(table.hours) - min(table.hours) < history_file.MAX_HOURS
+    assert points(history, "all").requests == history.total().requests == 200
     assert points(history, "month").requests < 200
     clock.now = NOON - 10 * 365 * 86400.0  # set back by ten years
     history.consume([event()])
-    assert len(books.minutes) == 1
+    assert len(table.minutes) == 1
     assert points(history, "hour").requests == 1
     assert points(history, "all").requests == 201
     history.check()
 
 
-def test_a_clock_that_stood_at_1970_makes_no_endless_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_at_1970_makes_no_endless_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(5.0)
-    history = made(None, clock)
+    history = new_history(None, clock)
     history.consume([event()])
     clock.now = NOON
     history.consume([event()])
     _, found = history.points("all")
-    assert len(found) == records.DAYS
+    assert len(found) == history_file.MAX_DAYS
     assert found[0][1].requests == found[-1][1].requests == 1
-    monkeypatch.setattr(records, "DAYS", 3)
+    monkeypatch.setattr(history_file, "MAX_DAYS", 3)
     for k in range(6):
         clock.now = NOON + 86400.0 * k
         history.consume([event()])
-    assert len(history._books.days) == 3
+    assert len(history._table.days) == 3
     history.check()
 
 
-def test_names_from_outside_take_bounded_room() -> None:
-    history = made()
+def test_the_number_of_names_is_bounded() -> None:
+    history = new_history()
     history.consume([event(model=f"m{k}", tenant=f"t{k}") for k in range(1500)])
     history.consume([event(model="m3"), event(model="\ud800" * 500)])
     assert len(history.models()) == len(history.tenants()) == 201
     assert history.models()["m3"].requests == 2
     assert history.models()["other"].requests == 1301
     history.check()
-    records.unpack(records.pack(history._books))
-    longest = made()
+    history_file.unpack(history_file.pack(history._table))
+    longest = new_history()
     longest.consume([event(model="x" * 10**6), event(model="\ud800")])
-    assert [len(name) for name in longest.models()] == [120, 1]
-    records.unpack(records.pack(longest._books))
+    assert [len(name) for name in longest.models()] == [100, 1]
+    history_file.unpack(history_file.pack(longest._table))
 
 
 class Shadows:
-    """A cache's statistics, as they are and as they break."""
+    """The statistics of a cache with shadows."""
 
     def __init__(self, **spent: float) -> None:
         self.spent: dict[str, float] | None = spent
@@ -203,41 +207,41 @@ class Shadows:
         return {} if self.spent is None else {"shadows": dict(self.spent)}
 
 
-def test_what_others_would_have_cost_comes_as_differences() -> None:
+def test_savings_of_shadows_are_differences_of_their_costs() -> None:
     shadows, clock = Shadows(none=100.0, lru=50.0), Clock()
-    history = History(None, shadows, clock, UTC)  # begins when the cache is already at work
+    history = History(None, shadows, clock, UTC)  # the cache has already served requests
     history.consume([event("miss", cost=6.0), event("hit", cost=4.0)])
     shadows.spent = {"none": 110.0, "lru": 53.0}
-    history.look()
-    history.look()
-    assert history.all().would() == {"none": 10.0, "lru": 3.0}
+    history.poll_shadows()
+    history.poll_shadows()
+    assert history.total().would() == {"none": 10.0, "lru": 3.0}
     clock.now += 60
-    history.consume([event("bypass", cost=5.0)])  # no shadow sees it, and everybody pays for it
-    assert history.all().would() == {"none": 15.0, "lru": 8.0}
-    shadows.spent = {"none": 2.0, "lru": 1.0}  # began anew
+    history.consume([event("bypass", cost=5.0)])  # no shadow sees it: it costs the same with every policy
+    assert history.total().would() == {"none": 15.0, "lru": 8.0}
+    shadows.spent = {"none": 2.0, "lru": 1.0}  # the shadows started again
     history.consume([event("hit", cost=2.0)])
-    history.look()
-    assert history.all().would() == {"none": 17.0, "lru": 9.0}
-    shadows.spent = None  # another process decides
-    history.look()
-    shadows.spent = {"none": 30.0, "lru": 10.0}  # and now this one again
+    history.poll_shadows()
+    assert history.total().would() == {"none": 17.0, "lru": 9.0}
+    shadows.spent = None  # another process is the owner
+    history.poll_shadows()
+    shadows.spent = {"none": 30.0, "lru": 10.0}  # this process is the owner again
     history.consume([event("miss", cost=30.0)])
-    history.look()
-    assert history.all().would() == {"none": 47.0, "lru": 19.0}
+    history.poll_shadows()
+    assert history.total().would() == {"none": 47.0, "lru": 19.0}
     assert [row.would().get("lru") for _, row in history.points("hour")[1][-2:]] == [3.0, 16.0]
-    assert same(points(history, "day"), history.all())
+    assert same(points(history, "day"), history.total())
     history.check()
 
 
-def test_a_cache_that_cannot_say_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_statistics_that_raise_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> dict[str, Any]:
         raise CorruptState("no")
 
     history = History(None, broken, Clock(), UTC)
     history.consume([event()])
-    history.look()
-    assert history.all().requests == 1
-    assert "not known now" in caplog.text
+    history.poll_shadows()
+    assert history.total().requests == 1
+    assert "Shadow policies not read" in caplog.text
 
 
 def test_shadows_of_a_real_cache() -> None:
@@ -247,13 +251,13 @@ def test_shadows_of_a_real_cache() -> None:
         for _ in range(3):
             answer = cache.fetch("chat/completions", request, lambda: Reply(b"{}", model="m", cost=2.0))
             history.consume([event(answer.outcome, cost=answer.bill.cost)])
-        history.look()
-        row = history.all()
+        history.poll_shadows()
+        row = history.total()
     assert row.would() == {"none": 6.0, "lru": 2.0}
     assert (row.cost_spent, row.cost_saved) == (2.0, 4.0)
 
 
-def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_history_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     shadows = Shadows(none=0.0, lru=0.0)
     history = History(tmp_path / "data", shadows, clock, UTC)
@@ -264,49 +268,49 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_bytes())["version"] == 1
     again = History(tmp_path / "data", Shadows(none=0.0, lru=0.0), clock, UTC)
-    assert again.all() == history.all()
+    assert again.total() == history.total()
     assert again.models() == history.models()
     assert again.points("hour") == history.points("hour")
     assert again.since == history.since == NOON
     again.consume([event()])
     again.close()
-    assert made(tmp_path / "data").all().requests == 3
+    assert new_history(tmp_path / "data").total().requests == 3
 
 
-def test_it_saves_by_itself_and_then_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "PAUSE", 0.01)
-    monkeypatch.setattr(subject, "SAVE", 0.05)
-    history = made(tmp_path)
+def test_the_thread_saves_and_then_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(subject, "SAVE_INTERVAL", 0.05)
+    history = new_history(tmp_path)
     assert not (tmp_path / "history.json").exists()
-    for round_ in (1, 2):  # it wakes up again
+    for round_ in (1, 2):  # a new thread starts
         history.consume([event()])
         until = time.monotonic() + 10
         while history._thread is not None and time.monotonic() < until:
             time.sleep(0.005)
         assert history._thread is None
-        assert made(tmp_path).all().requests == round_
+        assert new_history(tmp_path).total().requests == round_
     before = (tmp_path / "history.json").stat().st_ino
     assert history.save()
     assert (tmp_path / "history.json").stat().st_ino == before  # nothing has changed
     history.close()
 
 
-def test_a_disk_that_is_full_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
-    history = made(tmp_path / "data")
+    history = new_history(tmp_path / "data")
     caplog.clear()
     history.consume([event()])
     assert not history.save()
     assert not history.save()
-    assert caplog.text.count("cannot be saved") == 1
+    assert caplog.text.count("History not saved") == 1
     (tmp_path / "data").unlink()
     assert history.save()
-    assert made(tmp_path / "data").all().requests == 1
+    assert new_history(tmp_path / "data").total().requests == 1
     history.close()
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda _: b"",
         lambda text: text[: len(text) // 2],
@@ -323,7 +327,7 @@ def test_a_disk_that_is_full_is_said_once_and_tried_again(tmp_path: Path, caplog
         lambda text: text.replace(b'"lru"', b'"fifo"', 1),
     ],
 )
-def test_a_damaged_file_is_set_aside(spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_renamed(damage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shadows = Shadows(none=0.0, lru=0.0)
     history = History(tmp_path, shadows, Clock(), UTC)
     history.consume([event(), event("hit")])
@@ -331,23 +335,23 @@ def test_a_damaged_file_is_set_aside(spoil: Any, tmp_path: Path, caplog: pytest.
     history.close()
     path = tmp_path / "history.json"
     good = path.read_bytes()
-    bad = spoil(good)
+    bad = damage(good)
     assert bad != good
     path.write_bytes(bad)
     with caplog.at_level(logging.WARNING):
-        again = made(tmp_path)
-    assert "set aside" in caplog.text
+        again = new_history(tmp_path)
+    assert "renamed to history.json.damaged" in caplog.text
     assert (tmp_path / "history.json.damaged").read_bytes() == bad
-    assert again.all() == UsageRow()
+    assert again.total() == UsageRow()
     again.consume([event()])
     again.close()
-    assert made(tmp_path).all().requests == 1
+    assert new_history(tmp_path).total().requests == 1
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_no_file_is_a_crash(text: bytes) -> None:
+def test_other_files_raise_invalid_input(text: bytes) -> None:
     with pytest.raises(InvalidInput):
-        records.unpack(text)
+        history_file.unpack(text)
 
 
 json_values = st.recursive(
@@ -357,28 +361,28 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_nothing_else_is_a_row(value: Any) -> None:
+def test_other_values_are_not_rows(value: Any) -> None:
     try:
-        read_row(value)
+        UsageRow.from_list(value)
     except InvalidInput:
         return
     assert isinstance(value, list)
     assert len(value) >= len(NUMBERS)
 
 
-def test_an_unknown_span_is_refused() -> None:
+def test_an_unknown_span_raises() -> None:
     with pytest.raises(InvalidInput, match="hour, day, month, all"):
-        made().points("week")
+        new_history().points("week")
 
 
-def test_threads_may_look_while_others_are_told() -> None:
+def test_polls_and_reads_run_beside_consume() -> None:
     spent = {"none": 0.0, "lru": 0.0}
     history = History(None, lambda: {"shadows": dict(spent)}, time.time)
     done = threading.Event()
 
     def ask() -> None:
         while not done.is_set():
-            history.look()
+            history.poll_shadows()
             history.points("day")
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
@@ -391,5 +395,5 @@ def test_threads_may_look_while_others_are_told() -> None:
     for thread in threads:
         thread.join()
     history.close()
-    assert history.all().would() == {"none": 300.0, "lru": 0.0}
+    assert history.total().would() == {"none": 300.0, "lru": 0.0}
     history.check()

@@ -1,4 +1,4 @@
-"""The log: one line a record, machines can read it, and no secret comes through."""
+"""Log lines: one for each record, parseable, and without secrets or prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe import logs
-from knapcache.serve.observe.logs import Handler, Redactor, set_up
+from knapcache.serve.observe.logs import LogHandler, Redactor, configure
 from knapcache.serve.upstream import ConnectionLost
 from tests.support import ROOT
 from tests.support.events import event
@@ -40,12 +40,12 @@ ours = logging.getLogger("knapcache.test")
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     loggers = {name: logging.getLogger(name) for name in ("", "knapcache", "uvicorn.access")}
     before = {name: (logger.level, logger.disabled) for name, logger in loggers.items()}
     yield
-    for handler in [h for h in root.handlers if isinstance(h, Handler)]:
+    for handler in [h for h in root.handlers if isinstance(h, LogHandler)]:
         root.removeHandler(handler)
         handler.close()
     for name, (level, disabled) in before.items():
@@ -54,16 +54,16 @@ def restored() -> Iterator[None]:
     logging.captureWarnings(False)
 
 
-def begin(
-    level: str = "info", form: str = "text", secrets: Iterable[str] = (), stream: TextIO | None = None
-) -> Handler:
-    """Set up, and nobody else listens: pytest's own handlers raise on what ours puts up with."""
-    handler = set_up(level, form, secrets, stream)
+def start(
+    level: str = "info", format_name: str = "text", secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> LogHandler:
+    """Configure logging, and remove pytest's handlers, which raise on records that ours accepts."""
+    handler = configure(level, format_name, secrets, stream)
     logging.getLogger().handlers = [handler]
     return handler
 
 
-def written(handler: Handler, stream: io.StringIO) -> str:
+def written(handler: LogHandler, stream: io.StringIO) -> str:
     handler.close()
     return stream.getvalue()
 
@@ -72,8 +72,8 @@ class Body(pydantic.BaseModel):
     prompt: int
 
 
-def trouble(kind: str) -> None:
-    """Raise what libraries raise, with what they say of their input."""
+def raise_error(kind: str) -> None:
+    """Raise as libraries do, with their input in the message."""
     if kind == "pydantic":
         Body(prompt=PROMPT)  # type: ignore[arg-type]
     if kind == "orjson":
@@ -91,22 +91,22 @@ def trouble(kind: str) -> None:
         try:
             raise ValueError(PROMPT)
         except ValueError:
-            raise InvalidInput("said by us")  # noqa: B904 - with the other behind it
+            raise InvalidInput("our own message")  # noqa: B904 - with a context
     raise ValueError(PROMPT)
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_secrets_do_not_come_through(form: str) -> None:
+@pytest.mark.parametrize("format_name", ["text", "json"])
+def test_secrets_are_redacted(format_name: str) -> None:
     stream = io.StringIO()
-    handler = begin("debug", form, [KNOWN], stream)
-    plainly = [f"Authorization: Bearer {s}" for s in SECRETS]
-    plainly += [f"x-api-key: {s}" for s in SECRETS] + [f"OPENAI_API_KEY={s}" for s in SECRETS]
-    plainly += [repr({"authorization": f"Bearer {s}", "x-api-key": s, "cookie": s}) for s in SECRETS]
-    plainly += [repr([(b"x-api-key", s.encode()), (b"authorization", b"Basic " + s.encode())]) for s in SECRETS]
-    plainly += [json.dumps({"api_key": s, "admin_token": s}) for s in SECRETS]
-    plainly += [f"cookie: a=b; session={s}; c={s}" for s in SECRETS] + [f"Authorization: Odd x={s}" for s in SECRETS]
-    plainly += [f"https://user:{s}@host/v1" for s in SECRETS] + [f"/x?api_key={s}&b=1" for s in SECRETS]
-    for text in plainly:
+    handler = start("debug", format_name, [KNOWN], stream)
+    texts = [f"Authorization: Bearer {s}" for s in SECRETS]
+    texts += [f"x-api-key: {s}" for s in SECRETS] + [f"OPENAI_API_KEY={s}" for s in SECRETS]
+    texts += [repr({"authorization": f"Bearer {s}", "x-api-key": s, "cookie": s}) for s in SECRETS]
+    texts += [repr([(b"x-api-key", s.encode()), (b"authorization", b"Basic " + s.encode())]) for s in SECRETS]
+    texts += [json.dumps({"api_key": s, "admin_token": s}) for s in SECRETS]
+    texts += [f"cookie: a=b; session={s}; c={s}" for s in SECRETS] + [f"Authorization: Odd x={s}" for s in SECRETS]
+    texts += [f"https://user:{s}@host/v1" for s in SECRETS] + [f"/x?api_key={s}&b=1" for s in SECRETS]
+    for text in texts:
         ours.info(text)
         ours.warning("of %s", text)
         ours.info("field", extra={"detail": text, "deep": {"inner": [text]}})
@@ -118,14 +118,14 @@ def test_secrets_do_not_come_through(form: str) -> None:
     ours.info("bare %s %s", SECRETS[0], SECRETS[1])
     logs.AccessLog().consume([event(model=f"Bearer {s}", tenant=f"token={s}") for s in SECRETS])
     found = written(handler, stream)
-    assert len(found.splitlines()) >= 5 * len(plainly)
+    assert len(found.splitlines()) >= 5 * len(texts)
     for secret in SECRETS:
         assert secret not in found
     assert "[redacted]" in found
-    assert "Authorization: [redacted]" in found, "what was there can still be seen"
+    assert "Authorization: [redacted]" in found, "the name of the field stays"
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_other_texts_stay_as_they_are() -> None:
     redact = Redactor([KNOWN, "short"])
     for text in (
         "listening on http://127.0.0.1:8080/dashboard",
@@ -138,24 +138,24 @@ def test_what_is_no_secret_stays() -> None:
         assert redact(text) == text
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("format_name", ["text", "json"])
 @pytest.mark.parametrize("kind", ["pydantic", "orjson", "key", "group", "chain", "context", "value"])
-def test_prompts_do_not_come_through_what_libraries_say(kind: str, form: str) -> None:
+def test_prompts_in_exceptions_are_not_logged(kind: str, format_name: str) -> None:
     stream = io.StringIO()
-    handler = begin("debug", form, (), stream)
+    handler = start("debug", format_name, (), stream)
     try:
-        trouble(kind)
+        raise_error(kind)
     except Exception:
         ours.exception("a request failed")
     found = written(handler, stream)
     assert "plum cake" not in found
-    assert "test_logs.py" in found, "where it happened"
-    assert "Error" in found or "InvalidInput: said by us" in found
+    assert "test_logs.py" in found, "the traceback's locations"
+    assert "Error" in found or "InvalidInput: our own message" in found
 
 
-def test_what_says_why_is_said() -> None:
+def test_texts_of_safe_exceptions_are_logged() -> None:
     stream = io.StringIO()
-    handler = begin(stream=stream)
+    handler = start(stream=stream)
     for error in (ConnectionRefusedError(111, "Connection refused"), ConnectionLost("gone away")):
         ours.error("upstream", exc_info=error)
     found = written(handler, stream)
@@ -165,7 +165,7 @@ def test_what_says_why_is_said() -> None:
 
 def test_json_lines() -> None:
     stream = io.StringIO()
-    handler = begin("info", "json", (), stream)
+    handler = start("info", "json", (), stream)
     ours.info("started\nnot a second line %s", "\u2028", extra={"port": 8080, "ok": True, "path": None, "x": "y" * 999})
     ours.debug("not at this level")
     logging.getLogger("another").info("nor is this")
@@ -179,9 +179,9 @@ def test_json_lines() -> None:
     assert lines[0]["time"].endswith("Z")
 
 
-def test_a_caller_cannot_write_lines_of_its_own() -> None:
+def test_a_client_cannot_forge_lines() -> None:
     stream = io.StringIO()
-    handler = begin("debug", "text", (), stream)
+    handler = start("debug", "text", (), stream)
     logs.AccessLog().consume([event(model="a\n2026-01-01 error knapcache: forged\x1b[31m")])
     ours.info("%d", "not a number")
     found = written(handler, stream)
@@ -190,34 +190,34 @@ def test_a_caller_cannot_write_lines_of_its_own() -> None:
     assert "%d" in found
 
 
-def test_a_field_that_cannot_be_shown_costs_nothing() -> None:
+def test_a_field_without_a_text_does_not_raise() -> None:
     class Bad:
         def __str__(self) -> str:
             raise RuntimeError(PROMPT)
 
     stream = io.StringIO()
-    handler = begin("debug", "json", (), stream)
+    handler = start("debug", "json", (), stream)
     ours.info("x", extra={"bad": Bad()})
-    assert written(handler, stream) == "a line of knapcache.test could not be written: RuntimeError\n"
+    assert written(handler, stream) == "Line of knapcache.test not written: RuntimeError\n"
 
 
-def test_one_line_a_request_only_at_debug() -> None:
-    said: dict[str, list[dict[str, Any]]] = {}
+def test_requests_are_logged_at_debug_only() -> None:
+    lines: dict[str, list[dict[str, Any]]] = {}
     for level in ("debug", "info"):
         stream = io.StringIO()
-        handler = begin(level, "json", (), stream)
+        handler = start(level, "json", (), stream)
         logs.AccessLog().consume([event("miss", status=201, trace="00-x"), event("hit")])
-        said[level] = [json.loads(line) for line in written(handler, stream).splitlines()]
-    assert said["info"] == []
-    assert [line["outcome"] for line in said["debug"]] == ["miss", "hit"]
-    first = said["debug"][0]
+        lines[level] = [json.loads(line) for line in written(handler, stream).splitlines()]
+    assert lines["info"] == []
+    assert [line["outcome"] for line in lines["debug"]] == ["miss", "hit"]
+    first = lines["debug"][0]
     assert (first["status"], first["tenant"], first["usd"], first["upstream"]) == (201, "team-a", 0.5, "openai")
 
 
-def test_warnings_are_lines_too_and_a_second_set_up_replaces_the_first() -> None:
+def test_warnings_are_logged_and_a_second_call_replaces_the_handler() -> None:
     first, second = io.StringIO(), io.StringIO()
-    begin(stream=first)
-    handler = begin(stream=second)
+    start(stream=first)
+    handler = start(stream=second)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         logging.captureWarnings(True)
@@ -228,16 +228,17 @@ def test_warnings_are_lines_too_and_a_second_set_up_replaces_the_first() -> None
     assert first.getvalue() == ""
 
 
-def test_nobody_waits_for_a_pipe_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST_LINES", 100)
+def test_a_pipe_that_is_not_read_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_WAITING_LINES", 100)
     out, into = os.pipe()
     with os.fdopen(into, "w") as stream:
-        handler = begin("info", "text", (), stream)
-        start = time.perf_counter()
+        handler = start("info", "text", (), stream)
+        before = time.perf_counter()
         for _ in range(3000):
             ours.info("x" * 1000)
-        assert time.perf_counter() - start < 5.0
-        assert handler.lost > 2000
+        assert time.perf_counter() - before < 5.0
+        assert handler.dropped > 2000
+        assert logs.dropped_lines() == handler.dropped
         drain = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(out, 1 << 16), b"")])
         drain.start()
         handler.close()
@@ -245,17 +246,17 @@ def test_nobody_waits_for_a_pipe_that_is_not_read(monkeypatch: pytest.MonkeyPatc
     os.close(out)
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_raise() -> None:
     with pytest.raises(InvalidInput, match="log_level must be one of debug, info, warning, error, not 'loud'"):
-        set_up("loud")
+        configure("loud")
     with pytest.raises(InvalidInput, match="log_format must be text or json, not 'xml'"):
-        set_up(form="xml")
+        configure(format_name="xml")
 
 
 def test_the_fields_of_a_request_are_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     section = page.split("## The log")[1].split("\n## ")[0]
     sentence = section.split("with the fields")[1].split("Every line")[0]
-    assert tuple(re.findall(r"`(\w+)`", sentence)) == logs.COLUMNS
+    assert tuple(re.findall(r"`(\w+)`", sentence)) == logs.ACCESS_FIELDS
     for word in (*logs.LEVELS, *logs.FORMATS, logs.REDACTED):
         assert f"`{word}`" in section

@@ -1,4 +1,4 @@
-"""Metrics: a parser we did not write reads them, sums are right, and nobody can make them grow."""
+"""Metrics: Prometheus' own parser reads them, sums are right, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.metrics import BUCKETS, HOWS, LOST, MOST_LABELS, MOST_SETS, OTHER, Metrics
+from knapcache.serve.observe.events import OUTCOMES, Event
+from knapcache.serve.observe.labels import MAX_LABELS, OTHER
+from knapcache.serve.observe.metrics import BUCKETS, DROPPED, MAX_SERIES, Metrics
 from tests.support import ROOT
 from tests.support.events import event, traffic
 
@@ -32,7 +33,7 @@ STATS: dict[str, Any] = {
 
 
 def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
-    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in LOST}, lambda: 12)
+    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in DROPPED}, lambda: 12)
     found.consume(events)
     return found
 
@@ -60,9 +61,9 @@ def test_requests_and_money() -> None:
         event("coalesced", usd=0.5, upstream_seconds=2.0, model="gpt-5"),
         event("stale", usd=None, upstream_seconds=1.0),
         event("bypass", usd=0.25, tenant="team-b"),
-        event("pass", usd=None, endpoint="", model=""),
+        event("passthrough", usd=None, endpoint="", model=""),
         event("failed", usd=None, status=502, attempts=(0, 429, 502)),
-        event("refused", usd=None, status=401, upstream=""),
+        event("rejected", usd=None, status=401, upstream=""),
     )
     found = samples(of)
     assert (
@@ -71,7 +72,7 @@ def test_requests_and_money() -> None:
         ]
         == 2
     )
-    assert [total(of, "knapcache_requests_total", outcome=outcome) for outcome in HOWS] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert [total(of, "knapcache_requests_total", outcome=outcome) for outcome in OUTCOMES] == [2, 1, 1, 1, 1, 1, 1, 1]
     assert total(of, "knapcache_usd_saved_total") == 1.5
     assert total(of, "knapcache_usd_saved_total", model="gpt-5") == 0.5
     assert total(of, "knapcache_usd_spent_total") == 0.75
@@ -93,14 +94,14 @@ def test_histograms() -> None:
     assert total(of, f"{name}_count", outcome="miss") == 1
 
 
-def test_what_the_cache_says_when_it_can() -> None:
+def test_metrics_of_the_cache_are_missing_while_its_store_fails() -> None:
     of = metrics()
     for name, value in (("bytes", 5000), ("capacity_bytes", 10**6), ("entries", 3), ("breaker_open", 1), ("owner", 1)):
         assert total(of, f"knapcache_{name}") == value
     for name in ("oracle_calls", "oracle_seconds", "evictions"):
         assert total(of, f"knapcache_{name}_total") == STATS[name]
-    for name in LOST:
-        assert total(of, f"knapcache_{name}_lost_total") == 7
+    for name in DROPPED:
+        assert total(of, f"knapcache_{name}_dropped_total") == 7
     assert total(of, "knapcache_tasks") == 12
 
     def broken() -> dict[str, Any]:
@@ -112,12 +113,12 @@ def test_what_the_cache_says_when_it_can() -> None:
     assert "knapcache_bytes" not in samples(without)
 
 
-def test_who_may_lose_things() -> None:
-    with pytest.raises(InvalidInput, match="'telemetry' cannot lose anything: allowed are journal, request_log, spans"):
+def test_unknown_names_of_dropped_things_raise() -> None:
+    with pytest.raises(InvalidInput, match="dropped must be of events, request_log, spans, log_lines, not 'telemetry'"):
         Metrics(dict, {"telemetry": lambda: 0})
 
 
-def test_of_a_real_cache() -> None:
+def test_metrics_of_a_real_cache() -> None:
     with Cache(capacity="1MB", cost="seconds") as cache:
         cache.get_or_call("a question", lambda: "an answer")
         of = Metrics(cache.stats)
@@ -126,9 +127,9 @@ def test_of_a_real_cache() -> None:
         assert total(of, "knapcache_breaker_open") == 0
 
 
-def test_names_and_units_are_as_prometheus_wants_them() -> None:
+def test_names_and_units_follow_prometheus_conventions() -> None:
     """The rules of `promtool check metrics`."""
-    families = list(text_string_to_metric_families(metrics(*map(event, HOWS)).render().decode()))
+    families = list(text_string_to_metric_families(metrics(*map(event, OUTCOMES)).render().decode()))
     assert len(families) > 20
     abbreviated = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "min", "h", "d", "pct"}
     not_base = {"milliseconds", "microseconds", "minutes", "hours", "days", "kilobytes", "megabytes", "percent"}
@@ -161,9 +162,9 @@ def test_hostile_names_make_one_series(name: str) -> None:
 
 def test_the_number_of_labels_is_bounded() -> None:
     of = metrics()
-    of.consume([event("refused", model=f"junk-{k}", status=404) for k in range(5000)])
+    of.consume([event("rejected", model=f"junk-{k}", status=404) for k in range(5000)])
     of.consume([event(model="gpt-4o"), event("failed", model="gpt-4o", status=500)])
-    assert total(of, "knapcache_requests_total", model=OTHER) == 5000, "names that nobody answers to are no labels"
+    assert total(of, "knapcache_requests_total", model=OTHER) == 5000, "names that were only rejected get no label"
     assert total(of, "knapcache_requests_total", model="gpt-4o") == 2
     of.consume(
         [
@@ -171,19 +172,19 @@ def test_the_number_of_labels_is_bounded() -> None:
             for k in range(5000)
         ]
     )
-    assert len({dict(labels)["model"] for labels in samples(of)["knapcache_requests_total"]}) <= MOST_LABELS + 1
-    assert len(samples(of)["knapcache_calls_total"]) <= 6 * (MOST_LABELS + 1)
+    assert len({dict(labels)["model"] for labels in samples(of)["knapcache_requests_total"]}) <= MAX_LABELS + 1
+    assert len(samples(of)["knapcache_calls_total"]) <= 6 * (MAX_LABELS + 1)
     assert total(of, "knapcache_requests_total", outcome=OTHER) == 5000
     of.consume([event(model=f"m-{a}", tenant=f"t-{b}") for a in range(120) for b in range(120)])
-    assert total(of, "knapcache_requests_total") == 5000 + 2 + 5000 + 120 * 120, "nothing is left out"
-    assert len(samples(of)["knapcache_requests_total"]) <= MOST_SETS + len(HOWS) + 1
+    assert total(of, "knapcache_requests_total") == 5000 + 2 + 5000 + 120 * 120, "every request is counted"
+    assert len(samples(of)["knapcache_requests_total"]) <= MAX_SERIES + len(OUTCOMES) + 1
 
 
 def test_counting_takes_less_than_3_us_an_event() -> None:
     of = metrics()
-    usual = [e._replace(model=f"m-{k % 50}", tenant=f"t-{k % 20}") for k, e in enumerate(traffic(5000))]
-    hostile = [e._replace(model=f"x-{k}") for k, e in enumerate(usual)]
-    for batch in (usual, hostile):
+    normal = [e._replace(model=f"m-{k % 50}", tenant=f"t-{k % 20}") for k, e in enumerate(traffic(5000))]
+    hostile = [e._replace(model=f"x-{k}") for k, e in enumerate(normal)]
+    for batch in (normal, hostile):
         of.consume(batch)
         best = min(timed(of, batch) for _ in range(5))
         assert best / len(batch) < 3e-6
@@ -203,10 +204,10 @@ def test_every_metric_is_documented() -> None:
         (family.name + "_total" if family.type == "counter" else family.name): ",".join(
             sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         )
-        for family in text_string_to_metric_families(metrics(*map(event, HOWS)).render().decode())
+        for family in text_string_to_metric_families(metrics(*map(event, OUTCOMES)).render().decode())
         if family.name.startswith("knapcache_")
     }
     assert {name: ",".join(sorted(filter(None, labels.split(",")))) for name, labels in documented.items()} == there
-    assert str(MOST_LABELS) in table
+    assert str(MAX_LABELS) in table
     for name in re.findall(r"\bknapcache_\w+", page):
         assert re.sub("_(bucket|sum|count)$", "", name) in there, f"docs/reference/observability.md speaks of {name}"

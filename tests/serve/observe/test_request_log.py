@@ -1,4 +1,4 @@
-"""The request log: what the lab reads of it is what happened, within its room, however the process ends."""
+"""The request log: the lab reads every request, its size is bounded, and it survives a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.request_log import HEADER, LEAST_ROOM, RequestLog, lines_of
+from knapcache.serve.observe.request_log import HEADER, MIN_CAPACITY, RequestLog, format_lines
 from knapcache.sim.traces import ColumnRules, read_trace
 from tests.support import ROOT
 from tests.support.events import event, traffic
@@ -36,8 +36,8 @@ def used(folder: Path) -> int:
     return total
 
 
-def log_all(folder: Path, events: list[Event], room: int = 1 << 20, batch: int = 100) -> RequestLog:
-    log = RequestLog(folder, room)
+def log_all(folder: Path, events: list[Event], capacity: int = 1 << 20, batch: int = 100) -> RequestLog:
+    log = RequestLog(folder, capacity)
     for k in range(0, len(events), batch):
         log.consume(events[k : k + batch])
     log.close()
@@ -47,8 +47,8 @@ def log_all(folder: Path, events: list[Event], room: int = 1 << 20, batch: int =
 def test_the_lab_reads_what_happened(tmp_path: Path) -> None:
     events = traffic(300)
     log = log_all(tmp_path / "deep" / "log", events)
-    for given in (log.path, log.current):
-        trace = read_trace(given)
+    for written in (log.path, log.current):
+        trace = read_trace(written)
         assert trace.names is not None
         assert trace.times is not None
         assert [trace.names[k] for k in trace.keys] == [e.key for e in events]
@@ -61,20 +61,20 @@ def test_the_lab_reads_what_happened(tmp_path: Path) -> None:
     assert log.current.stat().st_mode & 0o777 == 0o600
 
 
-def test_only_what_a_replay_can_use() -> None:
+def test_only_requests_that_a_replay_can_use() -> None:
     good = [event(outcome) for outcome in ("hit", "miss", "coalesced", "stale")]
-    bad = [event(outcome) for outcome in ("bypass", "pass", "failed", "refused")]
+    bad = [event(outcome) for outcome in ("bypass", "passthrough", "failed", "rejected")]
     bad += [event(size=0), event(key=""), event(cost=float("nan")), event(cost=float("inf")), event(cost=-1.0)]
-    lines = list(lines_of([*bad, *good, *bad]))
+    lines = list(format_lines([*bad, *good, *bad]))
     assert [line.rstrip().rpartition(b",")[2] for line in lines] == [b"hit", b"miss", b"coalesced", b"stale"]
-    (line,) = lines_of([event(usd=None, model='a",b\n', tenant="secret,")])
+    (line,) = format_lines([event(usd=None, model='a",b\n', tenant="secret,")])
     assert line == b"1700000000.000," + b"ab" * 32 + b",2000,0.5,unknown,2,hit\n"
     assert line.count(b",") == HEADER.count(b",")
 
 
-def test_never_above_its_room_and_the_newest_stay(tmp_path: Path) -> None:
-    room, events = LEAST_ROOM * 4, traffic(1000)
-    log = RequestLog(tmp_path, room)
+def test_the_size_is_never_above_the_capacity_and_the_newest_lines_stay(tmp_path: Path) -> None:
+    capacity, events = MIN_CAPACITY * 4, traffic(1000)
+    log = RequestLog(tmp_path, capacity)
     stop, most = threading.Event(), 0
 
     def sample() -> None:
@@ -84,24 +84,24 @@ def test_never_above_its_room_and_the_newest_stay(tmp_path: Path) -> None:
 
     sampler = threading.Thread(target=sample)
     sampler.start()
-    given = 0
+    written = 0
     for k in range(60):
-        log.consume([e._replace(time=1.7e9 + given + j) for j, e in enumerate(events[: 100 + 15 * k])])
-        given += 100 + 15 * k
+        log.consume([e._replace(time=1.7e9 + written + j) for j, e in enumerate(events[: 100 + 15 * k])])
+        written += 100 + 15 * k
         time.sleep(0.01)
     log.close()
     stop.set()
     sampler.join()
-    assert log.lost == 0
-    assert room / 2 < most <= room
+    assert log.dropped == 0
+    assert capacity / 2 < most <= capacity
     trace = read_trace(tmp_path)
     assert trace.times is not None
     times = trace.times.tolist()
-    assert times == [1.7e9 + given - len(times) + k for k in range(len(times))], "a suffix, whole and in order"
-    assert 3 < len(list(tmp_path.glob("requests-*.csv.gz"))) < given * 100 / (room / 8), "some parts went"
+    assert times == [1.7e9 + written - len(times) + k for k in range(len(times))], "a suffix, whole and in order"
+    assert 3 < len(list(tmp_path.glob("requests-*.csv.gz"))) < written * 100 / (capacity / 8), "some parts went"
     assert not list(tmp_path.glob(".*"))
-    log = RequestLog(tmp_path, LEAST_ROOM)  # with less room than before
-    assert used(tmp_path) <= LEAST_ROOM
+    log = RequestLog(tmp_path, MIN_CAPACITY)  # a smaller capacity than before
+    assert used(tmp_path) <= MIN_CAPACITY
     log.close()
     fewer = read_trace(tmp_path).times
     assert fewer is not None
@@ -109,7 +109,7 @@ def test_never_above_its_room_and_the_newest_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"17", b"1700000000.000,ab", b"1700000000.000,abab,500,0.1,0.1,2,h"])
-def test_a_line_that_was_cut_off_is_taken_off_at_the_next_start(end: bytes, tmp_path: Path) -> None:
+def test_a_truncated_line_is_removed_at_the_next_start(end: bytes, tmp_path: Path) -> None:
     log = log_all(tmp_path, traffic(10))
     log.current.write_bytes(log.current.read_bytes() + end)
     assert len(read_trace(log.path)) == 10 + end.startswith(b"1700000000.000,abab")
@@ -117,11 +117,11 @@ def test_a_line_that_was_cut_off_is_taken_off_at_the_next_start(end: bytes, tmp_
     assert len(read_trace(log.path)) == 15
 
 
-def test_what_a_kill_may_leave_is_put_in_order(tmp_path: Path) -> None:
-    lines = HEADER + b"".join(lines_of(traffic(50)))
+def test_files_that_a_kill_leaves_are_recovered(tmp_path: Path) -> None:
+    lines = HEADER + b"".join(format_lines(traffic(50)))
     (tmp_path / "requests-000001.csv.gz").write_bytes(gzip.compress(lines))
-    (tmp_path / "requests-000001.csv").write_bytes(lines)  # packed, and not yet removed
-    (tmp_path / "requests-000002.csv").write_bytes(lines)  # not yet packed
+    (tmp_path / "requests-000001.csv").write_bytes(lines)  # compressed, and not yet deleted
+    (tmp_path / "requests-000002.csv").write_bytes(lines)  # not yet compressed
     (tmp_path / ".requests-000002.csv.gz.part").write_bytes(b"\x1f\x8bhalf")
     (tmp_path / ".requests.csv.part").write_bytes(HEADER[:9])
     assert len(read_trace(tmp_path)) == 100
@@ -174,13 +174,13 @@ def test_kill_9_loses_less_than_a_second_and_leaves_what_the_lab_can_read(after:
     assert times == [times[0] + k for k in range(len(times))]
     assert times[-1] >= old
     assert set(trace.sizes.tolist()) <= {e.size for e in traffic(2000)}
-    log_all(tmp_path, traffic(1), room=1 << 16)
+    log_all(tmp_path, traffic(1), capacity=1 << 16)
     assert read_trace(tmp_path).sizes[-1] == traffic(1)[0].size
 
 
 def test_the_commands_of_the_lab_read_folder_file_and_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = traffic(1500)
-    log = log_all(tmp_path, events, room=LEAST_ROOM * 8)
+    log = log_all(tmp_path, events, capacity=MIN_CAPACITY * 8)
     part = tmp_path / "requests-000001.csv.gz"
 
     def asked(*words: object) -> Any:
@@ -188,14 +188,14 @@ def test_the_commands_of_the_lab_read_folder_file_and_part(tmp_path: Path, capsy
         return json.loads(capsys.readouterr().out)
 
     replay = ("--policy", "lru,gdsf-cost", "--capacity", "10%", "--jobs", 1, "--json", "-")
-    whole, last, first = (asked("replay", given, *replay) for given in (log.path, log.current, part))
+    whole, last, first = (asked("replay", written, *replay) for written in (log.path, log.current, part))
     assert whole[0]["requests"] == 1500 == last[0]["requests"] + first[0]["requests"] * 2
     assert whole[0]["total_cost"] == pytest.approx(sum(e.cost for e in events))
     parts = sorted(tmp_path.iterdir())
     assert [{**row, "seconds": 0} for row in asked("replay", *parts, *replay)] == [{**r, "seconds": 0} for r in whole]
     plan = ("--policy", "lru,gdsf-cost", "--capacity", "10%,50%", "--jobs", 1, "--json", "-")
-    for given, name, requests in ((log.path, tmp_path.name, 1500), (part, part.name, first[0]["requests"])):
-        made = asked("plan", given, *plan)
+    for written, name, requests in ((log.path, tmp_path.name, 1500), (part, part.name, first[0]["requests"])):
+        made = asked("plan", written, *plan)
         assert (made["log"], made["requests"]) == (name, requests)
     assert asked("plan", part, log.current, *plan)["log"] == f"{part.name} and 1 more"
 
@@ -213,13 +213,13 @@ soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_001, hard))
 for k in range(4):
     log.consume(traffic(100))
-while not log.lost:
+while not log.dropped:
     time.sleep(0.01)
 time.sleep(0.2)
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 log.consume(traffic(10))
 log.close()
-print(log.lost)
+print(log.dropped)
 """
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="holds no requests"):
         read_trace(log.path)
     log.consume([event()])
-    assert log.lost == 1, "closed"
+    assert log.dropped == 1, "closed"
     log.close()
 
 
@@ -246,7 +246,7 @@ def test_lines_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, 1 << 20, max_waiting=50)
     log.consume(traffic(200))
     log.close()
-    assert log.lost == 150
+    assert log.dropped == 150
     assert len(read_trace(tmp_path)) == 50
 
 

@@ -1,4 +1,4 @@
-"""Traces: what a collector gets over HTTP, decoded with the protocol's own classes."""
+"""Tracing: the spans that a collector receives over HTTP, decoded with OpenTelemetry's own classes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
-from knapcache.serve.observe import tracing as telemetry
+from knapcache.serve.observe import tracing
 from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.tracing import OPERATIONS, Tracing, address, attributes
+from knapcache.serve.observe.tracing import OPERATIONS, Tracing, attributes, traces_url
 from tests.support import ROOT
 from tests.support.events import event, traffic
 
@@ -27,7 +27,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Collector:
-    """A collector of traces on this machine."""
+    """A collector on loopback."""
 
     def __init__(self) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
@@ -54,7 +54,7 @@ class Collector:
 
     @property
     def spans(self) -> list[Span]:
-        """All that came."""
+        """All received spans."""
         return [s for r in self.requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
 
     def close(self) -> None:
@@ -72,20 +72,20 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     found.close()
 
 
-def sent(collector: Collector, *events: Event) -> list[Span]:
+def exported(collector: Collector, *events: Event) -> list[Span]:
     traces = Tracing(collector.url)
     traces.consume(events)
     traces.close()
-    assert traces.lost == 0
+    assert traces.dropped == 0
     return collector.spans
 
 
-def said(span: Span) -> dict[str, Any]:
+def attributes_of(span: Span) -> dict[str, Any]:
     return {pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in span.attributes}
 
 
-def test_a_span_says_what_happened(collector: Collector) -> None:
-    (span,) = sent(collector, event("hit", time=1.7e9, seconds=0.25, stream=True, ttfb=0.125, upstream_seconds=2.0))
+def test_a_span_describes_its_request(collector: Collector) -> None:
+    (span,) = exported(collector, event("hit", time=1.7e9, seconds=0.25, stream=True, ttfb=0.125, upstream_seconds=2.0))
     assert collector.paths == ["/v1/traces"]
     assert span.name == "chat gpt-4o"
     assert span.kind == Span.SPAN_KIND_SERVER
@@ -93,7 +93,7 @@ def test_a_span_says_what_happened(collector: Collector) -> None:
     assert span.end_time_unix_nano - span.start_time_unix_nano == 250_000_000
     assert span.status.code == Status.STATUS_CODE_UNSET
     assert span.parent_span_id == b""
-    assert said(span) == {
+    assert attributes_of(span) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "gpt-4o",
         "gen_ai.request.stream": True,
@@ -106,35 +106,35 @@ def test_a_span_says_what_happened(collector: Collector) -> None:
         "knapcache.size": 2000,
         "knapcache.cost": 0.5,
         "knapcache.usd": 0.5,
-        "knapcache.seconds": 2.0,
+        "knapcache.upstream_seconds": 2.0,
     }
     (spans,) = collector.requests[0].resource_spans
     assert {pair.key: pair.value.string_value for pair in spans.resource.attributes}["service.name"] == "knapcache"
 
 
 def test_other_endpoints_and_failures(collector: Collector) -> None:
-    spans = sent(
+    spans = exported(
         collector,
         event("failed", status=502, usd=None, size=0, key="", upstream="openai"),
-        event("refused", status=401),
-        event("pass", endpoint="", model=""),
+        event("rejected", status=401),
+        event("passthrough", endpoint="", model=""),
         event("miss", endpoint="embeddings", model="m" * 500),
     )
-    assert [span.name for span in spans] == ["chat gpt-4o", "chat gpt-4o", "pass", "embeddings " + "m" * 100]
+    assert [span.name for span in spans] == ["chat gpt-4o", "chat gpt-4o", "passthrough", "embeddings " + "m" * 100]
     assert [span.status.code for span in spans] == [Status.STATUS_CODE_ERROR] + [Status.STATUS_CODE_UNSET] * 3
-    assert said(spans[0])["error.type"] == "502"
-    assert "knapcache.usd" not in said(spans[0])
-    assert said(spans[0])["knapcache.upstream"] == "openai"
-    assert "gen_ai.operation.name" not in said(spans[2])
+    assert attributes_of(spans[0])["error.type"] == "502"
+    assert "knapcache.usd" not in attributes_of(spans[0])
+    assert attributes_of(spans[0])["knapcache.upstream"] == "openai"
+    assert "gen_ai.operation.name" not in attributes_of(spans[2])
     assert set(OPERATIONS) == set(Endpoint)
 
 
-def test_spans_join_the_callers_trace(collector: Collector) -> None:
-    joined, own, *broken = sent(
+def test_spans_join_the_clients_trace(collector: Collector) -> None:
+    joined, own, *broken = exported(
         collector,
         event(trace=f"00-{TRACE}-{PARENT}-01"),
         event(),
-        event(trace=f"00-{TRACE}-{PARENT}-00"),  # the caller does not record this one
+        event(trace=f"00-{TRACE}-{PARENT}-00"),  # the client does not record this one
         event(trace=f"ff-{TRACE}-{PARENT}-01"),
         event(trace=f"00-{'0' * 32}-{PARENT}-01"),
         event(trace="Bearer sk-secret"),
@@ -150,57 +150,55 @@ def test_spans_join_the_callers_trace(collector: Collector) -> None:
     assert b"sk-secret" not in collector.requests[0].SerializeToString()
 
 
-def test_many_in_few_calls(collector: Collector) -> None:
-    spans = sent(collector, *traffic(1200))
+def test_spans_are_sent_in_batches(collector: Collector) -> None:
+    spans = exported(collector, *traffic(1200))
     assert len(spans) == 1200
     assert len(collector.requests) == 3
 
 
-def test_the_samplers_word_counts(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampler_decides(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "the-proxy")
-    spans = sent(collector, event(), event(trace=f"00-{TRACE}-{PARENT}-01"), event())
+    spans = exported(collector, event(), event(trace=f"00-{TRACE}-{PARENT}-01"), event())
     assert [span.trace_id.hex() for span in spans] == [TRACE]
     assert "the-proxy" in str(collector.requests[0].resource_spans[0].resource)
 
 
-def test_a_collector_that_refuses_loses_spans_and_is_named_once(
-    collector: Collector, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_rejects_spans_is_logged_once(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "knapcache")
     collector.status = 400
     traces = Tracing(collector.url)
     for _ in range(3):
         traces.consume([event(), event()])
     traces.close()
-    assert traces.lost == 6
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("knapcache")]
-    assert ours == ["the collector of traces cannot be reached: spans are lost until it can"]
+    assert traces.dropped == 6
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("knapcache")]
+    assert messages == ["Spans dropped: the collector cannot be reached or rejects them."]
 
 
-def test_a_collector_that_is_not_there_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_collector_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Collector()
     gone.close()
-    monkeypatch.setattr(telemetry, "PATIENCE", 60.0)
+    monkeypatch.setattr(tracing, "EXPORT_TIMEOUT", 60.0)
     traces = Tracing(gone.url)
     start = time.perf_counter()
     traces.consume([event()] * 10)
     assert time.perf_counter() - start < 0.5
     traces.close(0.2)
     assert time.perf_counter() - start < 5.0
-    assert traces.lost == 10
+    assert traces.dropped == 10
 
 
-@pytest.mark.parametrize("given", ["localhost:4318", "ftp://x", "http://", "http://x/?a=b", "http://[", ""])
-def test_bad_addresses(given: str) -> None:
+@pytest.mark.parametrize("address", ["localhost:4318", "ftp://x", "http://", "http://x/?a=b", "http://[", ""])
+def test_invalid_addresses_raise(address: str) -> None:
     with pytest.raises(InvalidInput, match="otlp_endpoint must be an address such as http://localhost:4318, not "):
-        Tracing(given)
+        Tracing(address)
 
 
 def test_addresses() -> None:
-    for given in ("http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"):
-        assert address(given) == "http://c:4318/v1/traces"
-    assert address("https://c/otlp") == "https://c/otlp/v1/traces"
+    for address in ("http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"):
+        assert traces_url(address) == "http://c:4318/v1/traces"
+    assert traces_url("https://c/otlp") == "https://c/otlp/v1/traces"
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,5 +210,5 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_attribute_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([\w.]+)` \|", page.split("## Traces")[1], re.MULTILINE)
-    said_at_most = attributes(event("miss", stream=True, status=502), "chat")
-    assert sorted(documented) == sorted(said_at_most)
+    all_attributes = attributes(event("miss", stream=True, status=502), "chat")
+    assert sorted(documented) == sorted(all_attributes)

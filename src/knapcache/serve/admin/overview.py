@@ -33,8 +33,8 @@ class Overview:
     def summary(self) -> dict[str, Any]:
         """Everything that fits on one page."""
         context, now = self._context, time.time()
-        context.history.look()
-        stats, everything = context.cache.stats(), context.history.all()
+        context.history.poll_shadows()
+        stats, everything = context.cache.stats(), context.history.total()
         policy = str(stats.get("policy", context.settings.policy))
         return {
             "now": now,
@@ -100,7 +100,7 @@ class Overview:
 
     def history(self, span: str) -> dict[str, Any]:
         """Money over time."""
-        self._context.history.look()
+        self._context.history.poll_shadows()
         step, points = self._context.history.points(span)
         return {"step": step, "points": [{"time": when, **row.report()} for when, row in points]}
 
@@ -144,7 +144,7 @@ class Overview:
         if not self._context.cache.stats()["owner"]:
             raise NotOwner("another process owns the file, and has to do it")
         self._context.cache.maintain()
-        self._context.history.look()
+        self._context.history.poll_shadows()
         return self._context.history.save()
 
 

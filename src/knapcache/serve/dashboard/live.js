@@ -9,7 +9,7 @@ export const KEPT = 500, SHOWN = 100;
 
 const KINDS = [["all", "All"], ["served", "Saved"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
 const SERVED = ["hit", "coalesced", "stale"];
-const KIND = { hit: "served", coalesced: "served", stale: "served", miss: "miss", failed: "failed", refused: "failed" };
+const KIND = { hit: "served", coalesced: "served", stale: "served", miss: "miss", failed: "failed", rejected: "failed" };
 const HEADINGS = [["time", "Time"], ["outcome", "How"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["worth", "Saved or paid"]];
 const SPARE = new Set(["tenant", "endpoint", "ttfb", "status"]);
 

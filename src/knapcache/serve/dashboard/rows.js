@@ -6,7 +6,7 @@
 //
 // What no cache could have answered cost everybody the same: it is in every `would`, and in no difference of two.
 
-const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passed", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved"];
+const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved"];
 
 /** The sum of rows. */
 export function sum(list) {

@@ -88,7 +88,7 @@ class App:
             else:
                 await self._passthrough.serve(request)
         except RequestRejected as error:
-            self._record(request, endpoint, "refused", error.status)
+            self._record(request, endpoint, "rejected", error.status)
             await request.respond_error(error.status, error.message, error.kind, error.headers)
         except (ClientDisconnected, OSError):
             self._record(request, endpoint, "failed", CLIENT_CLOSED_REQUEST)

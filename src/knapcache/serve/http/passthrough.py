@@ -47,7 +47,7 @@ class Passthrough:
             ttfb = time.perf_counter() - request.started
             stream = response.headers.get("content-type", "").startswith("text/event-stream")
             await forward(response, request)
-            outcome, status = "pass", response.status
+            outcome, status = "passthrough", response.status
         except UpstreamFailed as error:
             status = error.status
             if not request.response_started:
@@ -95,7 +95,7 @@ async def forward(response: Response, request: AsgiRequest) -> None:
     """Send the upstream's response to the client as it arrives."""
     try:
         headers = [(name, value) for name, value in response.pairs if name.lower() not in NOT_FORWARDED]
-        await request.send_head(response.status, [*headers, ("x-knapcache", "pass")])
+        await request.send_head(response.status, [*headers, ("x-knapcache", "passthrough")])
         async for piece in response.iter_bytes():
             await request.send_body(piece)
         await request.send_body(b"", more=False)

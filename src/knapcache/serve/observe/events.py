@@ -19,6 +19,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+OUTCOMES = ("hit", "miss", "coalesced", "stale", "bypass", "passthrough", "failed", "rejected")
+SAVED = frozenset({"hit", "coalesced", "stale"})
+"""Outcomes whose answer was served without paying for it."""
 MAX_BUFFERED = 100_000
 """Events: some seconds of the fastest traffic."""
 MAX_TEXT = 256
@@ -38,7 +41,7 @@ class Event(NamedTuple):
     tenant: str
     """The principal's name; never a credential."""
     outcome: str
-    """hit, miss, coalesced, stale: answered. bypass: sent without a key. pass: not cacheable. failed, refused."""
+    """One of OUTCOMES. bypass: a cacheable endpoint, but the request has no key. passthrough: any other path."""
     status: int
     """As sent to the client; 499 if the client had disconnected."""
     seconds: float
@@ -66,7 +69,7 @@ class Event(NamedTuple):
     @property
     def saved(self) -> bool:
         """Whether the answer was served without paying for it."""
-        return self.outcome in ("hit", "coalesced", "stale")
+        return self.outcome in SAVED
 
 
 class EventConsumer(Protocol):

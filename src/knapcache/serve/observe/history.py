@@ -1,20 +1,20 @@
-"""Money over time: minutes for a day, hours for a month, days for ever; models and tenants in all.
+"""Usage over time: minutes for a day, hours for a month, days for ever; models and tenants in total.
 
-    A request is filed when its line is delivered, a quarter of a second after it is over, under the present minute,
-    hour and day. So old rows never change, and for every span the sum of its points is what was filed within it.
+    A request is added to the current minute, hour and day when its event is consumed, a quarter of a second after it
+    finished. So old rows never change, and the points of every span add up to what was consumed within it.
 
-    Invariant: the sum of the days, of the models and of the tenants is each the total, whatever was forgotten since.
+    Invariant: days, models and tenants each add up to the total, whatever was dropped since.
 
-A day is a day of the machine's time zone, from midnight to midnight: 23 or 25 hours when clocks change. Minutes and
-hours are counted in Unix time, which knows no such thing.
+A day is a calendar day in the machine's time zone, 23 or 25 hours long when clocks change. Minutes and hours are counted
+in Unix time, which has no clock changes.
 
-`consume` adds a batch to a few rows under a lock, and that is all the event loop waits for. What other policies would
-have saved is asked for by a thread once a second while there is traffic, for the cache may have to look at its disk to
-answer; the same thread saves, SAVE seconds after something has changed. When nothing happens there is no thread.
+`consume` adds a batch to a few rows under a lock; the event loop waits for nothing else. What other policies would have
+saved comes from the cache's statistics, which may need the disk. So a thread polls them once a second while there is
+traffic. The same thread saves the file SAVE_INTERVAL seconds after a change, and ends when there is nothing left to do.
 
-The file is written whole beside the old one and renamed: it is the old or the new one, never half of either. What
-cannot be read is set aside, said in the log, and history begins anew. Several processes of one proxy have one history,
-that of the process that owns the store: others send it their events (team.py).
+The file is written as a whole beside the old one and renamed, so it is never half written. A file that cannot be read is
+renamed to history.json.damaged and logged, and history starts again. Several workers have one history, the owner's:
+the others send it their events (workers/owner_link.py).
 """
 
 from __future__ import annotations
@@ -31,30 +31,37 @@ from typing import Any, NamedTuple
 
 from knapcache.errors import InvalidInput, KnapcacheError
 from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.history_file import DAYS, HistoryTable, label, pack, unpack
-from knapcache.serve.observe.usage import UsageRow, total
+from knapcache.serve.observe.history_file import MAX_DAYS, HistoryTable, pack, unpack
+from knapcache.serve.observe.labels import LabelLimiter
+from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
 
 log = logging.getLogger("knapcache.serve")
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-PAUSE = 1.0
-"""Seconds between two looks at the shadows."""
-SAVE = 10.0
+POLL_INTERVAL = 1.0
+"""Seconds between two polls of the shadows."""
+SAVE_INTERVAL = 10.0
+"""Seconds between two saves, and the most that `close` waits for the thread."""
 
 
 class Span(NamedTuple):
-    """What a chart shows: so many steps of so many seconds, the present one included."""
+    """The points of a chart: how many seconds each, and how many up to now."""
 
     step: int
     steps: int
 
 
 SPANS = {"hour": Span(MINUTE, 60), "day": Span(5 * MINUTE, 288), "month": Span(6 * HOUR, 124)}
-"""And "all": a point a day, from the first."""
+"""And "all": a point for each day since the first."""
 
 
 class History:
-    """Rows over time, kept in a folder; None: nowhere. `stats` is the cache's. `zone`: None for the machine's."""
+    """Rows over time.
+
+    folder   the data directory; None: nothing is saved
+    stats    the cache's statistics
+    zone     time zone of the days; None: the machine's
+    """
 
     def __init__(
         self,
@@ -65,20 +72,21 @@ class History:
     ) -> None:
         self._path = folder / "history.json" if folder is not None else None
         self._stats, self._clock, self._zone = stats, clock, zone
-        self._lock = threading.Lock()  # around the rows; nothing that waits happens under it
-        self._looking = threading.Lock()  # around a look at the shadows, which must come in their order
-        self._saving = threading.Lock()
-        self._books = self._load() or HistoryTable(since=clock())
-        self._changes = self._looked = self._saved = 0
+        self._lock = threading.Lock()  # guards the rows; nothing blocks under it
+        self._poll_lock = threading.Lock()  # polls must be applied in their order
+        self._save_lock = threading.Lock()
+        self._table = self._load() or HistoryTable(since=clock())
+        self._models, self._tenants = LabelLimiter(self._table.models), LabelLimiter(self._table.tenants)
+        self._changes = self._polled = self._saved = 0  # change counters: now, at the last poll, at the last save
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._faulty = False
-        self._seen = self._spent() or {}
+        self._save_failed = False
+        self._shadow_costs = self._read_shadow_costs() or {}
 
-    # What happens.
+    # Input.
 
     def consume(self, events: Sequence[Event]) -> None:
-        """These requests are over."""
+        """Add a batch of requests."""
         batch: dict[tuple[str, str], UsageRow] = {}
         for event in events:
             pair = event.model, event.tenant
@@ -88,115 +96,116 @@ class History:
             row.count(event)
         with self._lock:
             for (model, tenant), row in batch.items():
-                label(self._books.models, model).add(row)
-                label(self._books.tenants, tenant).add(row)
+                self._table.models.setdefault(self._models.label(model), UsageRow()).add(row)
+                self._table.tenants.setdefault(self._tenants.label(tenant), UsageRow()).add(row)
             if batch:
-                self._add(total(batch.values()))
+                self._add(sum_rows(batch.values()))
 
     def _add(self, row: UsageRow) -> None:
-        """To the total and to the present minute, hour and day. Under the lock."""
+        """Add to the total and to the current minute, hour and day. Called under the lock."""
         now = self._clock()
-        self._books.add(row, int(now // MINUTE), int(now // HOUR), self._day(now).toordinal())
+        self._table.add(row, int(now // MINUTE), int(now // HOUR), self._day(now).toordinal())
         self._changes += 1
         if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._keep, name="knapcache-history", daemon=True)
+            self._thread = threading.Thread(target=self._poll_and_save, name="knapcache-history", daemon=True)
             self._thread.start()
 
-    def look(self) -> None:
-        """Ask now what other policies have paid, and file what they would have saved since the last time."""
-        with self._looking:
-            spent = self._spent()
+    def poll_shadows(self) -> None:
+        """Add what other policies would have saved since the last poll."""
+        with self._poll_lock:
+            costs = self._read_shadow_costs()
             with self._lock:
-                self._looked = self._changes
-                if spent is None:  # nobody decides here: whoever begins to will begin at 0
-                    self._seen = {}
+                self._polled = self._changes
+                if costs is None:  # this process is not the owner; a new owner's shadows start at 0
+                    self._shadow_costs = {}
                     return
-                began_anew = any(spent[name] < seen for name, seen in self._seen.items() if name in spent)
-                before = {} if began_anew else self._seen
-                paid = {name: spent[name] - before.get(name, 0.0) for name in spent}
-                without = paid.pop("none", 0.0)
-                # Sums of the same costs, in another order: a difference of nothing may come out below it.
-                saved = {name: max(0.0, without - cost) for name, cost in paid.items()}
-                self._seen = spent
+                restarted = any(costs[name] < cost for name, cost in self._shadow_costs.items() if name in costs)
+                before = {} if restarted else self._shadow_costs
+                spent = {name: costs[name] - before.get(name, 0.0) for name in costs}
+                uncached = spent.pop(NO_CACHE, 0.0)
+                # Sums of equal costs in another order may differ by a rounding error.
+                saved = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
+                self._shadow_costs = costs
                 if any(saved.values()):
                     self._add(UsageRow(shadows=saved))
-                    self._looked = self._changes
+                    self._polled = self._changes
 
-    def _spent(self) -> dict[str, float] | None:
+    def _read_shadow_costs(self) -> dict[str, float] | None:
+        """Return what each shadow has spent in total, or None if there are no shadows."""
         try:
-            found = self._stats().get("shadows")
+            costs = self._stats().get("shadows")
         except KnapcacheError as error:
-            log.warning("what other policies would have saved is not known now: %s", error)
+            log.warning("Shadow policies not read: %s", error)
             return None
-        return dict(found) if found else None
+        return dict(costs) if costs else None
 
-    def _keep(self) -> None:
-        """Until nothing is left to be asked or saved."""
-        due = time.monotonic() + SAVE
-        while not self._closed.wait(PAUSE):
-            self.look()
+    def _poll_and_save(self) -> None:
+        """Run in the thread until there is nothing left to poll or save."""
+        due = time.monotonic() + SAVE_INTERVAL
+        while not self._closed.wait(POLL_INTERVAL):
+            self.poll_shadows()
             if time.monotonic() >= due:
                 self.save()
-                due = time.monotonic() + SAVE
+                due = time.monotonic() + SAVE_INTERVAL
             with self._lock:
-                if self._looked == self._changes and (self._path is None or self._saved == self._changes):
+                if self._polled == self._changes and (self._path is None or self._saved == self._changes):
                     self._thread = None
                     return
 
-    # What is known.
+    # Output: copies of rows.
 
     def today(self) -> UsageRow:
-        """Since midnight."""
+        """Return the row since midnight."""
         with self._lock:
-            return total([self._books.days.get(self._day(self._clock()).toordinal(), UsageRow())])
+            return sum_rows([self._table.days.get(self._day(self._clock()).toordinal(), UsageRow())])
 
-    def all(self) -> UsageRow:
-        """Since history began."""
+    def total(self) -> UsageRow:
+        """Return the row since the history began."""
         with self._lock:
-            return total([self._books.total])
+            return sum_rows([self._table.total])
 
     @property
     def since(self) -> float:
-        """When that was."""
-        return self._books.since
+        """When the history began, Unix time."""
+        return self._table.since
 
     def models(self) -> dict[str, UsageRow]:
-        """By model, in all."""
+        """Return the total by model."""
         with self._lock:
-            return {name: total([row]) for name, row in self._books.models.items()}
+            return {name: sum_rows([row]) for name, row in self._table.models.items()}
 
     def tenants(self) -> dict[str, UsageRow]:
-        """By the caller's name, in all."""
+        """Return the total by tenant."""
         with self._lock:
-            return {name: total([row]) for name, row in self._books.tenants.items()}
+            return {name: sum_rows([row]) for name, row in self._table.tenants.items()}
 
     def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
-        """The length of a step in seconds, and a row for each, with the time it begins; quiet ones are zero."""
+        """Return the seconds between two points, and start time and row of each. Times without requests are zero."""
         if span == "all":
-            return DAY, self._all_days()
+            return DAY, self._daily_points()
         if span not in SPANS:
             raise InvalidInput(f"span must be one of {', '.join([*SPANS, 'all'])}, not {span[:40]!r}")
         step, steps = SPANS[span]
         last = int(self._clock() // step)
-        rows = {k: UsageRow() for k in range(last - steps + 1, last + 1)}
+        points = {k: UsageRow() for k in range(last - steps + 1, last + 1)}
         with self._lock:
-            unit = MINUTE if step < HOUR else HOUR
-            for k, row in (self._books.minutes if step < HOUR else self._books.hours).items():
-                found = rows.get(k * unit // step)
-                if found is not None:
-                    found.add(row)
-        return step, [(float(k * step), row) for k, row in rows.items()]
+            rows, unit = (self._table.minutes, MINUTE) if step < HOUR else (self._table.hours, HOUR)
+            for k, row in rows.items():
+                point = points.get(k * unit // step)
+                if point is not None:
+                    point.add(row)
+        return step, [(float(k * step), row) for k, row in points.items()]
 
-    def _all_days(self) -> list[tuple[float, UsageRow]]:
+    def _daily_points(self) -> list[tuple[float, UsageRow]]:
         today = self._day(self._clock()).toordinal()
         with self._lock:
-            days = {day: total([row]) for day, row in self._books.days.items()}  # copies
+            days = {day: sum_rows([row]) for day, row in self._table.days.items()}
         last = max([today, *days])
-        first = max(last - DAYS + 1, min([today, *days]))  # a clock that stood at 1970 for a while makes no long chart
-        rows = {day: UsageRow() for day in range(first, last + 1)}
+        first = max(last - MAX_DAYS + 1, min([today, *days]))  # a clock that was once at 1970 makes no endless chart
+        points = {day: UsageRow() for day in range(first, last + 1)}
         for day, row in days.items():
-            rows[max(first, day)].add(row)
-        return [(self._midnight(date.fromordinal(day)), row) for day, row in rows.items()]
+            points[max(first, day)].add(row)
+        return [(self._midnight(date.fromordinal(day)), row) for day, row in points.items()]
 
     def _day(self, now: float) -> date:
         return datetime.fromtimestamp(now, self._zone).date()
@@ -207,34 +216,34 @@ class History:
     # The file.
 
     def save(self) -> bool:
-        """Write it, if anything has changed; False where that cannot be done now, which is said once."""
+        """Write the file if anything has changed. Returns False if it cannot be written; the first time is logged."""
         if self._path is None:
             return True
-        with self._saving:
+        with self._save_lock:
             with self._lock:
                 if self._saved == self._changes:
                     return True
-                changes, text = self._changes, pack(self._books)
+                changes, document = self._changes, pack(self._table)
             try:
-                _replace(self._path, text)
+                _replace(self._path, document)
             except OSError as error:
-                if not self._faulty:
-                    log.warning("history cannot be saved: %s", error)
-                self._faulty = True
+                if not self._save_failed:
+                    log.warning("History not saved: %s", error)
+                self._save_failed = True
                 return False
-            self._saved, self._faulty = changes, False
+            self._saved, self._save_failed = changes, False
             return True
 
     def close(self) -> None:
-        """Look and save for the last time."""
+        """Poll and save for the last time."""
         self._closed.set()
         thread = self._thread
         if thread is not None:
-            thread.join(SAVE)
+            thread.join(SAVE_INTERVAL)
             if thread.is_alive():
-                log.warning("history is not saved: the disk, or the cache, has not answered for %.0f s", SAVE)
+                log.warning("History not saved: disk or cache did not answer for %.0f seconds", SAVE_INTERVAL)
                 return
-        self.look()
+        self.poll_shadows()
         self.save()
 
     def _load(self) -> HistoryTable | None:
@@ -245,28 +254,28 @@ class History:
         except FileNotFoundError:
             return None
         except (OSError, InvalidInput) as error:
-            aside = self._path.with_name("history.json.damaged")
-            log.warning("%s cannot be read and is set aside as %s: %s", self._path, aside.name, error)
+            damaged = self._path.with_name("history.json.damaged")
+            log.warning("History not read, %s renamed to %s: %s", self._path, damaged.name, error)
             try:
-                self._path.replace(aside)
-            except OSError as trouble:
-                log.warning("%s cannot be set aside: %s", self._path, trouble)
+                self._path.replace(damaged)
+            except OSError as failure:
+                log.warning("History not renamed: %s: %s", self._path, failure)
             return None
 
     def check(self) -> None:
-        """Days, models and tenants sum to the total."""
+        """Raise CorruptState unless days, models and tenants each add up to the total."""
         with self._lock:
-            self._books.check()
+            self._table.check()
 
 
-def _replace(path: Path, text: bytes) -> None:
-    """The whole file or the old one, also after a power cut; for nobody else to read."""
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file atomically, also across a power cut. Only its owner may read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(text)
+        file.write(content)
         file.flush()
         os.fsync(descriptor)
     new.replace(path)

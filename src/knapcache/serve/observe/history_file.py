@@ -1,9 +1,9 @@
-"""The rows of a history, and how they are written down: one JSON document, read as carefully as anything from outside.
+"""The rows of a history, and its file: one JSON document, validated like any other input.
 
     {"version": 1, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
      "days": …}
 
-A minute's number is its Unix time by 60, an hour's by 3600, a day's that of its date in the calendar.
+A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ from typing import Any
 import orjson
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.serve.observe.usage import NUMBERS, UsageRow, read_row, total
+from knapcache.serve.observe.labels import MAX_LABELS
+from knapcache.serve.observe.usage import NUMBERS, UsageRow, sum_rows
 
 VERSION = 1
-MOST_LABELS = 200
-"""Names of models and of tenants come from outside: later ones share a row."""
-OTHER = "other"
-LONGEST = 120
-"""Characters of a name."""
-MINUTES, HOURS = 26 * 60, 32 * 24
-"""How many are kept: a day and a month, and what a day may be longer when clocks change."""
+MAX_MINUTES, MAX_HOURS = 26 * 60, 32 * 24
+"""Rows kept: a day of minutes and a month of hours, and some more because days with a clock change are longer."""
+MAX_DAYS = 4000
+"""Eleven years. Older days are added to the oldest one."""
 LAST_DAY = date.max.toordinal()
-DAYS = 4000
-"""Eleven years; older days are added to the oldest."""
 
 
 @dataclass
 class HistoryTable:
-    """Every row there is."""
+    """All rows of a history."""
 
     since: float
+    """Unix time of the first row."""
     total: UsageRow = field(default_factory=UsageRow)
     models: dict[str, UsageRow] = field(default_factory=dict)
     tenants: dict[str, UsageRow] = field(default_factory=dict)
@@ -44,103 +41,94 @@ class HistoryTable:
     days: dict[int, UsageRow] = field(default_factory=dict)
 
     def add(self, row: UsageRow, minute: int, hour: int, day: int) -> None:
-        """To the total, and to these."""
+        """Add a row to the total and to the rows of these times."""
         self.total.add(row)
-        _at(self.minutes, minute, MINUTES).add(row)
-        _at(self.hours, hour, HOURS).add(row)
+        _row_at(self.minutes, minute, MAX_MINUTES).add(row)
+        _row_at(self.hours, hour, MAX_HOURS).add(row)
         self.days.setdefault(day, UsageRow()).add(row)
-        while len(self.days) > DAYS:
+        while len(self.days) > MAX_DAYS:
             oldest, next_oldest, *_ = sorted(self.days)
             self.days[next_oldest].add(self.days.pop(oldest))
 
     def check(self) -> None:
-        """Each of the divisions sums to the total; the shadows belong to no model and no tenant."""
+        """Raise CorruptState unless days, models and tenants each add up to the total. Only days have shadows."""
         for what, rows in (("days", self.days), ("models", self.models), ("tenants", self.tenants)):
-            derived = total(rows.values())
+            derived = sum_rows(rows.values())
             derived.check()
             pairs = {name: (getattr(self.total, name), getattr(derived, name)) for name in NUMBERS}
             if rows is self.days:
                 names = {**self.total.shadows, **derived.shadows}
                 pairs |= {name: (self.total.shadows.get(name, 0.0), derived.shadows.get(name, 0.0)) for name in names}
-            for name, (kept, found) in pairs.items():
-                if not math.isclose(kept, found, rel_tol=1e-6, abs_tol=1e-6):
-                    raise CorruptState(f"{name}: in all {kept}, but the {what} sum to {found}")
+            for name, (total, found) in pairs.items():
+                if not math.isclose(total, found, rel_tol=1e-6, abs_tol=1e-6):
+                    raise CorruptState(f"{name}: the total is {total}, but the {what} add up to {found}")
 
 
-def _at(rows: dict[int, UsageRow], number: int, most: int) -> UsageRow:
-    """The row of a step. A new one makes those leave that are too old, and those a clock set back has left ahead."""
-    found = rows.get(number)
-    if found is None:
-        for old in [k for k in rows if not number - most < k < number + most]:
-            del rows[old]
-        found = rows[number] = UsageRow()
-    return found
+def _row_at(rows: dict[int, UsageRow], number: int, limit: int) -> UsageRow:
+    """Return the row of a time. A new one removes rows that are too old, and those that a clock set back left ahead."""
+    row = rows.get(number)
+    if row is None:
+        for outdated in [k for k in rows if not number - limit < k < number + limit]:
+            del rows[outdated]
+        row = rows[number] = UsageRow()
+    return row
 
 
-def label(rows: dict[str, UsageRow], name: str) -> UsageRow:
-    """The row of a name; what has no room shares one."""
-    found = rows.get(name)
-    if found is None:
-        name = name[:LONGEST].encode("utf-8", "replace").decode()  # JSON has no lone surrogates
-        found = rows.setdefault(name if name in rows or len(rows) < MOST_LABELS else OTHER, UsageRow())
-    return found
+def pack(table: HistoryTable) -> bytes:
+    """Return the document."""
 
-
-def pack(books: HistoryTable) -> bytes:
-    """The document."""
-
-    def rows(of: dict[Any, UsageRow]) -> dict[str, Any]:
-        return {str(k): row.plain() for k, row in of.items()}
+    def pack_rows(rows: dict[Any, UsageRow]) -> dict[str, Any]:
+        return {str(k): row.to_list() for k, row in rows.items()}
 
     return orjson.dumps(
         {
             "version": VERSION,
-            "since": books.since,
-            "total": books.total.plain(),
-            "models": rows(books.models),
-            "tenants": rows(books.tenants),
-            "minutes": rows(books.minutes),
-            "hours": rows(books.hours),
-            "days": rows(books.days),
+            "since": table.since,
+            "total": table.total.to_list(),
+            "models": pack_rows(table.models),
+            "tenants": pack_rows(table.tenants),
+            "minutes": pack_rows(table.minutes),
+            "hours": pack_rows(table.hours),
+            "days": pack_rows(table.days),
         }
     )
 
 
-def unpack(text: bytes) -> HistoryTable:
-    """From `pack`; InvalidInput for anything else."""
+def unpack(document: bytes) -> HistoryTable:
+    """Return the table of `pack`. Raises InvalidInput for anything else."""
     try:
-        found = orjson.loads(text)
+        found = orjson.loads(document)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise InvalidInput(f"not a history of version {VERSION}")
     since: Any = found.get("since")
     if type(since) not in (int, float) or not 0 <= since < 1e11:
-        raise InvalidInput("since must be Unix time")
-    books = HistoryTable(
-        float(since),
-        read_row(found.get("total")),
-        _named(found.get("models"), MOST_LABELS + 1),
-        _named(found.get("tenants"), MOST_LABELS + 1),
-        _numbered(found.get("minutes"), 2 * MINUTES, LAST_DAY * 24 * 60),
-        _numbered(found.get("hours"), 2 * HOURS, LAST_DAY * 24),
-        _numbered(found.get("days"), DAYS, LAST_DAY),
+        raise InvalidInput(f"since must be Unix time, not {str(since)[:40]!r}")
+    table = HistoryTable(
+        since=float(since),
+        total=UsageRow.from_list(found.get("total")),
+        models=_unpack_named(found.get("models"), MAX_LABELS + 1),
+        tenants=_unpack_named(found.get("tenants"), MAX_LABELS + 1),
+        minutes=_unpack_numbered(found.get("minutes"), 2 * MAX_MINUTES, LAST_DAY * 24 * 60),
+        hours=_unpack_numbered(found.get("hours"), 2 * MAX_HOURS, LAST_DAY * 24),
+        days=_unpack_numbered(found.get("days"), MAX_DAYS, LAST_DAY),
     )
     try:
-        books.check()
+        table.check()
     except CorruptState as error:
         raise InvalidInput(str(error)) from None
-    return books
+    return table
 
 
-def _named(plain: Any, most: int) -> dict[str, UsageRow]:
-    if not isinstance(plain, dict) or len(plain) > most:
-        raise InvalidInput(f"rows must be at most {most} by name")
-    return {name: read_row(row) for name, row in plain.items()}
+def _unpack_named(rows: Any, limit: int) -> dict[str, UsageRow]:
+    if not isinstance(rows, dict) or len(rows) > limit:
+        raise InvalidInput(f"rows must be an object with at most {limit} names")
+    return {name: UsageRow.from_list(row) for name, row in rows.items()}
 
 
-def _numbered(plain: Any, most: int, last: int) -> dict[int, UsageRow]:
-    named = _named(plain, most)
+def _unpack_numbered(rows: Any, limit: int, last: int) -> dict[int, UsageRow]:
+    named = _unpack_named(rows, limit)
     if not all(name.isascii() and name.isdigit() and len(name) < 12 and 0 < int(name) <= last for name in named):
-        raise InvalidInput("steps must have numbers")
+        raise InvalidInput(f"minutes, hours and days must be numbers from 1 to {last}")
     return {int(name): row for name, row in named.items()}

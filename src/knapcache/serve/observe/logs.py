@@ -1,12 +1,12 @@
-"""The log: lines on stderr for people (text) or machines (JSON), with nothing in them that must stay private.
+"""Logging: lines on stderr as text or JSON, without secrets and without prompts.
 
-Credentials: every line is searched, as the last thing before it is written, for secrets that we know (`secrets`) and
-for what looks like one, and those are taken out.
+Credentials: as the last step before it is written, every line is searched for known secrets and for text that looks like
+one. Both are replaced.
 
-Prompts: nothing here ever logs a body. What another library's exception says may quote what it was given, a prompt
-among others, so of those that are not known to quote nothing (SAFE) only the kind and the place are said.
+Prompts: the proxy never logs a body. The text of another library's exception may quote its input, which may be a prompt.
+So only the text of exceptions in SAFE_ERRORS is logged; of all others, type and traceback locations.
 
-Lines are written by a thread: a terminal or a pipe that nobody reads must not stop the event loop.
+A thread writes the lines: a terminal or a pipe that nobody reads must not block the event loop.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from knapcache.threads import BatchWorker
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 REDACTED = "[redacted]"
-LONGEST = 200
-"""Characters of a field that came from outside."""
-MOST_LINES = 10_000
-DEEPEST = 5
-"""Exceptions behind exceptions that are told."""
-SAFE = (KnapcacheError, OSError, TimeoutError)
+MIN_SECRET_LENGTH = 6
+"""Characters. Shorter secrets would match ordinary text."""
+MAX_FIELD_LENGTH = 200
+"""Characters of a field's text."""
+MAX_WAITING_LINES = 10_000
+MAX_CAUSES = 5
+"""Depth of the chain of causes that is logged."""
+SAFE_ERRORS = (KnapcacheError, OSError, TimeoutError)
 """Exceptions whose text is about files, hosts and settings."""
 
 access = logging.getLogger("knapcache.access")
@@ -41,7 +43,7 @@ access = logging.getLogger("knapcache.access")
 # The name of a field that holds a credential, as headers, settings, JSON and Python's reprs spell it, up to its value.
 AS_VALUE = r"""(?:["']?\s*[:=]|["']\s*,)\s*(?:b?["'])?"""
 FIELD = rf"[\w-]*(?:api[-_]?key|token|secret|password){AS_VALUE}"
-HEADER = rf"[\w-]*(?:authorization|cookie){AS_VALUE}"  # of several words
+HEADER = rf"[\w-]*(?:authorization|cookie){AS_VALUE}"  # its value has several words
 SCHEME = r"(?:bearer|basic)\s+"
 LOOKS_SECRET = re.compile(
     rf"""
@@ -54,142 +56,151 @@ LOOKS_SECRET = re.compile(
     """,
     re.VERBOSE,
 )
-STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-COLUMNS = tuple(name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace"))
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+ACCESS_FIELDS = tuple(
+    name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace")
+)
 
 
 class Redactor:
-    """Takes secrets out of texts."""
+    """Replaces secrets in texts."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = sorted({s for s in secrets if len(s) >= 6}, key=len, reverse=True)
+        known = sorted({s for s in secrets if len(s) >= MIN_SECRET_LENGTH}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def __call__(self, text: str) -> str:
-        """The text without them."""
+        """Return the text without secrets. The name of a field stays, so that a reader sees what was there."""
         if self._known:
             text = self._known.sub(REDACTED, text)
-        # Of a field the name stays, so that a reader sees what was there.
         return LOOKS_SECRET.sub(
             lambda found: (found["header"] or found["name"] or found["scheme"] or "") + REDACTED, text
         )
 
 
-class Line(logging.Formatter):
-    """A record as one line. Fields come by `extra`."""
+class LineFormatter(logging.Formatter):
+    """Formats a record as one line. Fields come from `extra`."""
 
-    def __init__(self, form: str, redact: Redactor) -> None:
+    def __init__(self, format_name: str, redact: Redactor) -> None:
         super().__init__()
-        self._json, self._redact = form == "json", redact
+        self._json, self._redact = format_name == "json", redact
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever is in the record."""
-        fields = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        """Return the line, whatever the record contains."""
+        fields = {name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS}
         try:
             message = record.getMessage()
-        except (TypeError, ValueError):  # arguments that do not suit the text: not worth a request
+        except (TypeError, ValueError):  # arguments that do not fit the message must not fail a request
             message = str(record.msg)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         level, redact = record.levelname.lower(), self._redact
-        error = failure(record.exc_info[1]) if record.exc_info and record.exc_info[1] else ""
+        error = describe_error(record.exc_info[1]) if record.exc_info and record.exc_info[1] else ""
         if self._json:
-            said = {name: plain(value, redact) for name, value in fields.items()}
-            line = {"time": when, "level": level, "logger": record.name, "message": redact(message), **said}
+            values = {name: field_value(value, redact) for name, value in fields.items()}
+            line = {"time": when, "level": level, "logger": record.name, "message": redact(message), **values}
             return json.dumps(line | ({"error": redact(error)} if error else {}), ensure_ascii=True, default=str)
-        pairs = "".join(f" {name}={plain(value, redact)}" for name, value in fields.items())
-        return escaped(f"{when} {level:7} {record.name}: {redact(message)}{pairs}") + (
-            "".join(f"\n  {escaped(part)}" for part in redact(error).splitlines())
+        pairs = "".join(f" {name}={field_value(value, redact)}" for name, value in fields.items())
+        return escape(f"{when} {level:7} {record.name}: {redact(message)}{pairs}") + (
+            "".join(f"\n  {escape(part)}" for part in redact(error).splitlines())
         )
 
 
-def plain(value: Any, redact: Redactor) -> Any:
-    """A field: a number as it is, all else as a short text."""
+def field_value(value: Any, redact: Redactor) -> Any:
+    """Return numbers unchanged, and everything else as a short text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = redact(str(value))
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_FIELD_LENGTH else text[: MAX_FIELD_LENGTH - 1] + "…"
 
 
-def escaped(text: str) -> str:
-    """Without line breaks and other characters that could pass for what they are not."""
+def escape(text: str) -> str:
+    """Escape line breaks and control characters, which could forge lines."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def failure(error: BaseException, deep: int = 0) -> str:
-    """Kind, text where that is safe to tell, and where it came from; the same of what it came from."""
-    safe = isinstance(error, SAFE)
+def describe_error(error: BaseException, depth: int = 0) -> str:
+    """Return type, text if it is safe, and traceback locations of an exception and its causes."""
+    safe = isinstance(error, SAFE_ERRORS)
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    parts = [f"{kind}: {error}" if safe and str(error) else kind, *places(error.__traceback__)]
-    inner = [*error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    parts = [f"{kind}: {error}" if safe and str(error) else kind, *locations(error.__traceback__)]
+    causes = [*error.exceptions] if isinstance(error, BaseExceptionGroup) else []
     if cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        inner.append(cause)
-    return "\n".join(parts + [f"after {failure(one, deep + 1)}" for one in inner if deep < DEEPEST])
+        causes.append(cause)
+    return "\n".join(parts + [f"after {describe_error(each, depth + 1)}" for each in causes if depth < MAX_CAUSES])
 
 
-def places(trace: TracebackType | None) -> list[str]:
-    """Files, lines and functions; no source, no values."""
+def locations(trace: TracebackType | None) -> list[str]:
+    """Return files, lines and functions of a traceback, without source and values."""
     return [f"at {frame.filename}:{frame.lineno} in {frame.name}" for frame in traceback.extract_tb(trace)]
 
 
-class Handler(logging.Handler):
-    """Lines to a stream, by a thread."""
+class LogHandler(logging.Handler):
+    """Writes lines to a stream from a thread."""
 
-    def __init__(self, stream: TextIO, form: str, redact: Redactor) -> None:
+    def __init__(self, stream: TextIO, format_name: str, redact: Redactor) -> None:
         super().__init__()
         self._stream = stream
-        self.setFormatter(Line(form, redact))
-        self._behind: BatchWorker[str] = BatchWorker("log", self._write, MOST_LINES)
+        self.setFormatter(LineFormatter(format_name, redact))
+        self._worker: BatchWorker[str] = BatchWorker("log", self._write, MAX_WAITING_LINES)
 
     @property
-    def lost(self) -> int:
-        """Lines that nobody read in time."""
-        return self._behind.lost
+    def dropped(self) -> int:
+        """Lines that were not written: the stream was not read fast enough, or is closed."""
+        return self._worker.lost
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand a line over."""
+        """Queue a line for the thread."""
         try:
             line = self.format(record)
-        except Exception as error:  # an edge of the proxy: a field that cannot be shown must not cost a request
-            line = f"a line of {record.name} could not be written: {type(error).__name__}"
-        self._behind.offer((line,))
+        except Exception as error:  # an edge of the proxy: a field without a text must not fail a request
+            line = f"Line of {record.name} not written: {type(error).__name__}"
+        self._worker.offer((line,))
 
     def _write(self, lines: Sequence[str]) -> None:
         try:
             for line in lines:
                 self._stream.write(line + "\n")
             self._stream.flush()
-        except (OSError, ValueError):  # nobody is there any more, and there is nobody to tell
-            self._behind.count_lost(len(lines))
+        except (OSError, ValueError):  # the stream is closed; there is nowhere to report it
+            self._worker.count_lost(len(lines))
 
     def close(self) -> None:
-        """Write what waits."""
-        self._behind.close(2.0)
+        """Write what is queued."""
+        self._worker.close(2.0)
         super().close()
 
 
-def set_up(
-    level: str = "info", form: str = "text", secrets: Iterable[str] = (), stream: TextIO | None = None
-) -> Handler:
-    """From now on everything that is logged in this process goes this way. `secrets`: tokens and keys to take out.
+def configure(
+    level: str = "info", format_name: str = "text", secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> LogHandler:
+    """Send this process's log through one `LogHandler`: knapcache's from `level` on, others' from warning on.
 
-    Ours from `level` on, of other libraries warnings and worse. Called again, it replaces what it had set up.
+    secrets: tokens and keys to redact. A second call replaces the handler of the first.
     """
     if level not in LEVELS:
         raise InvalidInput(f"log_level must be one of {', '.join(LEVELS)}, not {level!r}")
-    if form not in FORMATS:
-        raise InvalidInput(f"log_format must be text or json, not {form!r}")
-    handler = Handler(stream or sys.stderr, form, Redactor(secrets))
+    if format_name not in FORMATS:
+        raise InvalidInput(f"log_format must be text or json, not {format_name!r}")
+    handler = LogHandler(stream or sys.stderr, format_name, Redactor(secrets))
     root = logging.getLogger()
-    for old in root.handlers[:]:
-        if isinstance(old, Handler):
-            root.removeHandler(old)
-            old.close()
+    for old in _handlers():
+        root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("knapcache").setLevel(level.upper())
-    logging.getLogger("uvicorn.access").disabled = True  # its lines have paths and addresses, and cost more than a hit
+    logging.getLogger("uvicorn.access").disabled = True  # paths and addresses in every line, and slower than a hit
     logging.captureWarnings(True)
     return handler
+
+
+def _handlers() -> list[LogHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
+
+
+def dropped_lines() -> int:
+    """Return how many lines of this process's log were dropped."""
+    return sum(handler.dropped for handler in _handlers())
 
 
 class AccessLog:
@@ -199,4 +210,4 @@ class AccessLog:
         """Log a batch."""
         if access.isEnabledFor(logging.DEBUG):
             for event in events:
-                access.debug("request", extra={name: getattr(event, name) for name in COLUMNS})
+                access.debug("request", extra={name: getattr(event, name) for name in ACCESS_FIELDS})

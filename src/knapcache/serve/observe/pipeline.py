@@ -15,7 +15,7 @@ from knapcache.cache import Cache
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
 from knapcache.serve.observe.history import History
-from knapcache.serve.observe.logs import AccessLog
+from knapcache.serve.observe.logs import AccessLog, dropped_lines
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.request_log import RequestLog
@@ -34,7 +34,7 @@ class EventPipeline:
     def __init__(self, settings: Settings, folder: Path | None, cache: Cache, buffer: EventBuffer) -> None:
         self.dropped = 0
         """Events that other processes had to drop."""
-        dropped = {"journal": lambda: buffer.dropped + self.dropped}
+        dropped = {"events": lambda: buffer.dropped + self.dropped, "log_lines": dropped_lines}
         self.history = History(folder, cache.stats)
         self.recent = RecentRequests()
         self.upstream_health = UpstreamHealth(upstream.name for upstream in settings.upstreams)
@@ -44,12 +44,12 @@ class EventPipeline:
             self.request_log = open_request_log(folder / REQUEST_LOG, settings.request_log_bytes)
         if self.request_log is not None:
             request_log = self.request_log
-            dropped["request_log"] = lambda: request_log.lost
+            dropped["request_log"] = lambda: request_log.dropped
         if settings.otlp_endpoint is not None:
             from knapcache.serve.observe.tracing import Tracing
 
             self._tracing = tracing = Tracing(settings.otlp_endpoint)
-            dropped["spans"] = lambda: tracing.lost
+            dropped["spans"] = lambda: tracing.dropped
         loop = asyncio.get_running_loop()
         self.metrics = Metrics(cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)))
         self._consumers: list[EventConsumer] = [

@@ -1,15 +1,14 @@
-"""One line of the proxy's books: how many requests, what they cost, what was saved, what others would have cost.
+"""Usage: counts and sums over some requests, and what they would have cost otherwise.
 
-    requests    = hits + coalesced + stale + misses + bypasses + passed + failed
-    would(none) = spent + saved                         without a cache everything is paid for
-    would(p)    = spent + saved − what p would have saved
+    requests    = hits + coalesced + stale + misses + bypasses + passthrough + failed
+    would(none) = spent + saved                         without a cache every answer is paid for
+    would(p)    = spent + saved − what policy p would have saved
 
-What p would have saved comes from a shadow: the policy runs beside ours, without answers. It does not see what no cache
-could have answered, requests without a key and answers that may not be kept: those cost everyone the same. For a time
-in which p was not watched it counts as having saved nothing. A row of one minute may be off by what was under way when
-the minute ended; the next row has it, and sums are right.
+What p would have saved comes from a shadow. Requests without a key and answers that may not be stored cost the same with
+every policy, so shadows do not see them. For a time without a shadow of p, p has saved nothing. A row of one minute may
+be off by the requests that were in flight when the minute ended; the next row has them, and sums are exact.
 
-Rows are added to and never taken from; all that is kept is a sum of rows, so the sum of the parts is the whole.
+Rows only grow. Every stored row is a sum of rows, so the parts always add up to the total.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ COUNTED_AS = {
     "stale": "stale",
     "miss": "misses",
     "bypass": "bypasses",
-    "pass": "passed",
+    "passthrough": "passthrough",
 }
-"""Where an event is counted, by `outcome`; what is not named here has failed, or was refused."""
-NONE = "none"
-MOST_SHADOWS = 256
+"""Field that counts an outcome. All other outcomes count as failed."""
+NO_CACHE = "none"
+MAX_SHADOWS = 256
 
 
 @dataclass(slots=True)
 class UsageRow:
-    """Numbers of some requests. Amounts of money and time are of answers: spent on them, or saved by having them."""
+    """Numbers over some requests. Dollars, seconds and cost are what their answers cost: spent now, or saved."""
 
     requests: int = 0
     hits: int = 0
@@ -45,7 +44,7 @@ class UsageRow:
     stale: int = 0
     misses: int = 0
     bypasses: int = 0
-    passed: int = 0
+    passthrough: int = 0
     failed: int = 0
     bytes_saved: int = 0
     usd_spent: float = 0.0
@@ -55,13 +54,13 @@ class UsageRow:
     cost_spent: float = 0.0
     cost_saved: float = 0.0
     shadows: dict[str, float] = field(default_factory=dict)
-    """What policies beside ours would have saved, by name."""
+    """What other policies would have saved, by name."""
 
     def count(self, event: Event) -> None:
-        """One request more."""
+        """Add one request."""
         self.requests += 1
-        what = COUNTED_AS.get(event.outcome, "failed")
-        setattr(self, what, getattr(self, what) + 1)
+        name = COUNTED_AS.get(event.outcome, "failed")
+        setattr(self, name, getattr(self, name) + 1)
         if event.saved:
             self.usd_saved += event.usd or 0.0
             self.seconds_saved += event.upstream_seconds
@@ -73,7 +72,7 @@ class UsageRow:
             self.cost_spent += event.cost
 
     def add(self, other: UsageRow) -> None:
-        """Those requests, too."""
+        """Add all requests of another row."""
         for name in NUMBERS:
             more = getattr(other, name)
             if more:
@@ -82,55 +81,55 @@ class UsageRow:
             self.shadows[name] = self.shadows.get(name, 0.0) + saved
 
     def would(self) -> dict[str, float]:
-        """What others would have spent on these requests, in the policy's unit."""
-        everything = self.cost_spent + self.cost_saved
-        return {NONE: everything} | {name: everything - saved for name, saved in self.shadows.items()}
+        """Return what these requests would have cost without a cache and with other policies, in the policy's unit."""
+        uncached = self.cost_spent + self.cost_saved
+        return {NO_CACHE: uncached} | {name: uncached - saved for name, saved in self.shadows.items()}
 
     def report(self) -> dict[str, Any]:
-        """As the admin API says it."""
+        """Return the row for the admin API."""
         return {name: getattr(self, name) for name in NUMBERS} | {"would": self.would()}
 
-    def plain(self) -> list[Any]:
-        """As files have it: numbers in the order of the fields, and the shadows behind them where there are any."""
+    def to_list(self) -> list[Any]:
+        """Return the row for the history file: numbers in field order, then the shadows if there are any."""
         numbers = [getattr(self, name) for name in NUMBERS]
         return [*numbers, self.shadows] if self.shadows else numbers
 
+    @classmethod
+    def from_list(cls, values: Any) -> UsageRow:
+        """Return the row of `to_list`. Raises InvalidInput for anything else."""
+        if not isinstance(values, list) or len(values) not in (len(NUMBERS), len(NUMBERS) + 1):
+            raise InvalidInput(f"a row must have {len(NUMBERS)} numbers, and may have shadows after them")
+        shadows = values[len(NUMBERS)] if len(values) > len(NUMBERS) else {}
+        if not isinstance(shadows, dict) or len(shadows) > MAX_SHADOWS:
+            raise InvalidInput(f"shadows must be at most {MAX_SHADOWS} savings by policy")
+        for name, number in zip(NUMBERS, values, strict=False):
+            _require_number(name, number, whole=name in COUNTS)
+        for name, number in shadows.items():
+            _require_number(name, number, whole=False)
+        row = cls(**dict(zip(NUMBERS, values, strict=False)), shadows=dict(shadows))
+        row.check()
+        return row
+
     def check(self) -> None:
-        """Outcomes sum to requests."""
-        if self.requests != sum(getattr(self, name) for name in OUTCOMES):
-            raise InvalidInput(f"outcomes do not sum to requests: {self}")
+        """Raise InvalidInput unless the outcomes add up to the requests."""
+        if self.requests != sum(getattr(self, name) for name in OUTCOME_COUNTS):
+            raise InvalidInput(f"outcomes must add up to requests, not {self}")
 
 
 NUMBERS = tuple(one.name for one in fields(UsageRow) if one.name != "shadows")
 COUNTS = NUMBERS[: NUMBERS.index("usd_spent")]
-OUTCOMES = (*COUNTED_AS.values(), "failed")
+OUTCOME_COUNTS = (*COUNTED_AS.values(), "failed")
 
 
-def read_row(plain: Any) -> UsageRow:
-    """From `plain`, out of a file or another process; InvalidInput for what cannot be a row."""
-    if not isinstance(plain, list) or len(plain) not in (len(NUMBERS), len(NUMBERS) + 1):
-        raise InvalidInput(f"a row has {len(NUMBERS)} numbers, and shadows behind them or not")
-    shadows = plain[len(NUMBERS)] if len(plain) > len(NUMBERS) else {}
-    if not isinstance(shadows, dict) or len(shadows) > MOST_SHADOWS:
-        raise InvalidInput(f"shadows must be at most {MOST_SHADOWS} savings by policy")
-    for name, number in zip(NUMBERS, plain, strict=False):
-        _require_number(name, number, whole=name in COUNTS)
-    for name, number in shadows.items():
-        _require_number(name, number, whole=False)
-    row = UsageRow(**dict(zip(NUMBERS, plain, strict=False)), shadows=dict(shadows))
-    row.check()
-    return row
-
-
-def total(rows: Iterable[UsageRow]) -> UsageRow:
-    """The sum."""
-    whole = UsageRow()
+def sum_rows(rows: Iterable[UsageRow]) -> UsageRow:
+    """Return a new row with the sum of all."""
+    total = UsageRow()
     for row in rows:
-        whole.add(row)
-    return whole
+        total.add(row)
+    return total
 
 
 def _require_number(name: str, number: Any, *, whole: bool) -> None:
-    fits = type(number) is int if whole else type(number) in (int, float) and math.isfinite(number)
-    if not fits or number < 0:
+    valid = type(number) is int if whole else type(number) in (int, float) and math.isfinite(number)
+    if not valid or number < 0:
         raise InvalidInput(f"{name} must be a {'whole ' if whole else ''}number, 0 or more, not {str(number)[:40]!r}")
