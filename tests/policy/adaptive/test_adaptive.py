@@ -103,8 +103,8 @@ class PlainReturnProbability:
         b = self.seen[i][1]
         r = len(returned) / len(self.seen)
         again = max(r, sum(n >= 3 for n, _ in self.seen.values()) / len(returned))
-        mine = sum(c == b for _, c in self.seen.values())
-        return (returned.count(b) + 20.0 * r) / (mine + 20.0) / again
+        seen = sum(c == b for _, c in self.seen.values())
+        return (returned.count(b) + 20.0 * r) / (seen + 20.0) / again
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -193,8 +193,8 @@ def id_value(head: Records, rows: Records, i: int) -> float:
     q = rows[i]
     if q.misses == 0:
         return 0.0
-    faded = 2.0 ** ((q.last - head[0].t) / HALF_LIVES[RECYCLE_HALF_LIFE])
-    return q.recent[RECYCLE_HALF_LIFE] * faded * return_probability_of(head, rows, i) * cost_of(head, rows, i)  # type: ignore[no-any-return]
+    decay = 2.0 ** ((q.last - head[0].t) / HALF_LIVES[RECYCLE_HALF_LIFE])
+    return q.recent[RECYCLE_HALF_LIFE] * decay * return_probability_of(head, rows, i) * cost_of(head, rows, i)  # type: ignore[no-any-return]
 
 
 @kernel
@@ -207,8 +207,8 @@ def recycle(head: Records, rows: Records) -> int:
     h.evicted = 0
     n = rows.shape[0] - 1
     found, least = -1, np.inf
-    for looked in range(n):
-        if looked >= RECYCLE_SAMPLE and found >= 0:
+    for examined in range(n):
+        if examined >= RECYCLE_SAMPLE and found >= 0:
             break
         i = h.hand
         h.hand = (h.hand + 1) % n
@@ -229,7 +229,7 @@ def recycle(head: Records, rows: Records) -> int:
 
 
 class Adaptive(HeapPolicy):
-    """The default policy."""
+    """Value per size, with half-life and admission rule learned by a tournament of experts."""
 
     head_fields: ClassVar = [
         *HeapPolicy.head_fields,

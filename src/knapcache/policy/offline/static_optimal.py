@@ -23,10 +23,10 @@ def arrive(head: Records, rows: Records, i: int) -> bool:  # noqa: ARG001 - ever
 
 
 @kernel
-def admit(head: Records, rows: Records, i: int, room: int, cost: float) -> None:  # noqa: ARG001
+def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:  # noqa: ARG001
     # The set was chosen by the largest size of each answer in the trace: only a larger answer does not fit.
-    if rows[i].chosen and head[0].used + room <= head[0].capacity:
-        insert(head, rows, i, room)
+    if rows[i].chosen and head[0].used + size <= head[0].capacity:
+        insert(head, rows, i, size)
 
 
 class Static(Policy):

@@ -245,7 +245,7 @@ class VSOCB(Policy):
     row_fields: ClassVar = VSOCB_ROW
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, release)
-    release_kernel = release  # M̂ keeps a forgotten query: its next answer comes back in
+    release_kernel = release  # a forgotten query stays in M̂: its next answer is admitted
 
     def __init__(
         self,
