@@ -1,4 +1,4 @@
-"""LangChain with knapcache as its cache. The model is a fake of LangChain's own: no key and no network are needed.
+"""LangChain with knapcache as its LLM cache. The model is LangChain's own fake: no key and no network are needed.
 
 python examples/langchain_cache.py
 """
@@ -13,7 +13,7 @@ from knapcache.integrations.langchain import KnapcacheLangChain
 
 
 def main() -> None:
-    """A model that would answer something else each time answers the same."""
+    """Send the same prompt twice to a model whose answers differ; the second answer comes from the cache."""
     with Cache("64MB") as cache:
         set_llm_cache(KnapcacheLangChain(cache))
         model = FakeListChatModel(responses=["A bag.", "Another bag."])

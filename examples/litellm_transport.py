@@ -1,4 +1,4 @@
-"""LiteLLM sending through knapcache. Without OPENAI_API_KEY it talks to a fake provider, and needs no network.
+"""LiteLLM through a caching httpx transport. Without OPENAI_API_KEY it uses a fake provider and needs no network.
 
 python examples/litellm_transport.py
 """
@@ -9,7 +9,7 @@ import os
 from contextlib import ExitStack
 from typing import Any
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no download of prices when it is imported
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # LiteLLM must not download prices on import
 
 import httpx
 import litellm
@@ -20,7 +20,7 @@ from knapcache.testing import FakeUpstream
 
 
 def main() -> None:
-    """Ask the same twice, plain and streamed."""
+    """Send the same request twice plain and once as a stream; the last two answers come from the cache."""
     with ExitStack() as stack:
         options: dict[str, Any] = {}
         if not os.environ.get("OPENAI_API_KEY"):
@@ -31,14 +31,14 @@ def main() -> None:
         litellm.client_session = stack.enter_context(httpx.Client(transport=transport))
 
         messages = [{"role": "user", "content": "What is a knapsack?"}]
-        question: Any = {"model": "openai/gpt-4o-mini", "messages": messages, **options}
+        request: Any = {"model": "openai/gpt-4o-mini", "messages": messages, **options}
         for _ in range(2):
-            print(litellm.completion(**question).choices[0].message.content)
-        stream = litellm.completion(**question, stream=True)
+            print(litellm.completion(**request).choices[0].message.content)
+        stream = litellm.completion(**request, stream=True)
         print("stream -", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
 
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache, {stats['usd_saved']:.6f} dollars saved")
+        print(f"{stats['hits']} of {stats['requests']} from the cache, ${stats['usd_saved']:.6f} saved")
 
 
 if __name__ == "__main__":

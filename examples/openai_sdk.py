@@ -1,4 +1,4 @@
-"""OpenAI's SDK with a cache in it. Without OPENAI_API_KEY it talks to a fake provider, and needs no network.
+"""OpenAI's SDK with a cache. Without OPENAI_API_KEY it uses a fake provider and needs no network.
 
 python examples/openai_sdk.py
 """
@@ -15,7 +15,7 @@ from knapcache.testing import FakeUpstream
 
 
 def main() -> None:
-    """Ask the same twice, plain and streamed."""
+    """Send the same request twice plain and once as a stream; the last two answers come from the cache."""
     with ExitStack() as stack:
         options: dict[str, Any] = {}
         if not os.environ.get("OPENAI_API_KEY"):
@@ -24,15 +24,15 @@ def main() -> None:
         cache = stack.enter_context(Cache("64MB"))
         openai = stack.enter_context(client(cache, **options))
 
-        question: Any = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is a knapsack?"}]}
+        request: Any = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is a knapsack?"}]}
         for _ in range(2):
-            answer = openai.chat.completions.with_raw_response.create(**question)
+            answer = openai.chat.completions.with_raw_response.create(**request)
             print(answer.headers["x-knapcache"], "-", answer.parse().choices[0].message.content)
-        stream = openai.chat.completions.create(**question, stream=True)
+        stream = openai.chat.completions.create(**request, stream=True)
         print("stream -", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
 
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache, {stats['usd_saved']:.6f} dollars saved")
+        print(f"{stats['hits']} of {stats['requests']} from the cache, ${stats['usd_saved']:.6f} saved")
 
 
 if __name__ == "__main__":

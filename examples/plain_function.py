@@ -1,4 +1,4 @@
-"""Any function whose arguments and results JSON can say: what it costs is the time it takes.
+"""A cached function. Arguments and results must be JSON values; the cost of a call is the time it takes.
 
 python examples/plain_function.py
 """
@@ -11,7 +11,7 @@ from knapcache import Cache
 
 
 def main() -> None:
-    """A slow function, called twice."""
+    """Call a slow function twice; the second result comes from the cache."""
     with Cache("64MB", cost="seconds") as cache:
 
         @cache.cached

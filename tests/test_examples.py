@@ -1,4 +1,4 @@
-"""Every example runs offline, and says what it says it does."""
+"""Every example runs offline and prints the expected lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SAID = {
+EXPECTED = {
     "anthropic_sdk.py": ["stream - You said: What is a knapsack?", "hit - You said: What is a knapsack?", "1 of 2"],
     "langchain_cache.py": ["A bag.", "A bag.", "1 of 2 from the cache"],
     "litellm_transport.py": [
@@ -29,17 +29,17 @@ SAID = {
 }
 
 
-def test_every_example_is_known() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SAID)
+def test_every_example_has_expected_output() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_runs(name: str) -> None:
     env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")}
     command = [sys.executable, "-W", "ignore", str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
-    assert len(lines) == len(SAID[name]), done.stdout
-    for line, said in zip(lines, SAID[name], strict=True):
-        assert line.startswith(said)
+    assert len(lines) == len(EXPECTED[name]), done.stdout
+    for line, start in zip(lines, EXPECTED[name], strict=True):
+        assert line.startswith(start)

@@ -1,4 +1,4 @@
-"""What users may rely on, pinned: a change here is a change of the contract."""
+"""Public names and signatures. A change here changes the public contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import knapcache
 from knapcache.policy import registry
 
 
-def test_names() -> None:
+def test_package_names() -> None:
     assert sorted(knapcache.__all__) == [
         "Answer",
         "Cache",
@@ -36,10 +36,10 @@ def test_names() -> None:
     for name in knapcache.__all__:
         assert getattr(knapcache, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Cash'"):
-        knapcache.Cash  # noqa: B018 - the access is the test
+        knapcache.Cash  # noqa: B018 - the access raises
 
 
-def test_version_is_said_once() -> None:
+def test_version_is_that_of_the_distribution() -> None:
     assert knapcache.__version__ == version("knapcache")
 
 

@@ -1,7 +1,7 @@
-"""Contract test-suites and a fake LLM provider, for our tests and yours.
+"""Contract tests for policies and stores, and a fake LLM provider.
 
-A policy that passes `check_policy` works in simulator and cache; a store that passes `check_store` works in the cache.
-`FakeUpstream` answers as providers do, and fails as they do.
+A policy that passes `check_policy` works in the simulator and in the cache. A store that passes `check_store` works in
+the cache. `FakeUpstream` serves the endpoints of OpenAI and Anthropic, with injectable faults.
 """
 
 from knapcache.testing.policies import check_policy

@@ -1,8 +1,8 @@
-"""What the fake LLM says: answers of every endpoint, plain and streamed, written out by hand.
+"""Answers of the fake provider: every endpoint, plain and streamed, written by hand.
 
-It echoes the last thing it was told, so that an answer given to the wrong question is seen; ids count calls, so that an
-answer given twice is seen. Tools that are offered are called, `n`, `logprobs` and `reasoning_effort` are obeyed.
-Streams come a word at a time and owe nothing to `knapcache.wire`, whose judge they are.
+An answer echoes the last text of its request, so that an answer to the wrong request is detected. Ids count calls, so
+that an answer served twice is detected. Offered tools are called; `n`, `logprobs` and `reasoning_effort` are respected.
+Streams have one event per word. They do not use `knapcache.wire`, because they test it.
 """
 
 from __future__ import annotations
@@ -18,48 +18,47 @@ Body = dict[str, Any]
 
 
 def words(text: str) -> list[str]:
-    """Text a word at a time."""
+    """Split text into words with their trailing white space."""
     return re.findall(r"\S+\s*|\s+", text)
 
 
 def last_text(body: Body) -> str:
-    """The last thing said in a request."""
-    given = body.get("messages") or body.get("input") or body.get("prompt") or ""
-    while isinstance(given, list) and given:
-        given = given[-1]
-    if isinstance(given, dict):
-        content = given.get("content", given.get("text", ""))
-        return content if isinstance(content, str) else last_text({"messages": content})
-    return str(given)
+    """Return the text of the last message or input of a request."""
+    content = body.get("messages") or body.get("input") or body.get("prompt") or ""
+    while isinstance(content, list) and content:
+        content = content[-1]
+    if isinstance(content, dict):
+        text = content.get("content", content.get("text", ""))
+        return text if isinstance(text, str) else last_text({"messages": text})
+    return str(content)
 
 
-def reply(body: Body, k: int = 0) -> str:
-    """What is answered, as choice k."""
+def answer_text(body: Body, k: int = 0) -> str:
+    """Return the text of choice k."""
     return f"You said: {last_text(body)}" + (f" ({k})" if k else "")
 
 
-def openai_usage(body: Body, answered: str) -> Body:
-    """Tokens are words here."""
-    asked, said = len(words(last_text(body))), len(words(answered))
+def openai_usage(body: Body, answer: str) -> Body:
+    """Return the usage object; every word counts as one token."""
+    input_tokens, output_tokens = len(words(last_text(body))), len(words(answer))
     details = {"cached_tokens": 0}
     return {
-        "prompt_tokens": asked,
-        "completion_tokens": said,
-        "total_tokens": asked + said,
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
         "prompt_tokens_details": details,
     }
 
 
 def logprob(token: str) -> Body:
-    """A token's log probability."""
     return {"token": token, "logprob": -0.25, "bytes": list(token.encode()), "top_logprobs": []}
 
 
 def chat(body: Body, serial: int) -> Body:
-    """A chat completion."""
+    """Return a chat completion."""
     choices = []
     for k in range(body.get("n") or 1):
-        text = reply(body, k)
+        text = answer_text(body, k)
         message: Body = {"role": "assistant", "content": text, "refusal": None}
         logprobs = {"content": [logprob(w) for w in words(text)], "refusal": None} if body.get("logprobs") else None
         if body.get("reasoning_effort"):
@@ -71,55 +70,55 @@ def chat(body: Body, serial: int) -> Body:
         finish = "tool_calls" if body.get("tools") else "stop"
         choices.append({"index": k, "message": message, "logprobs": logprobs, "finish_reason": finish})
     head = {"id": f"chatcmpl-{serial}", "object": "chat.completion", "created": 1700000000, "model": body["model"]}
-    usage = openai_usage(body, reply(body) * len(choices))
+    usage = openai_usage(body, answer_text(body) * len(choices))
     return {**head, "system_fingerprint": "fp_1", "choices": choices, "usage": usage}
 
 
 def chat_stream(body: Body, serial: int) -> Iterator[str]:
-    """The same as chunks."""
+    """Yield a chat completion as chunks."""
     whole = chat(body, serial)
     head = {n: whole[n] for n in ("id", "created", "model", "system_fingerprint")}
-    asked = (body.get("stream_options") or {}).get("include_usage")
+    with_usage = (body.get("stream_options") or {}).get("include_usage")
 
-    def chunk(choices: list[Body], usage: Body | None = None) -> str:
-        said: Body = {**head, "object": "chat.completion.chunk", "choices": choices}
-        return json.dumps({**said, "usage": usage} if asked else said)
+    def encode_chunk(choices: list[Body], usage: Body | None = None) -> str:
+        chunk: Body = {**head, "object": "chat.completion.chunk", "choices": choices}
+        return json.dumps({**chunk, "usage": usage} if with_usage else chunk)
 
-    def delta(k: int, said: Body, finish: str | None = None, logprobs: Body | None = None) -> str:
-        return chunk([{"index": k, "delta": said, "logprobs": logprobs, "finish_reason": finish}])
+    def encode_delta(k: int, delta: Body, finish: str | None = None, logprobs: Body | None = None) -> str:
+        return encode_chunk([{"index": k, "delta": delta, "logprobs": logprobs, "finish_reason": finish}])
 
     for choice in whole["choices"]:
         k, message = choice["index"], choice["message"]
-        yield delta(k, {"role": "assistant", "content": "" if message["content"] else None, "refusal": None})
+        yield encode_delta(k, {"role": "assistant", "content": "" if message["content"] else None, "refusal": None})
         for word in words(message.get("reasoning_content", "")):
-            yield delta(k, {"reasoning_content": word})
+            yield encode_delta(k, {"reasoning_content": word})
         for word in words(message["content"] or ""):
-            beside = {"content": [logprob(word)], "refusal": None} if body.get("logprobs") else None
-            yield delta(k, {"content": word}, logprobs=beside)
+            logprobs = {"content": [logprob(word)], "refusal": None} if body.get("logprobs") else None
+            yield encode_delta(k, {"content": word}, logprobs=logprobs)
         for i, call in enumerate(message.get("tool_calls", [])):
             function = call["function"]
-            yield delta(k, {"tool_calls": [{**call, "index": i, "function": {**function, "arguments": ""}}]})
+            yield encode_delta(k, {"tool_calls": [{**call, "index": i, "function": {**function, "arguments": ""}}]})
             for word in words(function["arguments"]):
-                yield delta(k, {"tool_calls": [{"index": i, "function": {"arguments": word}}]})
+                yield encode_delta(k, {"tool_calls": [{"index": i, "function": {"arguments": word}}]})
     for choice in whole["choices"]:
-        yield delta(choice["index"], {}, choice["finish_reason"])
-    if asked:
-        yield chunk([], whole["usage"])
+        yield encode_delta(choice["index"], {}, choice["finish_reason"])
+    if with_usage:
+        yield encode_chunk([], whole["usage"])
     yield "[DONE]"
 
 
 def completion(body: Body, serial: int) -> Body:
-    """A completion of the older kind."""
+    """Return a legacy text completion."""
     head = {"id": f"cmpl-{serial}", "object": "text_completion", "created": 1700000000, "model": body["model"]}
     choices = [
-        {"text": reply(body, k), "index": k, "logprobs": None, "finish_reason": "stop"}
+        {"text": answer_text(body, k), "index": k, "logprobs": None, "finish_reason": "stop"}
         for k in range(body.get("n") or 1)
     ]
-    return {**head, "choices": choices, "usage": openai_usage(body, reply(body))}
+    return {**head, "choices": choices, "usage": openai_usage(body, answer_text(body))}
 
 
 def completion_stream(body: Body, serial: int) -> Iterator[str]:
-    """The same as chunks."""
+    """Yield a legacy text completion as chunks."""
     whole = completion(body, serial)
     head = {n: whole[n] for n in ("id", "object", "created", "model")}
     for choice in whole["choices"]:
@@ -132,8 +131,8 @@ def completion_stream(body: Body, serial: int) -> Iterator[str]:
 
 
 def response(body: Body, serial: int) -> Body:
-    """A response."""
-    text = reply(body)
+    """Return an answer of the Responses API."""
+    text = answer_text(body)
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     output: list[Body] = [
         {"id": f"msg_{serial}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
@@ -141,13 +140,13 @@ def response(body: Body, serial: int) -> Body:
     if body.get("tools"):
         call = {"type": "function_call", "id": f"fc_{serial}", "call_id": "call_1", "status": "completed"}
         output = [{**call, "name": body["tools"][0]["name"], "arguments": json.dumps({"text": last_text(body)})}]
-    asked, said = len(words(last_text(body))), len(words(text))
+    input_tokens, output_tokens = len(words(last_text(body))), len(words(text))
     usage = {
-        "input_tokens": asked,
+        "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": said,
+        "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": asked + said,
+        "total_tokens": input_tokens + output_tokens,
     }
     head = {"id": f"resp_{serial}", "object": "response", "created_at": 1700000000, "status": "completed"}
     rest = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": body.get("tools") or [], "error": None}
@@ -155,9 +154,9 @@ def response(body: Body, serial: int) -> Body:
 
 
 def response_stream(body: Body, serial: int) -> Iterator[str]:
-    """The same as events."""
+    """Yield an answer of the Responses API as events."""
     whole = response(body, serial)
-    said: list[Body] = [
+    events: list[Body] = [
         {"type": "response.created", "response": {**whole, "status": "in_progress", "output": [], "usage": None}}
     ]
     for index, item in enumerate(whole["output"]):
@@ -166,54 +165,54 @@ def response_stream(body: Body, serial: int) -> Iterator[str]:
         if item["type"] == "message":
             place = {**inner, "content_index": 0}
             part = item["content"][0]
-            said.append({"type": "response.output_item.added", **at, "item": {**item, "content": []}})
-            said.append({"type": "response.content_part.added", **place, "part": {**part, "text": ""}})
+            events.append({"type": "response.output_item.added", **at, "item": {**item, "content": []}})
+            events.append({"type": "response.content_part.added", **place, "part": {**part, "text": ""}})
             for word in words(part["text"]):
-                said.append({"type": "response.output_text.delta", **place, "delta": word, "logprobs": []})  # noqa: PERF401
-            said.append({"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []})
-            said.append({"type": "response.content_part.done", **place, "part": part})
+                events.append({"type": "response.output_text.delta", **place, "delta": word, "logprobs": []})  # noqa: PERF401
+            events.append({"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []})
+            events.append({"type": "response.content_part.done", **place, "part": part})
         else:
-            said.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
+            events.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
             for word in words(item["arguments"]):
-                said.append({"type": "response.function_call_arguments.delta", **inner, "delta": word})  # noqa: PERF401
+                events.append({"type": "response.function_call_arguments.delta", **inner, "delta": word})  # noqa: PERF401
             done = {"arguments": item["arguments"], "name": item["name"]}
-            said.append({"type": "response.function_call_arguments.done", **inner, **done})
-        said.append({"type": "response.output_item.done", **at, "item": item})
-    said.append({"type": "response.completed", "response": whole})
-    for number, event in enumerate(said):
+            events.append({"type": "response.function_call_arguments.done", **inner, **done})
+        events.append({"type": "response.output_item.done", **at, "item": item})
+    events.append({"type": "response.completed", "response": whole})
+    for number, event in enumerate(events):
         yield json.dumps({**event, "sequence_number": number})
 
 
 def message(body: Body, serial: int) -> Body:
-    """A message of Anthropic's."""
-    text = reply(body)
+    """Return an answer of Anthropic's Messages API."""
+    text = answer_text(body)
     content: list[Body] = [{"type": "text", "text": text}]
     if body.get("thinking"):
         content.insert(0, {"type": "thinking", "thinking": "They spoke; I answer.", "signature": "c2lnbg=="})
     if body.get("tools"):
-        given = {"text": last_text(body)}
-        content.append({"type": "tool_use", "id": "toolu_1", "name": body["tools"][0]["name"], "input": given})
+        arguments = {"text": last_text(body)}
+        content.append({"type": "tool_use", "id": "toolu_1", "name": body["tools"][0]["name"], "input": arguments})
     stop = "tool_use" if body.get("tools") else "end_turn"
     usage = {"input_tokens": len(words(last_text(body))), "output_tokens": len(words(text))}
     head = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "model": body["model"]}
     return {**head, "content": content, "stop_reason": stop, "stop_sequence": None, "usage": usage}
 
 
-EMPTY: dict[str, Body] = {
+EMPTY_BLOCKS: dict[str, Body] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
 }
-"""Blocks before anything is said in them."""
+"""Fields of a content block at its start event, by block type."""
 
 
 def message_stream(body: Body, serial: int) -> Iterator[str]:
-    """The same as events."""
+    """Yield an answer of the Messages API as events."""
     whole = message(body, serial)
     start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     yield json.dumps({"type": "message_start", "message": start})
     for index, block in enumerate(whole["content"]):
-        opened = {**block, **EMPTY[block["type"]]}
+        opened = {**block, **EMPTY_BLOCKS[block["type"]]}
         yield json.dumps({"type": "content_block_start", "index": index, "content_block": opened})
         if index == 0:
             yield json.dumps({"type": "ping"})
@@ -227,7 +226,7 @@ def message_stream(body: Body, serial: int) -> Iterator[str]:
 
 
 def message_deltas(block: Body) -> Iterator[Body]:
-    """A content block, a word at a time."""
+    """Yield the deltas of a content block, one per word."""
     if block["type"] == "text":
         yield from ({"type": "text_delta", "text": word} for word in words(block["text"]))
     elif block["type"] == "thinking":
@@ -238,16 +237,18 @@ def message_deltas(block: Body) -> Iterator[Body]:
 
 
 def embedding(body: Body, serial: int) -> Body:
-    """Embeddings: vectors that depend on the text alone, and on the call by their last number."""
-    given = body["input"]
-    several = isinstance(given, list) and not (given and isinstance(given[0], int))
+    """Return embeddings. The last number of a vector is the number of the call; the others depend on the text."""
+    content = body["input"]
+    is_batch = isinstance(content, list) and not (content and isinstance(content[0], int))
     data = []
-    for index, item in enumerate(given if several else [given]):
+    for index, item in enumerate(content if is_batch else [content]):
         vector = [float(len(item)), float(sum(str(item).encode()) % 997), float(serial)]
         packed = b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-        as_asked = packed if body.get("encoding_format") == "base64" else vector
-        data.append({"object": "embedding", "index": index, "embedding": as_asked})
-    tokens = sum(len(words(item)) if isinstance(item, str) else len(item) for item in (given if several else [given]))
+        encoded = packed if body.get("encoding_format") == "base64" else vector
+        data.append({"object": "embedding", "index": index, "embedding": encoded})
+    tokens = sum(
+        len(words(item)) if isinstance(item, str) else len(item) for item in (content if is_batch else [content])
+    )
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": body["model"], "usage": usage}
 
