@@ -1,4 +1,4 @@
-"""What a reply to the cache says of an answer: its tier, wherever that is said; and which requests have no key."""
+"""Replies to the cache have the service tier of the answer; and which requests have no key."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply
 from knapcache.model import Endpoint
-from knapcache.wire import Collector
-from knapcache.wire.base import as_stream
+from knapcache.wire import FORMATS, StreamCollector
 
 CHAT = {
     "id": "1", "object": "chat.completion", "model": "gpt-4o", "service_tier": "flex",
@@ -42,23 +41,23 @@ def test_the_tier_of_a_plain_answer(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("endpoint", ANSWERS)
 def test_the_tier_of_a_stream(endpoint: Endpoint) -> None:
-    collector = Collector(endpoint)
-    for block in as_stream(endpoint, json.dumps(ANSWERS[endpoint]).encode(), "json", usage=True):
+    collector = StreamCollector(FORMATS[endpoint])
+    for block in FORMATS[endpoint].to_stream(json.dumps(ANSWERS[endpoint]).encode(), "json", usage=True):
         collector.feed(block)
     reply = stream_reply(exchange(endpoint, stream=True), {}, collector, [], asked=True)
     assert reply.cacheable
     assert reply.tier == "flex"
 
 
-def test_the_tier_that_only_the_last_chunks_say() -> None:
-    collector = Collector(Endpoint.CHAT)
-    for block in as_stream(Endpoint.CHAT, json.dumps(CHAT).encode(), "json", usage=True):
+def test_the_tier_that_only_the_last_chunks_have() -> None:
+    collector = StreamCollector(FORMATS[Endpoint.CHAT])
+    for block in FORMATS[Endpoint.CHAT].to_stream(json.dumps(CHAT).encode(), "json", usage=True):
         collector.feed(block.replace(b'"service_tier":"flex"', b'"service_tier":null') if b"Hi" in block else block)
     assert stream_reply(exchange(Endpoint.CHAT, stream=True), {}, collector, [], asked=True).tier == "flex"
 
 
 @pytest.mark.parametrize(
-    ("given", "bypass"),
+    ("value", "bypass"),
     [
         ("a", False),
         (["a", "b"], False),
@@ -71,5 +70,5 @@ def test_the_tier_that_only_the_last_chunks_say() -> None:
         (None, True),
     ],
 )
-def test_embeddings_without_a_key(given: Any, bypass: bool) -> None:
-    assert exchange(Endpoint.EMBEDDINGS, input=given).bypass is bypass
+def test_embeddings_without_a_key(value: Any, bypass: bool) -> None:
+    assert exchange(Endpoint.EMBEDDINGS, input=value).bypass is bypass

@@ -16,7 +16,7 @@ from langchain_tests.integration_tests import AsyncCacheTestSuite, SyncCacheTest
 
 from knapcache import Cache
 from knapcache.integrations.langchain import KnapcacheLangChain
-from knapcache.integrations.two_phase import MOST, Halves
+from knapcache.integrations.two_phase import MAX_PENDING, TwoPhaseCache
 
 
 class TestSync(SyncCacheTestSuite):
@@ -148,7 +148,7 @@ def test_a_file_that_was_tampered_with_makes_no_objects(
     cache: Cache, payload: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = KnapcacheLangChain(cache)
-    Halves(cache, "langchain", "langchain").settle({"prompt": "p", "llm_string": "l"}, payload)
+    TwoPhaseCache(cache, "langchain", "langchain").settle({"prompt": "p", "llm_string": "l"}, payload)
     with caplog.at_level(logging.WARNING, "knapcache.integrations"):
         assert ours.lookup("p", "l") is None
     assert "cannot be read" in caplog.text
@@ -163,9 +163,9 @@ def test_answers_nobody_asked_for_save_nothing(cache: Cache) -> None:
 
 
 def test_misses_whose_answers_never_come_are_forgotten(cache: Cache) -> None:
-    halves = Halves(cache, "h", "n")
-    for k in range(MOST + 100):
-        assert halves.find({"k": k}) is None
-    assert len(halves._pending) == MOST
-    halves.settle({"k": 0}, b"late")
-    assert halves.find({"k": 0})
+    two_phase = TwoPhaseCache(cache, "h", "n")
+    for k in range(MAX_PENDING + 100):
+        assert two_phase.find({"k": k}) is None
+    assert len(two_phase._pending) == MAX_PENDING
+    two_phase.settle({"k": 0}, b"late")
+    assert two_phase.find({"k": 0})

@@ -1,4 +1,4 @@
-"""LiteLLM itself, against a fake provider (`litellm_scenario.py`)."""
+"""LiteLLM itself, with a fake provider (`tests/support/litellm_scenario.py`)."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 
 import pytest
 
-SAID = "You said: Hello there, all of you"
+TEXT = "You said: Hello there, all of you"
 
 
 @pytest.fixture(scope="module")
-def found() -> Any:
-    script = Path(__file__).with_name("litellm_scenario.py")
+def results() -> Any:
+    script = Path(__file__).parents[1] / "support" / "litellm_scenario.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_completions_are_given_again(found: Any) -> None:
-    told = found["completions"]
-    assert told["same"]
-    assert told["calls"] == [1, 3]
-    assert told["hits"] == 1
-    assert told["saved"] > 0
+def test_completions_are_served_from_the_cache(results: Any) -> None:
+    result = results["completions"]
+    assert result["same"]
+    assert result["calls"] == [1, 3]
+    assert result["hits"] == 1
+    assert result["saved"] > 0
 
 
-def test_streams_are_given_again(found: Any) -> None:
-    assert found["streams"] == {"texts": [SAID, SAID], "calls": 1}
+def test_streams_are_served_from_the_cache(results: Any) -> None:
+    assert results["streams"] == {"texts": [TEXT, TEXT], "calls": 1}
 
 
-def test_coroutines_and_embeddings(found: Any) -> None:
-    told = found["coroutines"]
-    assert told["ids"] == ["chatcmpl-1", "chatcmpl-1"]
-    assert told["calls"] == 1
-    assert told["asked"] == ["c"]
-    assert told["vectors"][1][:2] == told["vectors"][0]
+def test_coroutines_and_embeddings(results: Any) -> None:
+    result = results["coroutines"]
+    assert result["ids"] == ["chatcmpl-1", "chatcmpl-1"]
+    assert result["calls"] == 1
+    assert result["fetched"] == ["c"]
+    assert result["vectors"][1][:2] == result["vectors"][0]
 
 
-def test_the_contract_of_its_caches(found: Any) -> None:
-    told = found["contract"]
-    kept = {"timestamp": 1.0, "response": '{"a": 1}'}
+def test_the_interface_of_its_caches(results: Any) -> None:
+    result = results["interface"]
+    stored = {"timestamp": 1.0, "response": '{"a": 1}'}
     embedded = {"response": {"embedding": [1.0], "prompt_tokens": 3}}
-    assert told["found"] == [None, kept, None, None, embedded, 2, [1], "success"]
-    assert told["flushed"] is None
+    assert result["found"] == [None, stored, None, None, embedded, 2, [1], "success"]
+    assert result["flushed"] is None
 
 
-def test_litellm_can_send_through_the_transport_with_our_keys(found: Any) -> None:
-    told = found["through_the_transport"]
-    assert told["ids"] == ["chatcmpl-1", "chatcmpl-1"]
-    assert told["text"] == SAID
-    assert told["calls"] == [1, 2]  # extra_body is part of our key, and not of LiteLLM's
+def test_litellm_can_send_through_the_transport(results: Any) -> None:
+    result = results["through_the_transport"]
+    assert result["ids"] == ["chatcmpl-1", "chatcmpl-1"]
+    assert result["text"] == TEXT
+    assert result["calls"] == [1, 2]  # extra_body is part of knapcache's key, and not of LiteLLM's

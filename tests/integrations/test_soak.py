@@ -17,7 +17,7 @@ from knapcache import Cache
 from knapcache.integrations.transport import CacheTransport
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import FAULTS
-from knapcache.wire import as_plain, endpoint_of
+from knapcache.wire import FORMATS, endpoint_of
 
 PATHS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/chat/completions": lambda text: {"model": "gpt-4o", "messages": [{"role": "user", "content": text}]},
@@ -34,7 +34,7 @@ def spoken(path: str, body: bytes, stream: bool) -> str:
     """The text of a whole answer, or an exception."""
     endpoint = endpoint_of("/v1" + path)
     assert endpoint
-    answer = json.loads(as_plain(endpoint, body, "sse" if stream else "json"))
+    answer = json.loads(FORMATS[endpoint].to_plain(body, "sse" if stream else "json"))
     if path == "/chat/completions":
         return str(answer["choices"][0]["message"]["content"])
     content = answer["output"][0]["content"] if path == "/responses" else answer["content"]

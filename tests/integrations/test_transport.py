@@ -1,4 +1,4 @@
-"""What a transport must never do: keep what is not whole, cross tenants, call twice for one question."""
+"""A transport never stores incomplete answers, never shares between tenants, and makes one call for concurrent requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.exchange.exchange import CREDENTIALS, GATEWAYS, ROUTING, VARY_HEADERS
+from knapcache.exchange.exchange import CREDENTIALS, GATEWAY_CREDENTIALS, ROUTING_HEADERS, VARY_HEADERS
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 from knapcache.testing import FakeUpstream
@@ -50,7 +50,7 @@ def one(cache: Cache, upstream: FakeUpstream) -> Iterator[httpx.Client]:
         yield http
 
 
-def tell(http: Any, body: dict[str, Any] = CHAT, path: str = "chat/completions", **options: Any) -> Any:
+def post(http: Any, body: dict[str, Any] = CHAT, path: str = "chat/completions", **options: Any) -> Any:
     return http.post(f"/{path}", json=body, **options)
 
 
@@ -66,15 +66,15 @@ def test_a_failed_plain_answer_is_passed_on_and_not_kept(
     upstream.fail(fault)
     if fault in ("reset", "cut"):
         with pytest.raises(BROKEN):
-            tell(one, BODIES[path], path)
+            post(one, BODIES[path], path)
     else:
-        answer = tell(one, BODIES[path], path)
+        answer = post(one, BODIES[path], path)
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         assert answer.headers["x-knapcache"] == "miss"
     assert cache.stats()["kept"] == 0
-    good = tell(one, BODIES[path], path)
+    good = post(one, BODIES[path], path)
     assert good.headers["x-knapcache"] == "miss"
-    assert tell(one, BODIES[path], path).content == good.content
+    assert post(one, BODIES[path], path).content == good.content
     assert upstream.count() == 2
 
 
@@ -87,15 +87,15 @@ def test_a_failed_stream_is_passed_on_and_not_kept(
     upstream.fail(fault)
     if fault == "reset":
         with pytest.raises(BROKEN):
-            tell(one, body, path)
+            post(one, body, path)
     else:
-        answer = tell(one, body, path)
+        answer = post(one, body, path)
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         if fault == "cut":
             assert answer.text.count("data: ") > 0
     assert cache.stats()["kept"] == 0
-    good = tell(one, body, path)
-    again = tell(one, body, path)
+    good = post(one, body, path)
+    again = post(one, body, path)
     assert again.headers["x-knapcache"] == "hit"
     assert again.content == good.content
     assert upstream.count() == 2
@@ -105,7 +105,7 @@ def test_a_stall_ends_by_the_timeout_and_is_not_kept(http: Any, upstream: FakeUp
     upstream.fail("stall", "stall")
     for body in (CHAT, {**CHAT, "stream": True}):
         with pytest.raises(BROKEN):
-            tell(http, body, timeout=0.2)
+            post(http, body, timeout=0.2)
     assert cache.stats()["kept"] == 0
 
 
@@ -113,11 +113,11 @@ def test_nobody_there(cache: Cache, lib: Any) -> None:
     with lib.Client(transport=CacheTransport(cache), base_url="http://127.0.0.1:9/v1") as http:
         for body in (CHAT, {**CHAT, "stream": True}):
             with pytest.raises(BROKEN):
-                tell(http, body)
+                post(http, body)
 
 
 def test_an_answer_that_came_packed_is_given_unpacked(http: Any, upstream: FakeUpstream) -> None:
-    answers = [tell(http, headers={"accept-encoding": "gzip"}) for _ in range(2)]
+    answers = [post(http, headers={"accept-encoding": "gzip"}) for _ in range(2)]
     assert "gzip" in upstream.calls[0].headers["accept-encoding"]
     assert all("content-encoding" not in answer.headers for answer in answers)
     assert answers[0].json() == answers[1].json()
@@ -126,18 +126,18 @@ def test_an_answer_that_came_packed_is_given_unpacked(http: Any, upstream: FakeU
 def test_two_keys_share_nothing_unless_a_tenant_is_named(cache: Cache, upstream: FakeUpstream) -> None:
     def ids(transport: Any, *keys: str) -> list[str]:
         with httpx.Client(transport=transport, base_url=upstream.openai) as http:
-            return [tell(http, headers={"authorization": f"Bearer {key}"}).json()["id"] for key in keys]
+            return [post(http, headers={"authorization": f"Bearer {key}"}).json()["id"] for key in keys]
 
     assert ids(CacheTransport(cache), "a", "b", "a", "b") == ["chatcmpl-1", "chatcmpl-2", "chatcmpl-1", "chatcmpl-2"]
     assert ids(CacheTransport(cache, tenant="team"), "a", "b", "c") == ["chatcmpl-3"] * 3
     assert ids(CacheTransport(cache, tenant="others"), "a") == ["chatcmpl-4"]
 
 
-@pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAYS, *VARY_HEADERS, *ROUTING])
+@pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAY_CREDENTIALS, *VARY_HEADERS, *ROUTING_HEADERS])
 def test_headers_that_make_a_difference(one: httpx.Client, upstream: FakeUpstream, name: str) -> None:
     for value in ("one", "two", "one"):
-        tell(one, headers={name: value})
-    tell(one)
+        post(one, headers={name: value})
+    post(one)
     assert upstream.count() == 3
 
 
@@ -146,13 +146,13 @@ def test_where_a_gateway_sends_it_counts_among_tenants_too(cache: Cache, upstrea
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
         for name in ("x-portkey-provider", "x-portkey-config"):
             for value in ("one", "two", "one"):
-                tell(http, headers={name: value})
+                post(http, headers={name: value})
     assert upstream.count() == 4
 
 
 def test_headers_that_make_none(one: httpx.Client, upstream: FakeUpstream) -> None:
     for value in ("one", "two"):
-        tell(one, headers={"x-stainless-retry-count": value, "user-agent": value})
+        post(one, headers={"x-stainless-retry-count": value, "user-agent": value})
     assert upstream.count() == 1
 
 
@@ -174,7 +174,7 @@ def test_without_credentials_it_is_the_caches_own_namespace(upstream: FakeUpstre
     with Cache("4MB", policy="lru", shadows=(), namespace="mine") as cache:
         transport: Any = CacheTransport(cache)
         with httpx.Client(transport=transport, base_url=upstream.openai) as http:
-            tell(http)
+            post(http)
         assert list(cache.stats()["by_tenant"]) == ["mine"]
 
 
@@ -203,7 +203,7 @@ def test_two_providers_share_nothing(cache: Cache) -> None:
 
 def test_cache_control(http: Any, upstream: FakeUpstream) -> None:
     def outcome(control: str, stream: bool = False) -> tuple[int, str]:
-        answer = tell(http, {**CHAT, "stream": stream}, headers={"cache-control": control})
+        answer = post(http, {**CHAT, "stream": stream}, headers={"cache-control": control})
         return answer.status_code, answer.headers["x-knapcache"]
 
     for stream in (False, True):
@@ -219,21 +219,21 @@ def test_cache_control(http: Any, upstream: FakeUpstream) -> None:
     assert outcome("max-age=0") == (200, "miss")
     assert outcome("no-cache") == outcome("no-cache", True) == (200, "miss")
     assert upstream.count() == 6
-    assert tell(http).json()["id"] == "chatcmpl-6"  # the freshest is kept
+    assert post(http).json()["id"] == "chatcmpl-6"  # the freshest is kept
 
 
 def test_litellms_cache_control_speaks_to_us_alone(one: httpx.Client, upstream: FakeUpstream) -> None:
     for _ in range(2):
-        tell(one, {**CHAT, "cache": {"no-cache": True}})
+        post(one, {**CHAT, "cache": {"no-cache": True}})
     assert upstream.count() == 2
     assert all("cache" not in call.body for call in upstream.calls)
-    assert tell(one, {**CHAT, "cache": {"namespace": "other"}}).headers["x-knapcache"] == "miss"
-    assert tell(one).headers["x-knapcache"] == "hit"
+    assert post(one, {**CHAT, "cache": {"namespace": "other"}}).headers["x-knapcache"] == "miss"
+    assert post(one).headers["x-knapcache"] == "hit"
 
 
 def test_embeddings_obey_as_well(http: Any, upstream: FakeUpstream, cache: Cache) -> None:
     def ask(given: Any, control: str = "") -> Any:
-        return tell(http, {"model": "e", "input": given}, "embeddings", headers={"cache-control": control})
+        return post(http, {"model": "e", "input": given}, "embeddings", headers={"cache-control": control})
 
     assert ask(["a", "b"], "only-if-cached").status_code == 504
     assert ask(["a", "b"], "no-store").headers["x-knapcache"] == "miss"
@@ -250,10 +250,10 @@ def test_embeddings_obey_as_well(http: Any, upstream: FakeUpstream, cache: Cache
 def test_embeddings_of_which_one_item_has_no_key(
     http: Any, upstream: FakeUpstream, cache: Cache, mixed: list[Any]
 ) -> None:
-    tell(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
+    post(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
     before = cache.stats()
     for _ in range(2):
-        answer = tell(http, {"model": "e", "input": mixed}, "embeddings")
+        answer = post(http, {"model": "e", "input": mixed}, "embeddings")
         assert answer.headers["x-knapcache"] == "bypass"
         assert upstream.calls[-1].body["input"] == mixed, "it is sent as it is"
     after = cache.stats()
@@ -263,7 +263,7 @@ def test_embeddings_of_which_one_item_has_no_key(
 
 def test_half_an_answer_to_embeddings(one: httpx.Client, upstream: FakeUpstream) -> None:
     def ask(*given: str) -> Any:
-        return tell(one, {"model": "e", "input": list(given)}, "embeddings")
+        return post(one, {"model": "e", "input": list(given)}, "embeddings")
 
     upstream.fail("500")
     assert ask("a", "b").status_code == 500
@@ -282,24 +282,24 @@ def test_half_an_answer_to_embeddings(one: httpx.Client, upstream: FakeUpstream)
 
 def test_a_server_that_knows_no_stream_options(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.fail(*["no-options"] * 9)
-    first = tell(one, {**CHAT, "stream": True})
+    first = post(one, {**CHAT, "stream": True})
     assert first.status_code == 200
     assert [("stream_options" in call.body) for call in upstream.calls] == [True, False]
-    again = tell(one, {**CHAT, "stream": True})
+    again = post(one, {**CHAT, "stream": True})
     assert (again.headers["x-knapcache"], again.content) == ("hit", first.content)
-    tell(one, {**CHAT, "stream": True, "n": 2})
+    post(one, {**CHAT, "stream": True, "n": 2})
     assert "stream_options" not in upstream.calls[-1].body  # it is not tried again
-    told = tell(one)  # the kept stream has no usage, and a plain answer has one
+    told = post(one)  # the kept stream has no usage, and a plain answer has one
     assert told.headers["x-knapcache"] == "miss"
     assert told.json()["usage"]["total_tokens"] > 0
-    assert tell(one, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}).text.count('"usage":{') == 1
+    assert post(one, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}).text.count('"usage":{') == 1
     assert upstream.count() == 4
 
 
 def test_usage_is_not_asked_for_where_that_is_not_wanted(cache: Cache, upstream: FakeUpstream) -> None:
     transport: Any = CacheTransport(cache, ask_usage=False)
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
-        tell(http, {**CHAT, "stream": True})
+        post(http, {**CHAT, "stream": True})
     assert "stream_options" not in upstream.calls[0].body
 
 
@@ -307,7 +307,7 @@ def test_usage_is_not_asked_for_where_that_is_not_wanted(cache: Cache, upstream:
 def test_one_call_for_many_who_ask_at_once(one: httpx.Client, upstream: FakeUpstream, stream: bool) -> None:
     upstream.delay = 0.3
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: tell(one, {**CHAT, "stream": stream}), range(12)))
+        answers = list(pool.map(lambda _: post(one, {**CHAT, "stream": stream}), range(12)))
     assert upstream.count() == 1
     assert sorted({answer.headers["x-knapcache"] for answer in answers}) == ["coalesced", "miss"]
     assert len({answer.content for answer in answers}) == 1
@@ -316,7 +316,7 @@ def test_one_call_for_many_who_ask_at_once(one: httpx.Client, upstream: FakeUpst
 def test_plain_and_streamed_wait_for_one_another(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.delay = 0.3
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda k: tell(one, {**CHAT, "stream": k % 2 == 0}), range(4)))
+        answers = list(pool.map(lambda k: post(one, {**CHAT, "stream": k % 2 == 0}), range(4)))
     assert upstream.count() == 1
     first_lines = [answer.text.removeprefix("data: ").partition("\n")[0] for answer in answers]
     assert {json.loads(line)["id"] for line in first_lines} == {"chatcmpl-1"}
@@ -326,7 +326,7 @@ def test_those_who_wait_for_a_refused_call_are_told(one: httpx.Client, upstream:
     upstream.delay = 0.3
     upstream.fail("429")
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: tell(one), range(4)))
+        answers = list(pool.map(lambda _: post(one), range(4)))
     assert [answer.status_code for answer in answers] == [429] * 4
     assert all(answer.headers["retry-after"] == "0" for answer in answers)
     assert [("set-cookie" in answer.headers) for answer in answers].count(True) == 0
@@ -351,12 +351,12 @@ def until(true: Callable[[], bool]) -> bool:
 @pytest.mark.parametrize("finish", [True, False])
 def test_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
     upstream.pace = 0.03
-    transport: Any = CacheTransport(cache, finish=finish)
+    transport: Any = CacheTransport(cache, finish_abandoned=finish)
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
         with http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer:
             next(answer.iter_raw())
         assert until(lambda: cache.stats()["kept" if finish else "failed"] == 1)
-        assert tell(http, {**CHAT, "stream": True}).headers["x-knapcache"] == ("hit" if finish else "miss")
+        assert post(http, {**CHAT, "stream": True}).headers["x-knapcache"] == ("hit" if finish else "miss")
 
 
 async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
@@ -365,15 +365,15 @@ async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeU
     async with lib.AsyncClient(
         transport=AsyncCacheTransport(cache), base_url=upstream.openai, headers=KEY, timeout=5.0
     ) as http:
-        answers = await asyncio.gather(*(tell(http, {**CHAT, "stream": k % 2 == 0}) for k in range(10)))
+        answers = await asyncio.gather(*(post(http, {**CHAT, "stream": k % 2 == 0}) for k in range(10)))
         assert upstream.count() == 1
         assert sorted({a.headers["x-knapcache"] for a in answers}) == ["coalesced", "miss"]
-        left = asyncio.create_task(tell(http, {**body, "n": 2}))
+        left = asyncio.create_task(post(http, {**body, "n": 2}))
         await asyncio.sleep(0.1)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
-        assert (await tell(http, {**body, "n": 2})).headers["x-knapcache"] == "coalesced"
+        assert (await post(http, {**body, "n": 2})).headers["x-knapcache"] == "coalesced"
         assert upstream.count() == 2
         async with http.stream("POST", "/chat/completions", json={**body, "n": 3}) as answer:
             async for _ in answer.aiter_raw():
@@ -385,7 +385,7 @@ async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeU
 @pytest.mark.parametrize("finish", [True, False])
 async def test_async_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
     upstream.pace = 0.03
-    transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False), finish=finish)
+    transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False), finish_abandoned=finish)
     async with (
         httpx.AsyncClient(transport=transport, base_url=upstream.openai) as http,
         http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer,
@@ -405,28 +405,28 @@ async def test_async_faults(cache: Cache, upstream: FakeUpstream, fault: str) ->
             upstream.fail(fault)
             if fault == "reset" or (fault == "cut" and "stream" not in body):
                 with pytest.raises(BROKEN):
-                    await tell(http, body)
+                    await post(http, body)
             else:
-                assert (await tell(http, body)).headers["x-knapcache"] == "miss"
+                assert (await post(http, body)).headers["x-knapcache"] == "miss"
         assert cache.stats()["kept"] == 0
-        assert (await tell(http, headers={"cache-control": "only-if-cached"})).status_code == 504
+        assert (await post(http, headers={"cache-control": "only-if-cached"})).status_code == 504
         upstream.fail("no-options", "no-options")
-        assert (await tell(http, {**CHAT, "stream": True})).status_code == 200
-        assert (await tell(http)).headers["x-knapcache"] == "miss"  # the stream came without usage
+        assert (await post(http, {**CHAT, "stream": True})).status_code == 200
+        assert (await post(http)).headers["x-knapcache"] == "miss"  # the stream came without usage
         upstream.fail("html")
-        assert (await tell(http, {"model": "e", "input": ["a", "b"]}, "embeddings")).status_code == 200
-        whole = await tell(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
+        assert (await post(http, {"model": "e", "input": ["a", "b"]}, "embeddings")).status_code == 200
+        whole = await post(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
         assert len(whole.json()["data"]) == 2
         upstream.fail("html")
-        assert len((await tell(http, {"model": "e", "input": ["a", "c"]}, "embeddings")).json()["data"]) == 2
+        assert len((await post(http, {"model": "e", "input": ["a", "c"]}, "embeddings")).json()["data"]) == 2
         only = {"cache-control": "only-if-cached"}
-        assert (await tell(http, {"model": "e", "input": ["q", "r"]}, "embeddings", headers=only)).status_code == 504
+        assert (await post(http, {"model": "e", "input": ["q", "r"]}, "embeddings", headers=only)).status_code == 504
 
 
 def test_no_thread_stays(one: httpx.Client) -> None:
     for n in range(1, 6):
-        tell(one, {**CHAT, "n": n, "stream": True})
-    assert until(lambda: not [t for t in threading.enumerate() if "_fetch" in str(getattr(t, "_target", ""))])
+        post(one, {**CHAT, "n": n, "stream": True})
+    assert until(lambda: not [t for t in threading.enumerate() if t.name == "knapcache-fetch"])
 
 
 def test_requests_of_another_library_are_refused(cache: Cache) -> None:
@@ -437,7 +437,7 @@ def test_requests_of_another_library_are_refused(cache: Cache) -> None:
 def test_closing_does_not_wait_for_ever(
     cache: Cache, upstream: FakeUpstream, lib: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("knapcache.integrations.transport.PATIENCE", 0.2)
+    monkeypatch.setattr("knapcache.integrations.transport.CLOSE_TIMEOUT", 0.2)
     upstream.fail("stall")
     start = time.perf_counter()
     with (

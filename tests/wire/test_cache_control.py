@@ -1,4 +1,4 @@
-"""What callers say about endpoint, form and cache."""
+"""The endpoint of a path, and the directives of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache import Endpoint
-from knapcache.wire.cache_control import Control, control_of, endpoint_of, wants_stream, wants_usage, with_usage
+from knapcache.wire import endpoint_of
+from knapcache.wire.cache_control import CacheControl, parse_cache_control, wants_stream, wants_usage, with_usage
 
 
 @pytest.mark.parametrize(
@@ -36,43 +37,43 @@ from knapcache.wire.cache_control import Control, control_of, endpoint_of, wants
         ("", None),
     ],
 )
-def test_endpoints(path: str, endpoint: Endpoint | None) -> None:
+def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
     assert endpoint_of(path) is endpoint
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "wanted"),
+    ("headers", "body", "expected"),
     [
-        ({}, {}, Control()),
-        ({"cache-control": "no-store"}, None, Control(store=False)),
-        ({"cache-control": "No-Cache"}, None, Control(refresh=True)),
-        ({"cache-control": "only-if-cached, max-age=60"}, None, Control(only_cached=True, max_age=60)),
-        ({"cache-control": 'max-age="5"'}, None, Control(max_age=5)),
-        ({"cache-control": "max-age=soon, shiny"}, None, Control()),
-        ({"cache-control": "max-age=-1"}, None, Control()),
-        ({"cf-aig-skip-cache": "true"}, None, Control(refresh=True, store=False)),
-        ({"cf-aig-cache-ttl": "30"}, None, Control(ttl=30)),
-        ({"x-portkey-cache-force-refresh": "True"}, None, Control(refresh=True)),
-        ({"helicone-cache-enabled": "false"}, None, Control(refresh=True, store=False)),
-        ({"helicone-cache-enabled": "true"}, None, Control()),
-        ({}, {"cache": {"no-cache": True, "ttl": 9}}, Control(refresh=True, ttl=9)),
-        ({}, {"cache": {"no-store": True, "s-maxage": 4}}, Control(store=False, max_age=4)),
-        ({}, {"cache": {"namespace": "mine", "ttl": "x"}}, Control(namespace="mine")),
-        ({}, {"cache": "yes"}, Control()),
+        ({}, {}, CacheControl()),
+        ({"cache-control": "no-store"}, None, CacheControl(store=False)),
+        ({"cache-control": "No-Cache"}, None, CacheControl(refresh=True)),
+        ({"cache-control": "only-if-cached, max-age=60"}, None, CacheControl(only_cached=True, max_age=60)),
+        ({"cache-control": 'max-age="5"'}, None, CacheControl(max_age=5)),
+        ({"cache-control": "max-age=soon, shiny"}, None, CacheControl()),
+        ({"cache-control": "max-age=-1"}, None, CacheControl()),
+        ({"cf-aig-skip-cache": "true"}, None, CacheControl(refresh=True, store=False)),
+        ({"cf-aig-cache-ttl": "30"}, None, CacheControl(ttl=30)),
+        ({"x-portkey-cache-force-refresh": "True"}, None, CacheControl(refresh=True)),
+        ({"helicone-cache-enabled": "false"}, None, CacheControl(refresh=True, store=False)),
+        ({"helicone-cache-enabled": "true"}, None, CacheControl()),
+        ({}, {"cache": {"no-cache": True, "ttl": 9}}, CacheControl(refresh=True, ttl=9)),
+        ({}, {"cache": {"no-store": True, "s-maxage": 4}}, CacheControl(store=False, max_age=4)),
+        ({}, {"cache": {"namespace": "mine", "ttl": "x"}}, CacheControl(namespace="mine")),
+        ({}, {"cache": "yes"}, CacheControl()),
     ],
 )
-def test_controls(headers: dict[str, str], body: dict[str, Any] | None, wanted: Control) -> None:
-    assert control_of(headers, body) == wanted
+def test_directives(headers: dict[str, str], body: dict[str, Any] | None, expected: CacheControl) -> None:
+    assert parse_cache_control(headers, body) == expected
 
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from(["ttl", "s-maxage", "no-cache"]), st.text() | st.floats()))
-def test_nonsense_is_ignored(header: str, cache: dict[str, Any]) -> None:
-    found = control_of({"cache-control": header, "cf-aig-cache-ttl": header}, {"cache": cache})
+def test_invalid_directives_are_ignored(header: str, cache: dict[str, Any]) -> None:
+    found = parse_cache_control({"cache-control": header, "cf-aig-cache-ttl": header}, {"cache": cache})
     for seconds in (found.max_age, found.ttl):
         assert seconds is None or 0 <= seconds < float("inf")
 
 
-def test_usage_is_asked_for_beside_what_was_asked() -> None:
+def test_asking_for_usage_keeps_the_other_stream_options() -> None:
     body = {"model": "m", "stream": True, "stream_options": {"include_obfuscation": False}}
     assert wants_stream(body)
     assert not wants_usage(body)

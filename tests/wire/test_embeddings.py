@@ -1,4 +1,4 @@
-"""Vectors taken apart and put together: same vectors, same order, no token lost."""
+"""Splitting and joining embeddings keeps vectors, order and tokens."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def answer(n: int, tokens: int = 7) -> dict[str, Any]:
 
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.integers(0, 1000), st.randoms())
-def test_apart_and_together_is_the_same(inputs: list[str], tokens: int, random: Any) -> None:
-    given_answer = answer(len(inputs), tokens)
-    shuffled = {**given_answer, "data": random.sample(given_answer["data"], len(inputs))}
-    parts = embeddings.parts(shuffled, inputs)
-    assert json.loads(embeddings.join([part.payload for part in parts])) == given_answer
-    assert sum(part.usage["prompt_tokens"] for part in parts) == tokens
-    assert all(part.usage["prompt_tokens"] >= 0 for part in parts)
+def test_splitting_and_joining_returns_the_same_answer(inputs: list[str], tokens: int, random: Any) -> None:
+    original = answer(len(inputs), tokens)
+    shuffled = {**original, "data": random.sample(original["data"], len(inputs))}
+    parts = embeddings.split(shuffled, inputs)
+    assert json.loads(embeddings.join([part.body for part in parts])) == original
+    assert sum(shares := [dict(part.usage or {})["prompt_tokens"] for part in parts]) == tokens
+    assert min(shares) >= 0
 
 
 @given(st.integers(0, 10**9), st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
-def test_shares_add_up_and_are_fair(total: int, weights: list[int]) -> None:
+def test_shares_add_up_and_are_proportional(total: int, weights: list[int]) -> None:
     shares = embeddings.share(total, weights)
     assert sum(shares) == total
     for share, weight in zip(shares, weights, strict=True):
@@ -37,11 +37,11 @@ def test_shares_add_up_and_are_fair(total: int, weights: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_input", "items"),
+    ("value", "items"),
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ([], [])],
 )
-def test_items(given_input: Any, items: list[Any]) -> None:
-    assert embeddings.items(given_input) == items
+def test_the_items_of_input(value: Any, items: list[Any]) -> None:
+    assert embeddings.inputs(value) == items
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,10 @@ def test_items(given_input: Any, items: list[Any]) -> None:
         [{"embedding": [1.0], "index": 0}, {"embedding": [], "index": 1}],
         [{"embedding": [1.0], "index": 0}, {"embedding": 3, "index": 1}],
         [{"embedding": [1.0], "index": 0}, "vector"],
+        [{"embedding": [1.0], "index": 0}, {"embedding": [1.0], "index": []}],
         [{"embedding": [1.0], "index": 1}, {"embedding": [1.0], "index": 2}],
     ],
 )
-def test_answers_that_are_not_whole(data: Any) -> None:
+def test_incomplete_answers_are_refused(data: Any) -> None:
     with pytest.raises(Incomplete):
-        embeddings.parts({**answer(2), "data": data}, ["a", "b"])
+        embeddings.split({**answer(2), "data": data}, ["a", "b"])

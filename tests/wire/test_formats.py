@@ -1,4 +1,4 @@
-"""Plain and streamed are one answer: a split stream adds up to the plain answer, and only whole answers are kept."""
+"""Plain and streamed forms convert into each other, and only complete answers are stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from knapcache import Endpoint
 from knapcache.errors import Incomplete
-from knapcache.wire import Collector, as_plain, as_stream, plain_answer, sse
-from knapcache.wire import base as forms
+from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, endpoint_of, sse
+from knapcache.wire.base import Form
 from tests.support import answers
 
 STRATEGIES = {
@@ -25,50 +25,62 @@ STRATEGIES = {
 any_answer = st.one_of([st.tuples(st.just(at), strategy) for at, strategy in STRATEGIES.items()])
 
 
-def whole(endpoint: Endpoint, pieces: list[bytes]) -> forms.Whole:
-    collector = Collector(endpoint)
+def plain_answer(endpoint: Endpoint, body: bytes) -> CompleteAnswer:
+    return FORMATS[endpoint].parse(body, {})
+
+
+def as_plain(endpoint: Endpoint, body: bytes, form: Form) -> bytes:
+    return FORMATS[endpoint].to_plain(body, form)
+
+
+def as_stream(endpoint: Endpoint, body: bytes, form: Form, usage: bool = False) -> Iterator[bytes]:
+    return FORMATS[endpoint].to_stream(body, form, usage)
+
+
+def collect(endpoint: Endpoint, pieces: list[bytes]) -> CompleteAnswer:
+    collector = StreamCollector(FORMATS[endpoint])
     for piece in pieces:
         collector.feed(piece)
     collector.close()
-    return collector.whole()
+    return collector.complete()
 
 
 @given(any_answer)
-def test_a_split_answer_adds_up_to_itself(case: tuple[Endpoint, dict[str, Any]]) -> None:
+def test_a_split_answer_assembles_to_itself(case: tuple[Endpoint, dict[str, Any]]) -> None:
     endpoint, answer = case
     kept = plain_answer(endpoint, json.dumps(answer).encode())
     stream = list(as_stream(endpoint, kept.body, kept.form, usage=True))
-    found = whole(endpoint, stream)
+    found = collect(endpoint, stream)
     assert json.loads(as_plain(endpoint, found.body, found.form)) == answer
     assert (found.model, found.usage) == (kept.model, kept.usage) == (answer["model"], answer["usage"])
 
 
 @given(any_answer, st.data())
-def test_a_kept_stream_replays_block_for_block(case: tuple[Endpoint, dict[str, Any]], data: st.DataObject) -> None:
+def test_a_stored_stream_is_replayed_block_by_block(case: tuple[Endpoint, dict[str, Any]], data: st.DataObject) -> None:
     endpoint, answer = case
     stream = list(as_stream(endpoint, json.dumps(answer).encode(), "json", usage=True))
     joined = b": hello\n\n" + b"".join(stream)
     at = data.draw(st.integers(0, len(joined)))
-    kept = whole(endpoint, [joined[:at], joined[at:]])
+    kept = collect(endpoint, [joined[:at], joined[at:]])
     assert list(as_stream(endpoint, kept.body, kept.form, usage=True)) == stream
 
 
 @given(any_answer, st.data())
-def test_a_stream_that_was_cut_off_is_not_kept(case: tuple[Endpoint, dict[str, Any]], data: st.DataObject) -> None:
+def test_a_truncated_stream_is_not_stored(case: tuple[Endpoint, dict[str, Any]], data: st.DataObject) -> None:
     endpoint, answer = case
     stream = b"".join(as_stream(endpoint, json.dumps(answer).encode(), "json", usage=True)).rstrip()
     at = data.draw(st.integers(0, len(stream) - 1))
     with pytest.raises(Incomplete):
-        whole(endpoint, [stream[:at]])
+        collect(endpoint, [stream[:at]])
 
 
 @given(answers.chats() | answers.completions())
-def test_usage_is_said_only_when_it_is_asked_for(answer: dict[str, Any]) -> None:
+def test_a_stream_has_usage_only_if_it_is_asked_for(answer: dict[str, Any]) -> None:
     endpoint = Endpoint.CHAT if answer["object"] == "chat.completion" else Endpoint.COMPLETIONS
     body = json.dumps(answer).encode()
     asked, unasked = (list(as_stream(endpoint, body, "json", usage=usage)) for usage in (True, False))
     assert b'"usage"' not in b"".join(block for block in unasked if b'"choices":[]' in block)
-    kept = whole(endpoint, asked)
+    kept = collect(endpoint, asked)
     assert list(as_stream(endpoint, kept.body, "sse", usage=False)) == unasked
     *chunks, last, done = [event.data for event in sse.events(b"".join(asked))]
     assert done == "[DONE]"
@@ -77,7 +89,7 @@ def test_usage_is_said_only_when_it_is_asked_for(answer: dict[str, Any]) -> None
     assert all(json.loads(chunk)["usage"] is None for chunk in chunks)
 
 
-def test_a_choice_is_told_in_order_and_tokens_keep_their_log_probabilities() -> None:
+def test_deltas_are_ordered_and_tokens_keep_their_log_probabilities() -> None:
     tokens = [{"token": text, "logprob": -1.0} for text in ("He", "llo")]
     logprobs = {"content": tokens, "refusal": None}
     message = {"role": "assistant", "content": "Hello", "reasoning_content": "A greeting."}
@@ -101,12 +113,12 @@ def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **mo
     return {"id": "1", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more}
 
 
-def stream_of(*said: Any, done: bool = True) -> bytes:
-    texts = [thing if isinstance(thing, str) else json.dumps(thing) for thing in said]
+def stream_of(*chunks: Any, done: bool = True) -> bytes:
+    texts = [thing if isinstance(thing, str) else json.dumps(thing) for thing in chunks]
     return b"".join(f"data: {text}\n\n".encode() for text in [*texts, *(["[DONE]"] if done else [])])
 
 
-def test_a_stream_as_servers_really_send_it_adds_up() -> None:
+def test_a_stream_as_real_servers_send_it_is_assembled() -> None:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
     stream = stream_of(
         {"choices": [], "prompt_filter_results": [{"prompt_index": 0}]},  # Azure's first chunk
@@ -146,13 +158,13 @@ BAD_CHAT = {
 
 
 @pytest.mark.parametrize("stream", BAD_CHAT.values(), ids=BAD_CHAT)
-def test_streams_that_are_not_whole(stream: bytes) -> None:
+def test_incomplete_chat_streams_are_refused(stream: bytes) -> None:
     with pytest.raises(Incomplete):
-        whole(Endpoint.CHAT, [stream])
+        collect(Endpoint.CHAT, [stream])
 
 
-def messages_stream(*said: dict[str, Any]) -> bytes:
-    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in said)
+def messages_stream(*events: dict[str, Any]) -> bytes:
+    return b"".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events)
 
 
 START = {"type": "message_start", "message": {"type": "message", "content": [], "usage": {"input_tokens": 3}}}
@@ -178,14 +190,14 @@ BAD_MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("said", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
-def test_messages_that_are_not_whole(said: tuple[dict[str, Any], ...]) -> None:
+@pytest.mark.parametrize("events", BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+def test_incomplete_message_streams_are_refused(events: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(Incomplete):
-        whole(Endpoint.MESSAGES, [messages_stream(*said)])
+        collect(Endpoint.MESSAGES, [messages_stream(*events)])
 
 
-def test_a_message_with_pings_is_whole() -> None:
-    kept = whole(Endpoint.MESSAGES, [messages_stream(START, OPEN, {"type": "ping"}, HI, END, STOP)])
+def test_a_message_stream_with_pings_is_complete() -> None:
+    kept = collect(Endpoint.MESSAGES, [messages_stream(START, OPEN, {"type": "ping"}, HI, END, STOP)])
     assert kept.usage == {"input_tokens": 3, "output_tokens": 1}
     assert json.loads(as_plain(Endpoint.MESSAGES, kept.body, "sse"))["content"] == [{"type": "text", "text": "hi"}]
 
@@ -207,22 +219,22 @@ BAD_PLAIN = {
 
 
 @pytest.mark.parametrize(("endpoint", "body"), BAD_PLAIN.values(), ids=BAD_PLAIN)
-def test_plain_answers_that_are_not_whole(endpoint: Endpoint, body: bytes) -> None:
+def test_incomplete_plain_answers_are_refused(endpoint: Endpoint, body: bytes) -> None:
     with pytest.raises(Incomplete):
         plain_answer(endpoint, body)
 
 
 @pytest.mark.parametrize("kind", ["response.failed", "response.incomplete", "error"])
-def test_responses_that_end_badly(kind: str) -> None:
+def test_failed_response_streams_are_refused(kind: str) -> None:
     good = {"type": "response.completed", "response": {"object": "response", "status": "completed", "output": []}}
-    assert whole(Endpoint.RESPONSES, [messages_stream(good)]).form == "sse"
+    assert collect(Endpoint.RESPONSES, [messages_stream(good)]).form == "sse"
     with pytest.raises(Incomplete):
-        whole(Endpoint.RESPONSES, [messages_stream({"type": kind, "response": {}}, good)])
+        collect(Endpoint.RESPONSES, [messages_stream({"type": kind, "response": {}}, good)])
 
 
-def test_what_follows_the_end_is_not_kept() -> None:
+def test_blocks_after_the_end_are_not_stored() -> None:
     stream = stream_of(chunk({"content": "a"}, "stop"))
-    assert whole(Endpoint.CHAT, [stream + b"data: more\n\n"]).body == stream
+    assert collect(Endpoint.CHAT, [stream + b"data: more\n\n"]).body == stream
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -250,10 +262,10 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 
 
 @given(any_answer, st.data())
-def test_what_may_be_kept_can_be_given_in_both_forms(
+def test_a_stored_answer_can_be_served_in_both_forms(
     case: tuple[Endpoint, dict[str, Any]], data: st.DataObject
 ) -> None:
-    """However strange an answer is, either it is refused, or it streams, and adds up to something that is whole."""
+    """However malformed an answer is, it is refused, or it can be streamed and assembled to a complete answer."""
     endpoint, answer = case
     for _ in range(data.draw(st.integers(1, 2))):
         answer = put(answer, data.draw(st.sampled_from(sorted(places(answer), key=repr))), data.draw(JUNK))
@@ -263,22 +275,37 @@ def test_what_may_be_kept_can_be_given_in_both_forms(
         return
     for usage in (False, True):
         stream = list(as_stream(endpoint, kept.body, "json", usage))
-        assert whole(endpoint, stream).form == "sse"
+        assert collect(endpoint, stream).form == "sse"
 
 
 @given(any_answer, st.data())
-def test_no_stream_however_strange_breaks_the_collector(
-    case: tuple[Endpoint, dict[str, Any]], data: st.DataObject
-) -> None:
+def test_no_malformed_stream_breaks_the_collector(case: tuple[Endpoint, dict[str, Any]], data: st.DataObject) -> None:
     endpoint, answer = case
     events = sse.events(b"".join(as_stream(endpoint, json.dumps(answer).encode(), "json", usage=True)))
     at = data.draw(st.integers(0, len(events) - 1))
-    said = json.loads(events[at].data) if events[at].data != "[DONE]" else {}
-    said = put(said, data.draw(st.sampled_from(sorted(places(said), key=repr))), data.draw(JUNK))
-    events[at] = sse.Event(json.dumps(said), events[at].event)
+    fields = json.loads(events[at].data) if events[at].data != "[DONE]" else {}
+    fields = put(fields, data.draw(st.sampled_from(sorted(places(fields), key=repr))), data.draw(JUNK))
+    events[at] = SseEvent(json.dumps(fields), events[at].event)
     try:
-        kept = whole(endpoint, [sse.serialise(event) for event in events])
+        kept = collect(endpoint, [sse.serialise(event) for event in events])
     except Incomplete:
         return
     assert json.loads(as_plain(endpoint, kept.body, "sse"))
     assert list(as_stream(endpoint, kept.body, "sse", usage=False))
+
+
+def test_every_endpoint_has_a_format() -> None:
+    assert set(FORMATS) == set(Endpoint)
+    for endpoint, each in FORMATS.items():
+        assert each.endpoint is endpoint
+        assert endpoint_of(f"/v1/{endpoint.value}") is endpoint
+
+
+@pytest.mark.parametrize("endpoint", STRATEGIES)
+def test_a_stream_that_ends_with_our_error_event_is_incomplete(endpoint: Endpoint) -> None:
+    error = FORMATS[endpoint].error_event("the connection was lost")
+    (event,) = sse.events(error)
+    assert event.event == ("" if FORMATS[endpoint].usage_on_request else "error")
+    assert json.loads(event.data)["error"]["message"] == "the connection was lost"
+    with pytest.raises(Incomplete):
+        collect(endpoint, [error])

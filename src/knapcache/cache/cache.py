@@ -146,17 +146,13 @@ class Cache:
         store: bool = True,
         only_cached: bool = False,
         max_age: float | None = None,
-        shielded: bool = False,
     ) -> Answer:
-        """The same for coroutines. The call goes on when whoever made it is cancelled, and is kept.
-
-        steady: whoever makes it is a task that nobody cancels, and needs no other for the call.
-        """
+        """Do the same for coroutines. The call goes on when its caller is cancelled, and its answer is stored."""
         usual = store and not refresh and not only_cached and max_age is None
         options = DEFAULT_OPTIONS if usual else FetchOptions(refresh, store, only_cached, max_age)
         keyed = self._keyer.of(endpoint, request, namespace, context)
         if isinstance(keyed, KeyedRequest):
-            return await self._engine.fetch_async(keyed, call, options, shielded)
+            return await self._engine.fetch_async(keyed, call, options)
         keyed = self._bypass(keyed, endpoint, namespace, options)
         try:
             return self._bypassed(keyed, *await timed_async(call))

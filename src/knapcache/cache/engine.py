@@ -235,13 +235,13 @@ class RequestEngine:
         return found.complete(reply, seconds)
 
     async def fetch_async(
-        self, request: KeyedRequest, call: Callable[[], Awaitable[Reply]], options: FetchOptions, shielded: bool = False
+        self, request: KeyedRequest, call: Callable[[], Awaitable[Reply]], options: FetchOptions
     ) -> Answer:
         """Do the same for coroutines. The leader's call is a task: it goes on if the caller is cancelled."""
         found = await self.begin_async(request, options)
         if isinstance(found, Answer):
             return found
-        if shielded or not found.leads:
+        if not found.leads:
             return await self._call_async(found, call)
         task = asyncio.ensure_future(self._call_async(found, call))
 

@@ -59,8 +59,8 @@ class Answer(NamedTuple):
 
     payload: bytes
     meta: Mapping[str, Any]
-    outcome: Literal["hit", "miss", "coalesced", "bypass"]
-    """From the cache; paid for; paid for by somebody who asked the same at the same time; has no key."""
+    outcome: Literal["hit", "miss", "coalesced", "bypass", "stale"]
+    """Stored; fetched by this caller; fetched by another caller; without a key. Only `exchange` sets `stale`."""
     key: str
     """The key's digest in hex; empty on a bypass."""
     age: float

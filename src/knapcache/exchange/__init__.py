@@ -1,1 +1,1 @@
-"""One exchange over HTTP between caller and provider, as the cache sees it: for transports and proxy. No I/O."""
+"""One HTTP exchange between a caller and a provider, as the cache sees it. Shared by the transports and the proxy. No I/O."""

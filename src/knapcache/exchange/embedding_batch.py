@@ -1,38 +1,37 @@
-"""Embeddings of several texts at once: what is kept is given, and only the rest is fetched.
+"""Requests with several items, each of which has its own entry: embeddings. Only missing items are fetched.
 
-    items = kept ∪ missing        sent: the missing ones, each once        answer = all of them, in the order asked for
+    items = stored ∪ missing      sent: each missing item once      response: all items, in the order of the request
 
-Pure: the transport looks at `sent`, sends it, and comes back with what it got.
+Pure: the fetcher sends `upstream_body` and passes the answer to `settle`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
-from knapcache.exchange.exchange import CACHE_STATUS, CachedResponse, Exchange, kept_meta, passing
+from knapcache.exchange.cache_headers import outcome_headers
+from knapcache.exchange.exchange import CachedResponse, Exchange, forwarded_headers, stored_meta
 from knapcache.keys import ParsedBody
-from knapcache.model import Endpoint
-from knapcache.wire import embeddings
-from knapcache.wire.json_util import compact, read_object
+from knapcache.wire.base import PerItem
+from knapcache.wire.json_util import read_object, to_json
 
 
-class Batch:
-    """One request for several embeddings."""
+class EmbeddingBatch:
+    """One request with several items."""
 
-    def __init__(self, cache: Cache, exchange: Exchange, found: list[Lookup]) -> None:
-        self._cache, self._exchange, self._found = cache, exchange, found
-        self._items = embeddings.items(exchange.body.get("input"))
-        control = exchange.control
+    def __init__(self, cache: Cache, exchange: Exchange, per_item: PerItem, found: list[Lookup]) -> None:
+        self._cache, self._exchange, self._per_item, self._found = cache, exchange, per_item, found
+        self._items = per_item.inputs(exchange.body.get("input"))
         self.bypass = any(each.bypass is not None for each in found)
-        """An item has no key: the request is to be sent as it is."""
+        """An item has no key: the request is sent as it is."""
         self._payloads: dict[str, bytes] = {}
         self._answers: dict[str, Answer] = {}
         self._missing: dict[str, int] = {}
         for index, each in enumerate(found):
-            if each.hit is not None and not control.refresh:
+            if each.hit is not None and not exchange.control.refresh:
                 self._payloads[each.key] = each.hit.payload
                 self._answers[each.key] = each.hit
             else:
@@ -41,69 +40,65 @@ class Batch:
 
     @property
     def hits(self) -> int:
-        """Items that are there."""
+        """The number of items that are stored."""
         return sum(found.key not in self._missing for found in self._found)
 
     @property
     def complete(self) -> bool:
-        """Nothing is to be fetched."""
+        """Whether all items are stored."""
         return not self._missing
 
-    def sent(self) -> bytes:
-        """The request for what is missing."""
+    def upstream_body(self) -> bytes:
+        """Return the request for the missing items."""
         if len(self._missing) == len(self._items):
-            return self._exchange.sent(False)
+            return self._exchange.upstream_body(False)
         body = {name: value for name, value in self._exchange.body.items() if name != "cache"}
-        return compact({**body, "input": [self._items[index] for index in self._missing.values()]})
+        return to_json({**body, "input": [self._items[index] for index in self._missing.values()]})
 
     def settle(self, headers: Mapping[str, str], content: bytes) -> None:
-        """The missing ones have come; Incomplete if they have not."""
+        """Store the answer for the missing items, or raise Incomplete."""
         inputs = [self._items[index] for index in self._missing.values()]
-        parts = embeddings.parts(read_object(content), inputs)
+        parts = self._per_item.split(read_object(content), inputs)
         seconds = (time.perf_counter() - self._started) / len(parts)
         control = self._exchange.control
-        meta = kept_meta(headers, "json")
+        meta = stored_meta(headers, "json")
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
-            self._payloads[key] = part.payload
-            reply = Reply(part.payload, part.model, part.usage, seconds, meta, control.store, control.ttl)
+            self._payloads[key] = part.body
+            reply = Reply(
+                payload=part.body,
+                model=part.model,
+                usage=part.usage,
+                seconds=seconds,
+                meta=meta,
+                cacheable=control.store,
+                ttl=control.ttl,
+            )
             self._answers[key] = self._cache.settle_answer(self._found[index], reply)
 
-    def given(self, headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:
-        """The answer, once nothing is missing."""
-        outcome = "hit" if headers is None else "miss"
-        said = [("content-type", "application/json"), ("x-knapcache", outcome), ("cache-status", CACHE_STATUS[outcome])]
-        said.append(("x-knapcache-hits", f"{self.hits}/{len(self._items)}"))
-        own = [pair for pair in passing(headers or ()) if pair[0].lower() != "content-type"]
-        body = embeddings.join([self._payloads[found.key] for found in self._found])
-        return CachedResponse(200, said + own, body, parts=tuple(self._parts()))
+    def response(self, upstream_headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:
+        """Return the response, once no item is missing. upstream_headers: if the missing items were fetched."""
+        headers = [("content-type", "application/json")]
+        headers += outcome_headers("hit" if upstream_headers is None else "miss")
+        headers.append(("x-knapcache-hits", f"{self.hits}/{len(self._items)}"))
+        headers += [pair for pair in forwarded_headers(upstream_headers or ()) if pair[0].lower() != "content-type"]
+        return CachedResponse(200, headers, self._per_item.join([self._payloads[found.key] for found in self._found]))
 
-    def _parts(self) -> Iterator[Answer]:
-        """Where each item comes from. What was asked for twice in one request was paid for once."""
-        paid = set()
+    def answers(self) -> tuple[Answer, ...]:
+        """Return one answer an item. An item that occurs twice in the request was paid for once."""
+        paid: set[str] = set()
+        answers = []
         for found in self._found:
             answer = self._answers[found.key]
-            yield answer._replace(outcome="coalesced") if answer.outcome == "miss" and found.key in paid else answer
+            again = answer.outcome == "miss" and found.key in paid
+            answers.append(answer._replace(outcome="coalesced") if again else answer)
             paid.add(found.key)
+        return tuple(answers)
 
 
-def items_of(exchange: Exchange) -> list[ParsedBody]:
-    """A request for each item, where there are several; none where there is one, or the exchange has no key."""
-    several = exchange.endpoint is Endpoint.EMBEDDINGS and isinstance(exchange.body.get("input"), list)
-    if exchange.bypass or not several:
+def item_requests(exchange: Exchange) -> list[ParsedBody]:
+    """Return one request an item; none if there is only one, or the request has no key."""
+    per_item = exchange.format.per_item
+    if per_item is None or exchange.bypass or not isinstance(exchange.body.get("input"), list):
         return []
-    items = embeddings.items(exchange.body["input"])
-    # Read with the rest.
+    items = per_item.inputs(exchange.body["input"])
     return [] if len(items) == 1 else [ParsedBody({**exchange.body, "input": item}) for item in items]
-
-
-def batch_of(cache: Cache, exchange: Exchange) -> Batch | None:
-    """The batch that an exchange is; None where it is none."""
-    asked, wish = items_of(exchange), {**exchange.whose, "max_age": exchange.control.max_age}
-    return Batch(cache, exchange, [cache.lookup(exchange.endpoint, item, **wish) for item in asked]) if asked else None
-
-
-async def batch_of_async(cache: Cache, exchange: Exchange) -> Batch | None:
-    """The same for coroutines."""
-    asked, wish = items_of(exchange), {**exchange.whose, "max_age": exchange.control.max_age}
-    found = [await cache.lookup_async(exchange.endpoint, item, **wish) for item in asked]
-    return Batch(cache, exchange, found) if asked else None

@@ -1,281 +1,265 @@
-"""An exchange answered through the cache, on asyncio: what the async transport and the proxy do alike.
+"""Fetches the response to an exchange: from the cache, or from the provider under the cache's single flight.
 
-    plain     a call under the cache's single flight, or the kept answer
-    streamed  the asker hears it while it comes                                                   relay.py
-              listens: the fetch runs in the asker's task, and tells a `Listener`
-              pulls:   the fetch runs in a task of its own, and the asker gets what it brings as an iterator
-    several   embeddings of several texts: what is missing is fetched                             batch.py
+    fetched = await fetcher.fetch(exchange, upstream, send)      status, headers and body
+    write the body
+    answers = await fetched.finish()                             store the answer, release the waiters
 
-How to send is the caller's: a `Sender` takes a body and brings a `Received`. An answer that has not what is asked for
-(a stream without usage, and usage is wanted) is fetched anew, once; where that does not help either, and for requests
-without a key, the answer is None: send it as if there were no cache.
+A plain answer that was paid for is written before it is stored, because storing doubles the latency of a miss. A live
+stream is read in the task that writes it. Its last blocks are yielded only after the answer is stored, so that a caller
+that repeats its request gets a hit.
+
+Nothing here knows asyncio. All waiting is done by `send`, by the response that it returns and by the cache's coroutines,
+so that blocking callers can run the same code (`blocking.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 from knapcache.cache import Answer, Cache, Reply
+from knapcache.cache.engine import PendingFetch
+from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.embedding_batch import Batch, batch_of_async
-from knapcache.exchange.exchange import CachedResponse, Exchange, given, is_stream, not_cached, passing, plain_reply
-from knapcache.exchange.stream_tee import Heard, Opened, StreamTee
+from knapcache.exchange.blocking import as_coroutine
+from knapcache.exchange.cache_headers import Pairs, outcome_headers
+from knapcache.exchange.embedding_batch import EmbeddingBatch, item_requests
+from knapcache.exchange.exchange import (
+    CachedResponse,
+    Exchange,
+    forwarded_headers,
+    is_event_stream,
+    not_cached,
+    plain_reply,
+    to_response,
+)
+from knapcache.exchange.stream_tee import StreamTee
 
-REFUSALS = (400, 422)
-"""What servers say that do not know `stream_options`."""
-PATIENCE = 5.0
-"""Seconds that closing waits for streams which are still being read, though nobody listens any more."""
+UNKNOWN_OPTION = (400, 422)
+"""Statuses with which servers refuse `stream_options`."""
 
 
-class Received(Protocol):
+class UpstreamResponse(Protocol):
     """A response whose body is still to be read."""
 
     status: int
     headers: dict[str, str]
     """By lower-case names."""
-    pairs: list[tuple[str, str]]
-    """The same as they came."""
+    pairs: Pairs
+    """The same, as they came."""
 
     async def read(self) -> bytes:
-        """All of the body."""
+        """Return the whole body."""
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """Yield the body as it comes."""
 
     async def close(self) -> None:
-        """Let go of it, read or not."""
+        """Release the connection. May be called more than once."""
 
 
-Sender = Callable[[bytes], Awaitable[Received]]
-Early = Callable[[CachedResponse], Awaitable[None]]
-S = TypeVar("S")
+Send = Callable[[bytes], Awaitable[UpstreamResponse]]
 
 
-class Listener(Protocol):
-    """Whoever hears a stream while it comes. Is told and never waited for: the others who want the answer are not kept
-    waiting by one who is slow.
-    """
+class Fetched:
+    """A response. Write its body, then call `finish`; call `abort` if writing raises an exception."""
 
-    def begin(self, relay: StreamTee) -> None:
-        """A fetch begins; `relay.left` is to be set when nobody listens any more."""
+    def __init__(self, response: CachedResponse, answers: tuple[Answer, ...] = ()) -> None:
+        self.status, self.headers = response.status, response.headers
+        self.body: bytes | Iterable[bytes] | AsyncIterator[bytes] = response.body
+        """An iterable yields blocks that are all in memory; an async iterator yields those of a live stream."""
+        self.answers = answers
+        """One for each item of the request. Empty before `finish` if the answer was fetched, and after a failure."""
 
-    def hear(self, heard: Heard) -> None:
-        """Opened, then blocks; the last of them are in `relay.held`, to be said when the answer was kept."""
+    @property
+    def failed(self) -> bool:
+        """Whether the provider's answer is an error. Known after `finish`."""
+        return self.status != 200
+
+    async def finish(self) -> tuple[Answer, ...]:
+        """Store an answer that was fetched, release its waiters, and return `answers`.
+
+        A stream that was not read to its end is read, or aborted if the fetcher has finish_abandoned=False.
+        """
+        return self.answers
+
+    async def drain(self) -> tuple[Answer, ...]:
+        """Read the rest of the body, and finish."""
+        return await self.finish()
+
+    async def abort(self) -> None:
+        """End the fetch at once, and release the waiters."""
 
 
-class StreamDelivered(NamedTuple):
-    """A listener has heard an answer, all but its end."""
+class FetchedAnswer(Fetched):
+    """A plain answer that was paid for and is not stored yet."""
 
-    answer: Answer
-    relay: StreamTee
+    def __init__(self, response: CachedResponse, pending: PendingFetch, reply: Reply, seconds: float) -> None:
+        super().__init__(response)
+        self._pending, self._reply, self._seconds = pending, reply, seconds
+
+    async def finish(self) -> tuple[Answer, ...]:
+        if not self.answers:
+            self.answers = (self._pending.complete(self._reply, self._seconds),)
+        return self.answers
+
+    async def abort(self) -> None:
+        await self.finish()  # it was paid for
 
 
-class StreamOpen(NamedTuple):
-    """An answer that is still coming."""
+class LiveStream(Fetched):
+    """A stream that the provider is still sending."""
 
-    headers: list[tuple[str, str]]
-    blocks: AsyncIterator[bytes]
-    relay: StreamTee
-    fetch: asyncio.Task[Answer]
-    """Goes on when the asker leaves."""
+    def __init__(
+        self, response: UpstreamResponse, tee: StreamTee, pending: PendingFetch, started: float, finish_abandoned: bool
+    ) -> None:
+        super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
+        self.body = self._blocks = self._read()
+        self._response, self._tee, self._pending, self._started = response, tee, pending, started
+        self._finish_abandoned = finish_abandoned
+
+    @property
+    def failed(self) -> bool:
+        return not self.answers or "status" in self.answers[0].meta
+
+    async def _read(self) -> AsyncGenerator[bytes, None]:
+        tee = self._tee
+        try:
+            async for data in self._response.iter_bytes():
+                for block in tee.feed(data):
+                    yield block
+                if tee.ended:
+                    break
+            for block in tee.close():
+                yield block
+            reply = tee.reply()
+        except BaseException as error:
+            self._pending.abandon(error)
+            raise
+        finally:
+            await self._response.close()
+        self.answers = (self._pending.complete(reply, time.perf_counter() - self._started),)
+        for block in tee.tail:
+            yield block
+
+    async def finish(self) -> tuple[Answer, ...]:
+        if self._finish_abandoned or self.answers:
+            return await self.drain()
+        await self.abort()
+        return ()
+
+    async def drain(self) -> tuple[Answer, ...]:
+        async for _ in self._blocks:
+            pass
+        return self.answers
+
+    async def abort(self) -> None:
+        await self._blocks.aclose()
+        self._pending.abandon()  # if no block was read, the generator has not begun and cannot do it
+        await self._response.close()
 
 
 class Fetcher:
-    """Answers exchanges.
+    """Fetches responses.
 
-    ask_usage   ask for the usage of streams that come without, so that their price is known; the asker does not see it
-    finish      read a stream to its end, and keep it, when the asker leaves in the middle
-    steady      whoever calls `answer` is a task that nobody cancels
+    ask_usage          ask for the usage of streams that come without, so that their cost is known; callers do not get it
+    finish_abandoned   read a stream to its end and store it when its caller leaves
+    blocking           the cache blocks the thread; `fetch` is to be run with `run_blocking`
     """
 
-    def __init__(self, cache: Cache, *, ask_usage: bool = True, finish: bool = True, shielded: bool = False) -> None:
-        self._cache, self._ask_usage, self._finish, self._shielded = cache, ask_usage, finish, shielded
-        self._plain_places: set[str] = set()  # they refused stream_options
-        self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks weakly
+    def __init__(
+        self, cache: Cache, *, ask_usage: bool = True, finish_abandoned: bool = True, blocking: bool = False
+    ) -> None:
+        self._cache, self._ask_usage, self._finish_abandoned = cache, ask_usage, finish_abandoned
+        self._begin: Callable[..., Awaitable[Answer | PendingFetch]]
+        self._lookup: Callable[..., Awaitable[Lookup]]
+        if blocking:
+            self._begin, self._lookup = as_coroutine(cache.begin), as_coroutine(cache.lookup)
+        else:
+            self._begin, self._lookup = cache.begin_async, cache.lookup_async
+        self._refuse_options: set[str] = set()  # upstreams that do not know stream_options
 
-    async def answer(self, exchange: Exchange, place: str, send: Sender) -> CachedResponse | StreamOpen | None:
-        """What the asker gets. place: whom `send` sends to, by name."""
-        return await self._answer(exchange, send, None, lambda: self._streamed(exchange, place, send))
+    async def fetch(self, exchange: Exchange, upstream: str, send: Send) -> Fetched | None:
+        """Return the response; None if the request must be sent without the cache. upstream: the name of the provider.
 
-    async def tell(
-        self, exchange: Exchange, place: str, send: Sender, listener: Listener, early: Early | None = None
-    ) -> CachedResponse | StreamDelivered | None:
-        """The same for one who listens.
-
-        early: is given a whole plain answer that was paid for, before it is weighed and kept, which takes as long again
-        as the rest of what we do. Nothing is waited for in between: who then asks again finds it kept.
+        A stored answer that lacks what the request asks for (a stream without usage) is fetched anew, once.
         """
-        return await self._answer(exchange, send, early, lambda: self._listened(exchange, place, send, listener))
+        if requests := item_requests(exchange):
+            return await self._fetch_items(exchange, requests, send)
+        keyed = None
+        if not exchange.bypass:
+            keyed = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+        if keyed is None:
+            self._cache.lookup(exchange.endpoint, exchange.raw, **exchange.key_args)  # counts the bypass
+            return Fetched(not_cached()) if exchange.control.only_cached else None
+        for refresh in (exchange.control.refresh, True):
+            try:
+                found = await self._begin(keyed, **exchange.fetch_args(refresh))
+            except NotCached:
+                return Fetched(not_cached())
+            if isinstance(found, PendingFetch):
+                return await self.lead(exchange, upstream, send, found)
+            try:
+                return Fetched(to_response(exchange, found), (found,))
+            except Incomplete:
+                continue
+        return None
 
-    async def _answer(
-        self,
-        exchange: Exchange,
-        send: Sender,
-        early: Early | None,
-        streamed: Callable[[], Awaitable[CachedResponse | S | None]],
-    ) -> CachedResponse | S | None:
-        batch = await batch_of_async(self._cache, exchange)
-        if exchange.bypass or (batch and batch.bypass):
-            if batch is None:
-                self._cache.lookup(exchange.endpoint, exchange.raw, **exchange.whose)
-            return not_cached() if exchange.control.only_cached else None
+    async def lead(self, exchange: Exchange, upstream: str, send: Send, pending: PendingFetch) -> Fetched:
+        """Fetch the response from the provider."""
+        started = time.perf_counter()
         try:
-            if batch:
-                return await self._several(exchange, batch, send)
-            if exchange.stream:
-                return await streamed()
-            return await self._plain(exchange, send, early)
-        except NotCached:
-            return not_cached()
-
-    async def _plain(self, exchange: Exchange, send: Sender, early: Early | None) -> CachedResponse | None:
-        headers: list[tuple[str, str]] | None = None
-        question = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.whose)
-
-        async def call() -> Reply:
-            nonlocal headers
-            response = await send(exchange.sent(False))
+            with pending.leading():
+                response, usage_asked = await self._send(exchange, upstream, send)
+            if exchange.stream and is_event_stream(response.status, response.headers):
+                tee = StreamTee(exchange, response.headers, usage_asked)
+                return LiveStream(response, tee, pending, started, self._finish_abandoned)
             try:
                 content = await response.read()
             finally:
                 await response.close()
-            headers = response.pairs
+            seconds = time.perf_counter() - started
             reply = plain_reply(exchange, response.status, response.headers, content)
-            if early is not None and question is not None and reply.cacheable:
-                key = question.key.digest.hex()
-                await early(given(exchange, Answer(reply.payload, reply.meta, "miss", key, 0.0, None, ""), headers))
-            return reply
-
-        asked = question or exchange.body
-        for refresh in (exchange.control.refresh, True):
-            answer = await self._cache.fetch_async(
-                exchange.endpoint, asked, call, shielded=self._shielded, **exchange.wishes(refresh)
-            )
-            try:
-                return given(exchange, answer, headers)
-            except Incomplete:
-                continue
-        return None
-
-    async def _listened(
-        self, exchange: Exchange, place: str, send: Sender, listener: Listener
-    ) -> CachedResponse | StreamDelivered | None:
-        for refresh in (exchange.control.refresh, True):
-            relay = StreamTee(exchange, self._finish, listener.hear)
-            listener.begin(relay)
-            answer = await self._fetch(exchange, place, send, relay, refresh)
-            if relay.open:
-                return StreamDelivered(answer, relay)
-            try:
-                return given(exchange, answer, relay.answered)
-            except Incomplete:
-                continue
-        return None
-
-    async def _streamed(self, exchange: Exchange, place: str, send: Sender) -> CachedResponse | StreamOpen | None:
-        for refresh in (exchange.control.refresh, True):
-            heard: asyncio.Queue[Heard] = asyncio.Queue()
-            relay = StreamTee(exchange, self._finish, heard.put_nowait)
-            task = asyncio.create_task(self._told(exchange, place, send, relay, refresh))
-            self._tasks.add(task)
-            task.add_done_callback(self._over)
-            try:
-                first = await heard.get()
-            except asyncio.CancelledError:
-                relay.left = True
-                raise
-            if isinstance(first, Opened):
-                said = [*passing(first.headers), *miss_said()]
-                return StreamOpen(said, blocks_of(heard, relay), relay, task)
-            if isinstance(first, BaseException):
-                raise first
-            assert isinstance(first, Answer)
-            try:
-                return given(exchange, first, relay.answered)
-            except Incomplete:
-                continue
-        return None
-
-    def _over(self, task: asyncio.Task[Answer]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: the asker has heard of it, or has left
-
-    async def _told(self, exchange: Exchange, place: str, send: Sender, relay: StreamTee, refresh: bool) -> Answer:
-        """In a task of its own: whatever happens, the asker hears of it."""
-        try:
-            answer = await self._fetch(exchange, place, send, relay, refresh)
+            answer = Answer(reply.payload, reply.meta, "miss", pending.key, 0.0, None, reply.model)
+            return FetchedAnswer(to_response(exchange, answer, response.pairs), pending, reply, seconds)
         except BaseException as error:
-            relay.put(error)
+            pending.abandon(error)
             raise
-        relay.put(answer)
-        return answer
 
-    async def _fetch(self, exchange: Exchange, place: str, send: Sender, relay: StreamTee, refresh: bool) -> Answer:
-        async def call() -> Reply:
-            return await self._stream_call(exchange, place, send, relay)
-
-        return await self._cache.fetch_async(
-            exchange.endpoint, exchange.body, call, shielded=True, **exchange.wishes(refresh)
-        )
-
-    async def _stream_call(self, exchange: Exchange, place: str, send: Sender, relay: StreamTee) -> Reply:
-        asking = self._ask_usage and exchange.usage_apart and place not in self._plain_places
-        response = await send(exchange.sent(asking))
-        if asking and response.status in REFUSALS:
+    async def _send(self, exchange: Exchange, upstream: str, send: Send) -> tuple[UpstreamResponse, bool]:
+        """Send the request. Return the response, and whether usage was asked for."""
+        ask = self._ask_usage and exchange.lacks_usage and upstream not in self._refuse_options
+        response = await send(exchange.upstream_body(ask))
+        if ask and response.status in UNKNOWN_OPTION:
             await response.close()
-            asking = False
-            response = await send(exchange.sent(False))
-            if response.status == 200:  # it takes the request without `stream_options`, and not with them
-                self._plain_places.add(place)
-        try:
-            if not is_stream(response.status, response.headers):
-                relay.answered = response.pairs
-                return plain_reply(exchange, response.status, response.headers, await response.read())
-            relay.opened(response.headers, response.pairs, asking or exchange.usage)
-            async for piece in response.iter_bytes():
-                if relay.fed(piece):
-                    break
-            return relay.reply()
-        finally:
-            await response.close()
+            ask = False
+            response = await send(exchange.upstream_body(False))
+            if response.status == 200:
+                self._refuse_options.add(upstream)
+        return response, ask or exchange.include_usage
 
-    async def _several(self, exchange: Exchange, batch: Batch, send: Sender) -> CachedResponse | None:
-        if batch.complete:
-            return batch.given()
+    async def _fetch_items(self, exchange: Exchange, requests: list[Any], send: Send) -> Fetched | None:
+        args = {**exchange.key_args, "max_age": exchange.control.max_age}
+        found = [await self._lookup(exchange.endpoint, item, **args) for item in requests]
+        assert exchange.format.per_item is not None
+        batch = EmbeddingBatch(self._cache, exchange, exchange.format.per_item, found)
+        if batch.complete and not batch.bypass:
+            return Fetched(batch.response(), batch.answers())
         if exchange.control.only_cached:
-            raise NotCached
-        response = await send(batch.sent())
+            return Fetched(not_cached())
+        if batch.bypass:
+            return None
+        response = await send(batch.upstream_body())
         try:
             content = await response.read()
             if response.status == 200:
                 batch.settle(response.headers, content)
-                return batch.given(response.pairs)
+                return Fetched(batch.response(response.pairs), batch.answers())
         except Incomplete:
-            if batch.hits:  # half an answer helps nobody: as if there were no cache
+            if batch.hits:  # the provider was asked for a part: its answer is no answer to the request
                 return None
         finally:
             await response.close()
-        return CachedResponse(response.status, [*passing(response.pairs), *miss_said()], content)
-
-    async def settled(self, patience: float = PATIENCE) -> None:
-        """Wait for streams that are still being read, though nobody may listen any more."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=patience)
-
-
-async def blocks_of(heard: asyncio.Queue[Heard], relay: StreamTee) -> AsyncIterator[bytes]:
-    """What is heard, to the end of the answer."""
-    while isinstance(block := await heard.get(), bytes):
-        yield block
-    for held in relay.held:
-        yield held
-    if isinstance(block, BaseException):
-        raise block
-
-
-def miss_said() -> list[tuple[str, str]]:
-    """What is said of an answer that was fetched."""
-    return [("x-knapcache", "miss"), ("cache-status", "knapcache; fwd=miss")]
+        headers = [*forwarded_headers(response.pairs), *outcome_headers("miss")]
+        return Fetched(CachedResponse(response.status, headers, content))

@@ -1,10 +1,10 @@
-"""Anthropic's SDK with a cache in it.
+"""Anthropic's SDK with a cache.
 
     client = knapcache.integrations.anthropic.client(cache, api_key=…)     anything else that `Anthropic` takes
-    client.messages.create(…)                                              as ever
+    client.messages.create(…)                                              as without it
 
-For a client of your own: `Anthropic(http_client=httpx2.Client(transport=CacheTransport(cache)))`, with httpx or httpx2,
-whichever your SDK takes.
+To pass your own HTTP client: `Anthropic(http_client=httpx2.Client(transport=CacheTransport(cache)))`, with httpx or httpx2,
+whichever the SDK uses.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["AsyncCacheTransport", "CacheTransport", "async_client", "client"]
 
 
-def client(cache: Cache, *, tenant: str | None = None, finish: bool = True, **options: Any) -> Anthropic:
-    """An `Anthropic` whose answers are kept. options: its own. The others: see `Transport`."""
+def client(cache: Cache, *, tenant: str | None = None, finish_abandoned: bool = True, **options: Any) -> Anthropic:
+    """Return an `Anthropic` client that caches its answers. options: of the client. The others: see `TransportBase`."""
     anthropic = sdk()
-    transport = CacheTransport(cache, tenant=tenant, finish=finish)
+    transport = CacheTransport(cache, tenant=tenant, finish_abandoned=finish_abandoned)
     return anthropic.Anthropic(http_client=anthropic.DefaultHttpxClient(transport=transport), **options)  # type: ignore[no-any-return]
 
 
-def async_client(cache: Cache, *, tenant: str | None = None, finish: bool = True, **options: Any) -> AsyncAnthropic:
-    """An `AsyncAnthropic` whose answers are kept."""
+def async_client(
+    cache: Cache, *, tenant: str | None = None, finish_abandoned: bool = True, **options: Any
+) -> AsyncAnthropic:
+    """Return an `AsyncAnthropic` client that caches its answers."""
     anthropic = sdk()
-    transport = AsyncCacheTransport(cache, tenant=tenant, finish=finish)
+    transport = AsyncCacheTransport(cache, tenant=tenant, finish_abandoned=finish_abandoned)
     return anthropic.AsyncAnthropic(http_client=anthropic.DefaultAsyncHttpxClient(transport=transport), **options)  # type: ignore[no-any-return]
 
 
 def sdk() -> Any:
-    """The SDK, or a word on how to get it."""
+    """Import the SDK. Raises MissingExtra if it is not installed."""
     try:
         import anthropic
     except ImportError:

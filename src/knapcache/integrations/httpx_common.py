@@ -1,33 +1,36 @@
-"""What the transports for httpx and httpx2 share: requests and responses of either library, and how bodies come.
+"""What the transports for httpx and httpx2 share: requests and responses of either library, and handing over streams.
 
-The two libraries are the same to us: a request tells which it is of, and its response is made of that.
+The two libraries have the same interface. The class of a request tells which one it is of, and its response is made from
+the same.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from knapcache.cache import Cache
-from knapcache.exchange.exchange import CACHE_STATUS, CachedResponse, Exchange, exchange_of, passing
-from knapcache.exchange.fetcher import miss_said
-from knapcache.exchange.stream_tee import StreamTee
+from knapcache.exchange.cache_headers import outcome_headers
+from knapcache.exchange.exchange import Exchange, exchange_of
+from knapcache.exchange.fetcher import Fetched
 from knapcache.model import Endpoint
 
-LENGTHS = ("content-length", "transfer-encoding")
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing a transport waits for streams that are still being read."""
+BODY_HEADERS = ("content-length", "transfer-encoding")
 
 
-class Transport:
-    """What both transports are.
+class TransportBase:
+    """The options of both transports.
 
-    cache       where answers are kept
-    inner       the transport that sends; by default one of the library's own
-    tenant      whose answers they are; by default whoever has the same credentials. A name lets several keys share
-    ask_usage   ask for the usage of streams that come without, so that their price is known; the caller does not see it
-    finish      read a stream to its end, and keep it, when the caller leaves in the middle
+    cache              where answers are stored
+    inner              the transport that sends; by default the library's own
+    tenant             the namespace of the answers; by default each API key has its own. With a name, keys share answers
+    ask_usage          ask for the usage of streams that come without, so that their cost is known; callers do not get it
+    finish_abandoned   read a stream to its end and store it when its caller leaves
     """
 
     def __init__(
@@ -37,15 +40,14 @@ class Transport:
         *,
         tenant: str | None = None,
         ask_usage: bool = True,
-        finish: bool = True,
+        finish_abandoned: bool = True,
     ) -> None:
         self._cache, self._inner, self._tenant = cache, inner, tenant
-        self._ask_usage, self._finish = ask_usage, finish
-        self._plain_hosts: set[str] = set()  # they refused stream_options
+        self._fetcher_options = {"ask_usage": ask_usage, "finish_abandoned": finish_abandoned}
         self._lock = threading.Lock()
 
     def _sender(self, request: Any, kind: str) -> Any:
-        """The transport that sends; made once, for the connections of a second would never be closed."""
+        """Return the transport that sends. It is created once: connections of another would never be closed."""
         with self._lock:
             if self._inner is None:
                 lib = library(request)
@@ -56,34 +58,62 @@ class Transport:
     def _exchange(self, endpoint: Endpoint, request: Any) -> Exchange:
         return exchange_of(endpoint, request.url, request.headers, request.content, self._tenant)
 
-    def _asks_usage(self, request: Any, exchange: Exchange) -> bool:
-        """Whether usage is asked for on behalf of the caller."""
-        return self._ask_usage and exchange.usage_apart and request.url.host not in self._plain_hosts
 
-    def _count_bypass(self, exchange: Exchange) -> None:
-        self._cache.lookup(exchange.endpoint, exchange.raw, namespace=exchange.namespace, context=exchange.context)
+class Handover:
+    """A fetch in a thread or task of its own, whose response is handed over to the caller through a queue.
 
-    def _refused(self, request: Any, response: Any) -> None:
-        """The server took the request without `stream_options`, and not with them."""
-        if response.status_code == 200:
-            self._plain_hosts.add(request.url.host)
+    put(Fetched or None), put(block)*, put(END or an exception)      of a response that is no live stream: the first
+
+    The fetch goes on when its caller leaves.
+    """
+
+    END = object()
+
+    def __init__(self, put: Callable[[Any], None]) -> None:
+        self._put = put
+        self.abandoned = False
+        """The caller has left."""
+
+    async def run(self, fetch: Coroutine[Any, Any, Fetched | None]) -> None:
+        """Run a fetch to its end. Its exceptions are put into the queue."""
+        try:
+            fetched = await fetch
+            if fetched is None or not isinstance(fetched.body, AsyncIterator):
+                if fetched is not None:
+                    await fetched.finish()
+                self._put(fetched)
+                return
+            self._put(fetched)
+            async for block in fetched.body:
+                if self.abandoned:
+                    break
+                self._put(block)
+            await fetched.finish()
+            self._put(self.END)
+        except BaseException as error:
+            self._put(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def end(self, item: object) -> None:
+        """Check the item that ended a stream. Raises the fetch's exception."""
+        if isinstance(item, BaseException):
+            raise item
 
 
 def library(request: Any) -> Any:
-    """The library that a request is of."""
+    """Return the library that a request is of."""
     for kind in type(request).__mro__:
         if (name := kind.__module__.partition(".")[0]) in ("httpx", "httpx2"):
             return importlib.import_module(name)
-    raise TypeError(f"a request of httpx or httpx2 was expected, not of {type(request).__module__}")
+    raise TypeError(f"expected a request of httpx or httpx2, not of {type(request).__module__}")
 
 
 def with_content(request: Any, content: bytes) -> Any:
-    """The request with another body."""
+    """Return the request with another body."""
     if content == request.content:
         return request
-    headers = [
-        (n, v) for n, v in request.headers.multi_items() if n.lower() not in ("content-length", "transfer-encoding")
-    ]
+    headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in BODY_HEADERS]
     return library(request).Request(
         request.method, request.url, headers=headers, content=content, extensions=request.extensions
     )
@@ -91,22 +121,22 @@ def with_content(request: Any, content: bytes) -> Any:
 
 @lru_cache
 def byte_streams(lib: Any) -> tuple[Any, Any]:
-    """Bodies that come block by block, and are told when the asker leaves."""
+    """Return the classes of response bodies, sync and async. Closing one tells its fetch that the caller has left."""
 
     class Stream(lib.SyncByteStream):  # type: ignore[misc]
-        def __init__(self, blocks: Iterable[bytes], relay: StreamTee | None = None) -> None:
-            self._blocks, self._relay = blocks, relay
+        def __init__(self, blocks: Iterable[bytes], handover: Handover | None) -> None:
+            self._blocks, self._handover = blocks, handover
 
         def __iter__(self) -> Iterator[bytes]:
             yield from self._blocks
 
         def close(self) -> None:
-            if self._relay:
-                self._relay.left = True
+            if self._handover:
+                self._handover.abandoned = True
 
     class AsyncStream(lib.AsyncByteStream):  # type: ignore[misc]
-        def __init__(self, blocks: Any, relay: StreamTee | None = None) -> None:
-            self._blocks, self._relay = blocks, relay
+        def __init__(self, blocks: Any, handover: Handover | None) -> None:
+            self._blocks, self._handover = blocks, handover
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             if hasattr(self._blocks, "__aiter__"):
@@ -117,34 +147,25 @@ def byte_streams(lib: Any) -> tuple[Any, Any]:
                     yield block
 
         async def aclose(self) -> None:
-            if self._relay:
-                self._relay.left = True
+            if self._handover:
+                self._handover.abandoned = True
 
     return Stream, AsyncStream
 
 
-def response_of(request: Any, what: CachedResponse, *, sync: bool) -> Any:
-    """What is given, as a response of the library."""
+def make_response(
+    request: Any, fetched: Fetched, *, sync: bool, live: Any = None, handover: Handover | None = None
+) -> Any:
+    """Return a response of the request's library. live: the blocks of a live stream, in place of the body."""
     lib = library(request)
-    headers, body = what.headers, what.body
+    headers, body = fetched.headers, fetched.body if live is None else live
     if isinstance(body, bytes):  # as a stream of one piece: a response made of content cannot be read raw
         headers, body = [*headers, ("content-length", str(len(body)))], [body]
-    return lib.Response(what.status, headers=headers, stream=byte_streams(lib)[0 if sync else 1](body))
+    return lib.Response(fetched.status, headers=headers, stream=byte_streams(lib)[0 if sync else 1](body, handover))
 
 
-def live(request: Any, headers: list[tuple[str, str]], blocks: Any, relay: StreamTee, *, sync: bool) -> Any:
-    """A response whose body is still coming."""
-    lib = library(request)
-    return lib.Response(200, headers=headers, stream=byte_streams(lib)[0 if sync else 1](blocks, relay))
-
-
-def marked(response: Any) -> Any:
-    """A response that passes, and says so."""
-    response.headers["x-knapcache"] = "bypass"
-    response.headers["cache-status"] = CACHE_STATUS["bypass"]
+def bypassed(response: Any) -> Any:
+    """Mark a response that did not go through the cache."""
+    for name, value in outcome_headers("bypass"):
+        response.headers[name] = value
     return response
-
-
-def passed(response: Any, content: bytes) -> CachedResponse:
-    """An answer that is passed on as it came."""
-    return CachedResponse(response.status_code, [*passing(response.headers.multi_items()), *miss_said()], content)

@@ -2,14 +2,13 @@
 
     set_llm_cache(KnapcacheLangChain(cache))        or ChatModel(cache=…)
 
-LangChain's key is the prompt and the string of the model's settings; both go into ours, whole. Answers are kept as
-LangChain's own JSON and read back with none but the classes of answers allowed, so that a file that was tampered with
-can make messages and nothing else. An answer that does not come back from that JSON the same (it holds an object of
-yours) is not kept.
+LangChain's key is the prompt and a string with the model's settings; both are part of ours. Answers are stored as
+LangChain's own JSON. Loading allows only the classes of answers, so that a file that was tampered with can create
+messages and nothing else. An answer that does not survive that JSON unchanged (it holds an object of the caller's) is not
+stored.
 
-Costs are dollars where the model reports its usage (`usage_metadata`), and otherwise come from the time between
-question and answer (`halves.py`). LangChain makes the calls, so it cannot be kept from making the same one twice at a
-time.
+Costs are dollars if the model reports its usage (`usage_metadata`), and otherwise follow from the time between lookup and
+update (`two_phase.py`). LangChain makes the calls, so concurrent requests for the same key are all sent.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 from knapcache.cache import Cache
 from knapcache.errors import MissingExtra
-from knapcache.integrations.two_phase import Halves
+from knapcache.integrations.two_phase import TwoPhaseCache
 
 try:
     from langchain_core._api import LangChainBetaWarning
@@ -44,84 +43,81 @@ ALLOWED = (
     ChatMessage,
     ChatMessageChunk,
 )
-"""What a kept answer may be made of."""
+"""The classes that a stored answer may contain."""
 UNREADABLE = (ValueError, TypeError, KeyError, NotImplementedError, ImportError, RecursionError)
 
 
 class KnapcacheLangChain(BaseCache):
-    """A `BaseCache`. namespace: whose answers they are; `clear` removes those of this namespace and no others."""
+    """A `BaseCache`. `clear` removes the answers of this namespace and no others."""
 
     def __init__(self, cache: Cache, namespace: str = "langchain") -> None:
-        self._halves = Halves(cache, "langchain", namespace)
-        with warnings.catch_warnings():  # `loads` is called beta, once; it is LangChain's own way to keep answers
+        self._cache = TwoPhaseCache(cache, "langchain", namespace)
+        with warnings.catch_warnings():  # `loads` warns once that it is beta; LangChain's own caches use it
             warnings.simplefilter("ignore", LangChainBetaWarning)
-            read("[]")
+            load_generations("[]")
 
     def lookup(self, prompt: str, llm_string: str) -> list[Generation] | None:
-        """Fresh copies of the kept answers: LangChain changes them."""
-        hit = self._halves.find(request_of(prompt, llm_string))
+        """Return copies of the stored answers, because LangChain changes them."""
+        hit = self._cache.find(request_of(prompt, llm_string))
         if hit is None:
             return None
         try:
-            return read(hit.payload.decode())
+            return load_generations(hit.payload.decode())
         except UNREADABLE as error:
-            log.warning("an answer kept for LangChain cannot be read (%.200s): it is fetched anew", error)
+            log.warning("a stored LangChain answer cannot be read, and is fetched again: %.200s", error)
             return None
 
     def update(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
-        """The answers have come."""
+        """Store the answers of a call."""
         answers = list(return_val)
         try:
-            spelled = dumps(answers)
-            same = read(spelled) == answers
+            text = dumps(answers)
+            same = load_generations(text) == answers
         except UNREADABLE as error:
-            log.debug("an answer of LangChain's is not kept: %.200s", error)
+            log.debug("a LangChain answer is not stored: %.200s", error)
             return
         if same:
-            model, usage, tier = facts(answers)
-            self._halves.settle(request_of(prompt, llm_string), spelled.encode(), model, usage, tier=tier)
+            model, usage, tier = model_usage_tier(answers)
+            self._cache.settle(request_of(prompt, llm_string), text.encode(), model, usage, tier=tier)
 
     def clear(self, **_: Any) -> None:
-        """Remove all that LangChain has kept here."""
-        self._halves.clear()
+        """Remove all answers of this namespace."""
+        self._cache.clear()
 
-    # No executor: these take microseconds.
+    # Not in an executor: these take microseconds.
 
     async def alookup(self, prompt: str, llm_string: str) -> list[Generation] | None:
-        """As `lookup`."""
         return self.lookup(prompt, llm_string)
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
-        """As `update`."""
         self.update(prompt, llm_string, return_val)
 
     async def aclear(self, **_: Any) -> None:
-        """As `clear`."""
         self.clear()
 
 
 def request_of(prompt: str, llm_string: str) -> dict[str, Any]:
-    """The request that a key is made of."""
+    """Return the request from which the key is made."""
     return {"prompt": prompt, "llm_string": llm_string}
 
 
-def read(spelled: str) -> list[Generation]:
-    """Answers from LangChain's JSON; classes beyond the allowed are refused."""
-    found = loads(spelled, allowed_objects=ALLOWED)
+def load_generations(text: str) -> list[Generation]:
+    """Load answers from LangChain's JSON. Raises one of UNREADABLE, also for classes that are not allowed."""
+    found = loads(text, allowed_objects=ALLOWED)
     if not isinstance(found, list) or not all(isinstance(one, Generation) for one in found):
         raise ValueError("not a list of generations")
     return found
 
 
-def facts(answers: list[Generation]) -> tuple[str, dict[str, Any] | None, str | None]:
-    """Model, usage and tier, as the message says. Each of several answers has the usage of the whole call."""
+def model_usage_tier(answers: list[Generation]) -> tuple[str, dict[str, Any] | None, str | None]:
+    """Return model, usage and service tier of a call. Each of several answers has the usage of the whole call."""
     for answer in answers:
         message = answer.message if isinstance(answer, ChatGeneration) else None
         if not isinstance(message, AIMessage):
             continue
-        about = message.response_metadata
-        model = about.get("model_name") or about.get("model") or ""
-        tier = about.get("service_tier")
+        metadata = message.response_metadata
+        model = metadata.get("model_name") or metadata.get("model") or ""
+        tier = metadata.get("service_tier")
         tier = tier if isinstance(tier, str) else None
         used = message.usage_metadata
         if used is None:

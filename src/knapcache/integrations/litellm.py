@@ -3,17 +3,16 @@
     litellm.cache = litellm.Cache()
     litellm.cache.cache = KnapcacheLiteLLM(cache)
 
-LiteLLM makes the keys, and they are what they are: provider-specific parameters are not part of them unless
+LiteLLM makes the keys. Provider-specific parameters are not part of them unless
 `litellm.enable_caching_on_provider_specific_optional_params` is set, and all API keys share them unless a namespace is
-given. It also makes the calls, so it cannot be kept from making the same one twice at a time. Where that matters, let
-it send through the cache instead, with our keys, single flight and whole streams:
+given. It also makes the calls, so concurrent requests for the same key are all sent. Where that matters, let it send
+through the cache instead, with knapcache's keys, single flight and streams:
 
     litellm.client_session = httpx.Client(transport=CacheTransport(cache))         for models that OpenAI's SDK calls
 
-Costs are dollars where the answer has its usage, and otherwise come from the time between question and answer
-(`halves.py`).
+Costs are dollars if the answer has its usage, and otherwise follow from the time between the two calls (`two_phase.py`).
 
-LiteLLM 1.106 imports parts of its proxy on every hit of any cache: without FastAPI its hits fail.
+LiteLLM 1.106 imports parts of its proxy on every hit of any cache, so hits fail without FastAPI.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ import orjson
 
 from knapcache.cache import Cache
 from knapcache.errors import MissingExtra
-from knapcache.integrations.two_phase import Halves
-from knapcache.wire.cache_control import number
+from knapcache.integrations.two_phase import TwoPhaseCache
+from knapcache.wire.cache_control import parse_seconds
 
 try:
     from litellm.caching.base_cache import BaseCache
@@ -38,61 +37,59 @@ log = logging.getLogger("knapcache.integrations")
 
 
 class KnapcacheLiteLLM(BaseCache):
-    """A `BaseCache`. namespace: whose answers they are; `flush_cache` removes those of this namespace and no others.
+    """A `BaseCache`. `flush_cache` removes the answers of this namespace and no others.
 
-    Answers expire as the call says (`cache={"ttl": …}`) or as `litellm.Cache(ttl=…)` does, else as `Cache(ttl=…)`.
+    The ttl is that of the call (`cache={"ttl": …}`), of `litellm.Cache(ttl=…)`, or of `Cache(ttl=…)`, in this order.
     """
 
     def __init__(self, cache: Cache, namespace: str = "litellm") -> None:
         super().__init__()
-        self._halves = Halves(cache, "litellm", namespace)
+        self._cache = TwoPhaseCache(cache, "litellm", namespace)
 
     def get_cache(self, key: str, **_: Any) -> Any:
-        """What was set, in a fresh copy, or None."""
-        hit = self._halves.find({"key": key})
+        """Return a copy of the stored value, or None."""
+        hit = self._cache.find({"key": key})
         return None if hit is None else orjson.loads(hit.payload)
 
     def set_cache(self, key: str, value: Any, **options: Any) -> None:
-        """Keep a value, which JSON must be able to say; another is not kept."""
+        """Store a value. Values that JSON cannot represent are not stored."""
         try:
-            spelled = orjson.dumps(value)
+            payload = orjson.dumps(value)
         except TypeError as error:
-            log.debug("a value of LiteLLM's is not kept: %.200s", error)
+            log.debug("a LiteLLM value is not stored: %.200s", error)
             return
-        model, usage, tier = facts(value)
-        self._halves.settle({"key": key}, spelled, model, usage, number(options.get("ttl")), tier)
+        model, usage, tier = model_usage_tier(value)
+        self._cache.settle({"key": key}, payload, model, usage, parse_seconds(options.get("ttl")), tier)
 
     async def async_get_cache(self, key: str, **options: Any) -> Any:
-        """As `get_cache`, in microseconds."""
+        """Return a copy of the stored value, or None. Takes microseconds, so it needs no thread."""
         return self.get_cache(key, **options)
 
     async def async_set_cache(self, key: str, value: Any, **options: Any) -> None:
-        """As `set_cache`."""
         self.set_cache(key, value, **options)
 
     async def async_set_cache_pipeline(self, cache_list: Iterable[tuple[str, Any]], **options: Any) -> None:
-        """Several at once: embeddings."""
+        """Store several values: embeddings."""
         for key, value in cache_list:
             self.set_cache(key, value, **options)
 
     async def batch_cache_write(self, key: str, value: Any, **options: Any) -> None:
-        """As `set_cache`."""
         self.set_cache(key, value, **options)
 
     def flush_cache(self) -> None:
-        """Remove all that LiteLLM has kept here."""
-        self._halves.clear()
+        """Remove all values of this namespace."""
+        self._cache.clear()
 
     async def disconnect(self) -> None:
-        """Nothing to let go: the cache is the caller's."""
+        """Do nothing: the cache belongs to the caller."""
 
     async def test_connection(self) -> dict[str, Any]:
-        """There is no connection that could fail."""
-        return {"status": "success", "message": "knapcache is in this process"}
+        """Report success: there is no connection that could fail."""
+        return {"status": "success", "message": "knapcache runs in this process"}
 
 
-def facts(value: Any) -> tuple[str, Mapping[str, Any] | None, str | None]:
-    """Model, usage and tier of {"timestamp", "response"}: an answer as JSON text, or a single embedding."""
+def model_usage_tier(value: Any) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    """Return model, usage and service tier of {"timestamp", "response"}: an answer as JSON text, or one embedding."""
     answer = value.get("response") if isinstance(value, dict) else None
     if isinstance(answer, str):
         try:
@@ -102,9 +99,11 @@ def facts(value: Any) -> tuple[str, Mapping[str, Any] | None, str | None]:
     if not isinstance(answer, dict):
         return "", None, None
     model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
-    if usage is None and isinstance(answer.get("prompt_tokens"), int):  # an embedding: its share of the call
+    if usage is None and isinstance(answer.get("prompt_tokens"), int):  # an embedding, with its share of the tokens
         tokens = answer["prompt_tokens"]
         usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-    if not isinstance(usage, dict) or not usage.get("total_tokens"):  # of streams it does not always count the tokens
+    if not isinstance(usage, dict) or not usage.get(
+        "total_tokens"
+    ):  # LiteLLM does not always count the tokens of streams
         usage = None
     return model if isinstance(model, str) else "", usage, tier if isinstance(tier, str) else None

@@ -1,10 +1,10 @@
-"""OpenAI's SDK with a cache in it.
+"""OpenAI's SDK with a cache.
 
     client = knapcache.integrations.openai.client(cache, api_key=…)        anything else that `OpenAI` takes
-    client.chat.completions.create(…)                                      as ever
+    client.chat.completions.create(…)                                      as without it
 
-For a client of your own: `OpenAI(http_client=httpx.Client(transport=CacheTransport(cache)))`, with httpx or httpx2,
-whichever your SDK takes.
+To pass your own HTTP client: `OpenAI(http_client=httpx.Client(transport=CacheTransport(cache)))`, with httpx or httpx2,
+whichever the SDK uses.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ __all__ = ["AsyncCacheTransport", "CacheTransport", "async_client", "client"]
 
 
 def client(
-    cache: Cache, *, tenant: str | None = None, ask_usage: bool = True, finish: bool = True, **options: Any
+    cache: Cache, *, tenant: str | None = None, ask_usage: bool = True, finish_abandoned: bool = True, **options: Any
 ) -> OpenAI:
-    """An `OpenAI` whose answers are kept. options: its own. The others: see `Transport`."""
+    """Return an `OpenAI` client that caches its answers. options: of the client. The others: see `TransportBase`."""
     openai = sdk()
-    transport = CacheTransport(cache, tenant=tenant, ask_usage=ask_usage, finish=finish)
+    transport = CacheTransport(cache, tenant=tenant, ask_usage=ask_usage, finish_abandoned=finish_abandoned)
     return openai.OpenAI(http_client=openai.DefaultHttpxClient(transport=transport), **options)  # type: ignore[no-any-return]
 
 
 def async_client(
-    cache: Cache, *, tenant: str | None = None, ask_usage: bool = True, finish: bool = True, **options: Any
+    cache: Cache, *, tenant: str | None = None, ask_usage: bool = True, finish_abandoned: bool = True, **options: Any
 ) -> AsyncOpenAI:
-    """An `AsyncOpenAI` whose answers are kept."""
+    """Return an `AsyncOpenAI` client that caches its answers."""
     openai = sdk()
-    transport = AsyncCacheTransport(cache, tenant=tenant, ask_usage=ask_usage, finish=finish)
+    transport = AsyncCacheTransport(cache, tenant=tenant, ask_usage=ask_usage, finish_abandoned=finish_abandoned)
     return openai.AsyncOpenAI(http_client=openai.DefaultAsyncHttpxClient(transport=transport), **options)  # type: ignore[no-any-return]
 
 
 def sdk() -> Any:
-    """The SDK, or a word on how to get it."""
+    """Import the SDK. Raises MissingExtra if it is not installed."""
     try:
         import openai
     except ImportError:

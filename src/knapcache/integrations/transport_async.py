@@ -1,46 +1,77 @@
-"""The transport for async clients of httpx and httpx2, on asyncio: `exchange/fetcher.py`, spoken through httpx."""
+"""The transport for async clients of httpx and httpx2, on asyncio. As `transport.py`, with tasks in place of threads.
+
+Every fetch runs in a task of its own: cancelling a request does not cancel the fetch that others may be waiting for.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from knapcache.cache import Cache
 from knapcache.exchange.exchange import cacheable_endpoint
-from knapcache.exchange.fetcher import Fetcher, StreamOpen
-from knapcache.integrations.httpx_common import Transport, live, marked, response_of, with_content
+from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.integrations.httpx_common import (
+    CLOSE_TIMEOUT,
+    Handover,
+    TransportBase,
+    bypassed,
+    make_response,
+    with_content,
+)
 
 
-class AsyncCacheTransport(Transport):
+class AsyncCacheTransport(TransportBase):
     """For `httpx.AsyncClient` and `httpx2.AsyncClient`, on asyncio."""
 
     def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
         super().__init__(cache, inner, **options)
-        self._answering = Fetcher(cache, ask_usage=self._ask_usage, finish=self._finish)
+        self._fetcher = Fetcher(cache, **self._fetcher_options)
+        self._tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
     async def handle_async_request(self, request: Any) -> Any:
-        """A request's response, kept or fetched."""
+        """Return the response to a request."""
         endpoint = cacheable_endpoint(request.method, request.url.path)
         if endpoint is None:
             return await self._send(request)
         await request.aread()
 
-        async def send(content: bytes) -> Response:
-            return Response(await self._send(with_content(request, content)))
+        async def send(content: bytes) -> HttpxResponse:
+            return HttpxResponse(await self._send(with_content(request, content)))
 
-        found = await self._answering.answer(self._exchange(endpoint, request), request.url.host, send)
-        if found is None:
-            return marked(await self._send(request))
-        if isinstance(found, StreamOpen):
-            return live(request, found.headers, found.blocks, found.relay, sync=False)
-        return response_of(request, found, sync=False)
+        items: asyncio.Queue[Any] = asyncio.Queue()
+        handover = Handover(items.put_nowait)
+        fetch = self._fetcher.fetch(self._exchange(endpoint, request), request.url.host, send)
+        task = asyncio.create_task(handover.run(fetch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            first = await items.get()
+        except asyncio.CancelledError:
+            handover.abandoned = True
+            raise
+        if isinstance(first, BaseException):
+            raise first
+        if first is None:
+            return bypassed(await self._send(request))
+        assert isinstance(first, Fetched)
+        if isinstance(first.body, AsyncIterator):
+            return make_response(request, first, sync=False, live=self._blocks(items, handover), handover=handover)
+        return make_response(request, first, sync=False)
+
+    async def _blocks(self, items: asyncio.Queue[Any], handover: Handover) -> AsyncIterator[bytes]:
+        while isinstance(item := await items.get(), bytes):
+            yield item
+        handover.end(item)
 
     async def _send(self, request: Any) -> Any:
         return await self._sender(request, "AsyncHTTPTransport").handle_async_request(request)
 
     async def aclose(self) -> None:
-        """Wait a little for streams that are still being read, then let connections go. The cache is the caller's."""
-        await self._answering.settled()
+        """Wait for live streams, CLOSE_TIMEOUT seconds at most, then close all connections. The cache stays open."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
         if self._inner is not None:
             await self._inner.aclose()
 
@@ -51,8 +82,8 @@ class AsyncCacheTransport(Transport):
         await self.aclose()
 
 
-class Response:
-    """A response of httpx, as `Received`."""
+class HttpxResponse:
+    """A response of httpx (`fetcher.UpstreamResponse`)."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -61,15 +92,15 @@ class Response:
         self.pairs: list[tuple[str, str]] = list(response.headers.multi_items())
 
     async def read(self) -> bytes:
-        """All of the body."""
+        """Return the whole body."""
         content: bytes = await self._response.aread()
         return content
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """Yield the body as it comes."""
         found: AsyncIterator[bytes] = self._response.aiter_bytes()
         return found
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Release the connection."""
         await self._response.aclose()

@@ -1,14 +1,14 @@
-"""For hosts that ask a cache twice: first "have you got it?", and after the call "here it is".
+"""For hosts that call a cache twice: `find` before the call to the model, and `settle` after it.
 
-The host tells of two moments and not of the call between them, so three things are made up for:
+The cache does not see the call between the two, so it makes up for three things:
 
-    seconds   from a question to its answer, where both were heard of; else estimated from the length of the answer,
-              at `CHARACTERS_PER_SECOND`: an answer of no cost would never be kept
-    pairing   a miss is remembered until its answer comes, so that a request is counted once; at most `MOST`, for the
-              answers of failed calls never come
-    dollars   from the usage in the answer, where the host passes it on
+    seconds   the time from `find` to `settle`; without a `find` it is estimated from the length of the answer, at
+              CHARACTERS_PER_SECOND: an answer without cost would never be stored
+    pairing   a miss is remembered until its answer comes, so that a request is counted once; at most MAX_PENDING,
+              because the answers of failed calls never come
+    dollars   from the usage in the answer, if the host passes it on
 
-Who asks the same at the same time calls twice: the host makes the calls, and only it could wait.
+There is no single flight: the host makes the calls, so concurrent requests for the same key are all sent.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from knapcache.cache.values import Lookup
 from knapcache.model import Endpoint
 
 CHARACTERS_PER_SECOND = 80.0
-"""20 tokens of 4 characters: the speed at which the price of an unknown model is reckoned, too."""
-MOST = 4096
+"""20 tokens of 4 characters: the same speed at which the price of an unknown model is estimated."""
+MAX_PENDING = 4096
 
 
-class Halves:
-    """A cache for one host. Requests are whatever JSON says them; no request of one host is one of another's."""
+class TwoPhaseCache:
+    """The cache of one host. Requests are JSON objects. Hosts never share entries."""
 
     def __init__(self, cache: Cache, host: str, namespace: str) -> None:
         self._cache, self._namespace = cache, namespace
-        self._whose: dict[str, Any] = {"namespace": namespace, "context": {"host": host}}
+        self._key_args: dict[str, Any] = {"namespace": namespace, "context": {"host": host}}
         self._pending: OrderedDict[bytes, list[Lookup]] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, request: dict[str, Any], max_age: float | None = None) -> Answer | None:
-        """The kept answer, if there is one."""
-        found = self._cache.lookup(Endpoint.CHAT, request, max_age=max_age, **self._whose)
+        """Return the stored answer, or None."""
+        found = self._cache.lookup(Endpoint.CHAT, request, max_age=max_age, **self._key_args)
         if found.hit is None and found.bypass is None:
             with self._lock:
-                self._pending.setdefault(name_of(request), []).append(found)
-                if len(self._pending) > MOST:
+                self._pending.setdefault(request_digest(request), []).append(found)
+                if len(self._pending) > MAX_PENDING:
                     self._pending.popitem(last=False)
         return found.hit
 
@@ -58,29 +58,29 @@ class Halves:
         ttl: float | None = None,
         tier: str | None = None,
     ) -> None:
-        """The answer has come."""
-        name = name_of(request)
+        """Store an answer, if the policy admits it."""
+        digest = request_digest(request)
         with self._lock:
-            waiting = self._pending.get(name, [])
-            found = waiting.pop(0) if waiting else None
-            if not waiting:
-                self._pending.pop(name, None)
+            lookups = self._pending.get(digest, [])
+            found = lookups.pop(0) if lookups else None
+            if not lookups:
+                self._pending.pop(digest, None)
         if found is not None:
             self._cache.settle(found, Reply(payload, model, usage, ttl=ttl, tier=tier))
             return
-        # Never asked for, or forgotten: a request that wanted a fresh answer, and not one that was served a kept one.
+        # Without a pending miss the host wanted a fresh answer, or the miss was dropped.
         reply = Reply(payload, model, usage, len(payload) / CHARACTERS_PER_SECOND, ttl=ttl, tier=tier)
-        self._cache.fetch(Endpoint.CHAT, request, lambda: reply, refresh=True, **self._whose)
+        self._cache.fetch(Endpoint.CHAT, request, lambda: reply, refresh=True, **self._key_args)
 
     def clear(self) -> int:
-        """Remove all that this host has kept."""
+        """Remove all answers of this host's namespace. Return how many."""
         return self._cache.purge(tenant=self._namespace)
 
 
-def name_of(request: dict[str, Any]) -> bytes:
-    """What a miss is remembered by: a full digest, for a mistaken pair would be a wrong answer."""
+def request_digest(request: dict[str, Any]) -> bytes:
+    """Return the digest that pairs a miss with its answer. A collision would store a wrong answer, so it has 32 bytes."""
     try:
-        spelled = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # half a character: such a request has no key either
+        text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate: such a request has no key either
         return b""
-    return hashlib.blake2b(spelled, digest_size=32).digest()
+    return hashlib.blake2b(text, digest_size=32).digest()

@@ -1,19 +1,20 @@
-"""The formats in which providers answer, plain and streamed. Pure: bytes in, bytes out, no I/O."""
+"""The wire formats of the providers' answers, plain and streamed. Pure: bytes in, bytes out, no I/O."""
 
-from knapcache.wire.base import Collector, Whole, as_plain, as_stream, plain_answer
-from knapcache.wire.cache_control import Control, control_of, endpoint_of
-from knapcache.wire.sse import Block, Event, Parser
+from knapcache.wire.base import CompleteAnswer, Format, StreamCollector
+from knapcache.wire.cache_control import CacheControl, parse_cache_control
+from knapcache.wire.registry import FORMATS, PROXY_PATHS, endpoint_of
+from knapcache.wire.sse import SseBlock, SseEvent, SseParser
 
 __all__ = [
-    "Block",
-    "Collector",
-    "Control",
-    "Event",
-    "Parser",
-    "Whole",
-    "as_plain",
-    "as_stream",
-    "control_of",
+    "FORMATS",
+    "PROXY_PATHS",
+    "CacheControl",
+    "CompleteAnswer",
+    "Format",
+    "SseBlock",
+    "SseEvent",
+    "SseParser",
+    "StreamCollector",
     "endpoint_of",
-    "plain_answer",
+    "parse_cache_control",
 ]

@@ -1,148 +1,183 @@
-"""One entry, two forms: what is kept is the answer as it came, and what is given is the form that is asked for.
+"""The record that describes an endpoint's format, and what all formats do with it.
 
-    kept as           asked for plain        asked for as a stream
-    json              as it is               cut into pieces (`split`)
-    sse               added up (`assemble`)  block for block as it came, but for usage chunks nobody asked for
+An entry holds the answer in the form in which it came. A caller gets the form that it asks for:
 
-`Whole` is the only way to a kept answer, and only answers that are whole become one; everything else is Incomplete.
+    stored as    asked for plain         asked for as a stream
+    json         as it is                split into events (`split`)
+    sse          merged (`assemble`)     the stored blocks, without usage chunks that the caller did not ask for
+
+Only complete answers are stored: `Format.parse` and `StreamCollector.complete` return a `CompleteAnswer` or raise
+Incomplete.
+
+A new format is one file with a `Format` in it, its line in `registry.py`, and a member of `knapcache.model.Endpoint`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire import chat, completions, messages, responses
-from knapcache.wire.json_util import compact, read_object
-from knapcache.wire.sse import Block, Event, Parser, blocks, serialise
+from knapcache.wire.json_util import json_event, read_object, to_json
+from knapcache.wire.sse import SseBlock, SseEvent, SseParser, blocks, serialise
 
 Form = Literal["json", "sse"]
 
 CONTENT_TYPE: dict[Form, str] = {"json": "application/json", "sse": "text/event-stream; charset=utf-8"}
-CHECK: dict[Endpoint, Callable[[Mapping[str, Any]], None]] = {
-    Endpoint.CHAT: chat.check,
-    Endpoint.COMPLETIONS: completions.check,
-    Endpoint.RESPONSES: responses.check,
-    Endpoint.MESSAGES: messages.check,
-}
-ASSEMBLE: dict[Endpoint, Callable[[Iterable[Event]], dict[str, Any]]] = {
-    Endpoint.CHAT: chat.assemble,
-    Endpoint.COMPLETIONS: completions.assemble,
-    Endpoint.RESPONSES: responses.assemble,
-    Endpoint.MESSAGES: messages.assemble,
-}
-SPLIT: dict[Endpoint, Callable[..., Iterator[Event]]] = {
-    Endpoint.CHAT: chat.split,
-    Endpoint.COMPLETIONS: completions.split,
-    Endpoint.RESPONSES: lambda answer, _: responses.split(answer),
-    Endpoint.MESSAGES: lambda answer, _: messages.split(answer),
-}
-USAGE_APART = (Endpoint.CHAT, Endpoint.COMPLETIONS)
-"""Where a stream has usage only when that is asked for."""
 
 
-class Whole(NamedTuple):
-    """A whole answer, as it is kept."""
+class CompleteAnswer(NamedTuple):
+    """A complete answer, in the form in which it is stored."""
 
     body: bytes
     form: Form
     model: str
     usage: Mapping[str, Any] | None
     tier: str | None = None
-    """The service tier that it was answered in, where the answer says so beside its usage."""
+    """The service tier that served the request, if the answer names it."""
 
 
-def plain_answer(endpoint: Endpoint, body: bytes) -> Whole:
-    """A plain answer that may be kept, or Incomplete."""
-    answer = read_object(body)
-    CHECK[endpoint](answer)
-    return Whole(body, "json", *facts(answer))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How a format streams."""
+
+    assemble: Callable[[Iterable[SseEvent]], dict[str, Any]]
+    """Merge the events of a stream into the plain answer. Raises Incomplete."""
+    split: Callable[[Mapping[str, Any], bool], Iterator[SseEvent]]
+    """Split a plain answer into the events of a stream, with or without its usage."""
+    ends: Callable[[SseEvent], bool]
+    """Whether an event is the last of an answer, good or bad."""
+    strip_usage: Callable[[SseBlock], bytes | None] | None = None
+    """Remove usage from a block; None drops the block. Set where streams have usage only if the request asks for it."""
+    error_name: str = ""
+    """The `event` field of an error in the stream. Empty: errors have none."""
 
 
-def facts(answer: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
-    """Model, usage and service tier of an answer, as far as it names them."""
-    model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
-    return (
-        model if isinstance(model, str) else "",
-        usage if isinstance(usage, dict) else None,
-        tier if isinstance(tier, str) else None,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerItem:
+    """How a format takes requests and answers apart into items, each of which has its own entry."""
+
+    inputs: Callable[[Any], list[Any]]
+    """Return the items of a request's `input`."""
+    split: Callable[[Mapping[str, Any], Sequence[Any]], list[CompleteAnswer]]
+    """Split an answer to these items into one answer an item, in their order. Raises Incomplete."""
+    join: Callable[[Sequence[bytes]], bytes]
+    """Join stored items into the answer to a request for all of them."""
 
 
-class Collector:
-    """Reads a stream on its way to the client; at its end it knows whether the answer was whole."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """The wire format of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    endpoint: Endpoint
+    suffixes: tuple[str, ...]
+    """The last one or two segments of the endpoint's paths."""
+    other_suffixes: tuple[str, ...] = ()
+    """Longer suffixes that belong to other, uncached APIs."""
+    operation: str
+    """The operation's name in OpenTelemetry's conventions for generative AI."""
+    check: Callable[[Mapping[str, Any]], None]
+    """Raise Incomplete unless a plain answer is complete."""
+    streaming: Streaming | None = None
+    """None: the endpoint has no streams."""
+    per_item: PerItem | None = None
+    """Set where each item of a request's `input` has its own entry."""
+
+    @property
+    def usage_on_request(self) -> bool:
+        """Whether streams have usage only if the request asks for it."""
+        return self.streaming is not None and self.streaming.strip_usage is not None
+
+    def parse(self, body: bytes, request: Mapping[str, Any]) -> CompleteAnswer:
+        """Return the plain answer to a request as it is stored, or raise Incomplete. A request has at most one item."""
+        answer = read_object(body)
+        self.check(answer)
+        if self.per_item is None:
+            return complete_answer(body, "json", answer)
+        (item,) = self.per_item.split(answer, self.per_item.inputs(request.get("input")))
+        return item
+
+    def to_plain(self, body: bytes, form: Form) -> bytes:
+        """Return a stored answer in plain form."""
+        if form == "json":
+            return body if self.per_item is None else self.per_item.join([body])
+        assert self.streaming is not None
+        return to_json(self.streaming.assemble(block.event for block in blocks(body) if block.event))
+
+    def to_stream(self, body: bytes, form: Form, usage: bool = False) -> Iterator[bytes]:
+        """Yield the blocks of a stored answer as a stream. usage: include it where the format makes it optional."""
+        assert self.streaming is not None
+        if form == "json":
+            yield from map(serialise, self.streaming.split(read_object(body), usage))
+        else:
+            for block in blocks(body):
+                if (raw := self.forward(block, usage)) is not None:
+                    yield raw
+
+    def forward(self, block: SseBlock, usage: bool) -> bytes | None:
+        """Return a block as the caller gets it, or None to drop it. Usage that only we asked for is removed."""
+        assert self.streaming is not None
+        if usage or self.streaming.strip_usage is None:
+            return block.raw
+        try:
+            return self.streaming.strip_usage(block)
+        except Incomplete:
+            return block.raw
+
+    def error_event(self, message: str) -> bytes:
+        """Return an error event that the SDKs understand, for a stream that breaks off. No terminator follows it."""
+        assert self.streaming is not None
+        error = {"type": "error", "error": {"message": message, "type": "upstream_failed"}}
+        return serialise(json_event(error, self.streaming.error_name))
+
+
+class StreamCollector:
+    """Parses a stream while it is forwarded, and collects the blocks of its answer."""
+
+    def __init__(self, wire_format: Format) -> None:
+        assert wire_format.streaming is not None
+        self._streaming = wire_format.streaming
         self.ended = False
-        """The terminator was seen: nothing that follows belongs to the answer."""
-        self._parser = Parser()
-        self._kept: list[Block] = []
+        """The terminator was seen. Later blocks are not part of the answer."""
+        self._parser = SseParser()
+        self._kept: list[SseBlock] = []
 
-    def feed(self, piece: bytes) -> list[Block]:
-        """The blocks that this piece completes, to be passed on."""
-        return self._take(self._parser.feed(piece))
+    def feed(self, data: bytes) -> list[SseBlock]:
+        """Return the blocks that these bytes complete."""
+        return self._collect(self._parser.feed(data))
 
-    def close(self) -> list[Block]:
-        """The last block, at the end of the stream."""
-        return self._take(self._parser.close())
+    def close(self) -> list[SseBlock]:
+        """Return the last block, at the end of the stream."""
+        return self._collect(self._parser.close())
 
-    def _take(self, found: list[Block]) -> list[Block]:
+    def _collect(self, found: list[SseBlock]) -> list[SseBlock]:
         for block in found:
             if block.event and not self.ended:
                 self._kept.append(block)
-                self.ended = ends(self.endpoint, block.event)
+                self.ended = self._streaming.ends(block.event)
         return found
 
-    def whole(self) -> Whole:
-        """The answer that may be kept, or Incomplete."""
-        answer = ASSEMBLE[self.endpoint](block.event for block in self._kept if block.event)
-        raw = b"".join(block.raw for block in self._kept[:-1]) + serialised(self._kept[-1])
-        return Whole(raw, "sse", *facts(answer))
+    def complete(self) -> CompleteAnswer:
+        """Return the answer as it is stored, or raise Incomplete."""
+        answer = self._streaming.assemble(block.event for block in self._kept if block.event)
+        body = b"".join(block.raw for block in self._kept[:-1]) + terminated(self._kept[-1])
+        return complete_answer(body, "sse", answer)
 
 
-def serialised(block: Block) -> bytes:
-    """A last block with its blank line, which some servers forget."""
+def terminated(block: SseBlock) -> bytes:
+    """Return a block with its blank line, which some servers omit after the last one."""
     return block.raw if block.raw.endswith((b"\n\n", b"\r\n\r\n")) or not block.event else serialise(block.event)
 
 
-def ends(endpoint: Endpoint, event: Event) -> bool:
-    """Whether this event is the last of an answer, good or bad."""
-    if endpoint in USAGE_APART:
-        return event.data.strip() == "[DONE]"
-    kinds = {Endpoint.MESSAGES: ("message_stop", "error")}.get(endpoint, ("response.completed", *responses.FAILED))
-    if not any(kind in event.data for kind in kinds):  # most events are deltas: JSON need not be read
-        return False
-    try:
-        return read_object(event.data).get("type") in kinds
-    except Incomplete:
-        return True
-
-
-def as_plain(endpoint: Endpoint, body: bytes, form: Form) -> bytes:
-    """A kept answer in plain form."""
-    if form == "json":
-        return body
-    return compact(ASSEMBLE[endpoint](block.event for block in blocks(body) if block.event))
-
-
-def as_stream(endpoint: Endpoint, body: bytes, form: Form, usage: bool = False) -> Iterator[bytes]:
-    """A kept answer as a stream, a block at a time."""
-    if form == "json":
-        yield from map(serialise, SPLIT[endpoint](read_object(body), usage))
-    else:
-        for block in blocks(body):
-            if (raw := passed_on(endpoint, block, usage)) is not None:
-                yield raw
-
-
-def passed_on(endpoint: Endpoint, block: Block, usage: bool) -> bytes | None:
-    """A block as this client gets it: usage that was asked for on its behalf only is left out."""
-    if endpoint not in USAGE_APART:
-        return block.raw
-    try:
-        return chat.wanted(block, usage)
-    except Incomplete:
-        return block.raw
+def complete_answer(body: bytes, form: Form, answer: Mapping[str, Any]) -> CompleteAnswer:
+    """Return a stored answer with the model, usage and service tier that it names. All formats have the same fields."""
+    model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
+    return CompleteAnswer(
+        body=body,
+        form=form,
+        model=model if isinstance(model, str) else "",
+        usage=usage if isinstance(usage, dict) else None,
+        tier=tier if isinstance(tier, str) else None,
+    )

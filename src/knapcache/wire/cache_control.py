@@ -1,14 +1,14 @@
-"""What is asked: which endpoint, in which form, and what the caller wants of the cache.
+"""What the caller of a request wants: plain or streamed, with usage or not, and how the cache may serve it.
 
-A caller speaks to the cache by the standard's `Cache-Control`
+Directives come in the standard `Cache-Control` header
 
-    no-store           the answer is not kept; one that is kept already may be given
-    no-cache           a fresh answer, which is kept
-    only-if-cached     a kept answer or none: 504
-    max-age=N          a kept answer no older than N seconds
+    no-store           do not store the answer; a stored one may be served
+    no-cache           fetch a fresh answer and store it
+    only-if-cached     a stored answer, or status 504
+    max-age=N          a stored answer only if it is at most N seconds old
 
-or by what other caches taught it: LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and
-Helicone. Words that are not known are ignored, as the standard wants; a number that is none is as if it were not there.
+or in the forms of other caches: LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and
+Helicone. Unknown directives are ignored, as the standard demands. So are numbers that do not parse.
 """
 
 from __future__ import annotations
@@ -17,115 +17,103 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from knapcache.model import Endpoint
-from knapcache.wire.json_util import compact
+from knapcache.wire.json_util import to_json
 
-SPEAKING = frozenset(
+CONTROL_HEADERS = frozenset(
     ("cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh",
      "helicone-cache-enabled")
 )  # fmt: skip
-"""Headers that speak to the cache."""
+"""Headers that hold directives for the cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """What a caller wants of the cache."""
+class CacheControl:
+    """A caller's directives for the cache."""
 
     refresh: bool = False
-    """A fresh answer."""
+    """Fetch a fresh answer."""
     store: bool = True
     only_cached: bool = False
     max_age: float | None = None
     ttl: float | None = None
-    """Seconds that the answer may be kept."""
+    """Seconds until the answer expires."""
     namespace: str | None = None
-    """LiteLLM's: a part of the caller's own cache. Never a way into another's."""
+    """LiteLLM's namespace: a part of the caller's own cache. It never gives access to another caller's entries."""
 
 
-USUAL = Control()
-NOTHING: Mapping[str, Any] = {}
+NO_DIRECTIVES = CacheControl()
+EMPTY: Mapping[str, Any] = {}
 
 
-def endpoint_of(path: str) -> Endpoint | None:
-    """What is asked at a path; None where nothing is cached. Azure has words of its own before the end."""
-    words = path.rstrip("/").split("/")
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last == "completions":
-        if before == "chat":
-            return Endpoint.CHAT
-        return None if before == "fim" else Endpoint.COMPLETIONS  # Mistral's fill-in-the-middle answers as chat does
-    if last == "messages":
-        return Endpoint.MESSAGES if before == "v1" else None  # OpenAI's threads have messages as well
-    return Endpoint(last) if last in ("responses", "embeddings") else None
-
-
-def control_of(headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> Control:
-    """What the caller wants. `headers` by lower-case names."""
-    if not isinstance((body or NOTHING).get("cache"), Mapping) and SPEAKING.isdisjoint(headers):
-        return USUAL
-    found = USUAL
-    for word in headers.get("cache-control", "").lower().split(","):
-        name, _, value = word.strip().partition("=")
+def parse_cache_control(headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> CacheControl:
+    """Return the directives of a request. `headers` has lower-case names."""
+    litellm = (body or EMPTY).get("cache")
+    if not isinstance(litellm, Mapping) and CONTROL_HEADERS.isdisjoint(headers):
+        return NO_DIRECTIVES
+    control = NO_DIRECTIVES
+    for directive in headers.get("cache-control", "").lower().split(","):
+        name, _, value = directive.strip().partition("=")
         if name == "no-cache":
-            found = replace(found, refresh=True)
+            control = replace(control, refresh=True)
         elif name == "no-store":
-            found = replace(found, store=False)
+            control = replace(control, store=False)
         elif name == "only-if-cached":
-            found = replace(found, only_cached=True)
-        elif name == "max-age" and (seconds := number(value.strip('"'))) is not None:
-            found = replace(found, max_age=seconds)
-    if yes(headers, "cf-aig-skip-cache") or headers.get("helicone-cache-enabled", "").strip().lower() == "false":
-        found = replace(found, refresh=True, store=False)
-    if yes(headers, "x-portkey-cache-force-refresh"):
-        found = replace(found, refresh=True)
-    if (seconds := number(headers.get("cf-aig-cache-ttl"))) is not None:
-        found = replace(found, ttl=seconds)
-    asked = (body or NOTHING).get("cache")
-    return found if not isinstance(asked, Mapping) else litellm_control(found, asked)
+            control = replace(control, only_cached=True)
+        elif name == "max-age" and (seconds := parse_seconds(value.strip('"'))) is not None:
+            control = replace(control, max_age=seconds)
+    if is_true(headers, "cf-aig-skip-cache") or headers.get("helicone-cache-enabled", "").strip().lower() == "false":
+        control = replace(control, refresh=True, store=False)
+    if is_true(headers, "x-portkey-cache-force-refresh"):
+        control = replace(control, refresh=True)
+    if (seconds := parse_seconds(headers.get("cf-aig-cache-ttl"))) is not None:
+        control = replace(control, ttl=seconds)
+    return litellm_control(control, litellm) if isinstance(litellm, Mapping) else control
 
 
-def litellm_control(found: Control, asked: Mapping[str, Any]) -> Control:
-    """LiteLLM's `cache: {ttl, s-maxage, no-cache, no-store, namespace}`."""
-    ttl, age, namespace = asked.get("ttl"), asked.get("s-maxage", asked.get("s-max-age")), asked.get("namespace")
+def litellm_control(control: CacheControl, cache: Mapping[str, Any]) -> CacheControl:
+    """Apply LiteLLM's `cache: {ttl, s-maxage, no-cache, no-store, namespace}`."""
+    ttl = parse_seconds(cache.get("ttl"))
+    age = parse_seconds(cache.get("s-maxage", cache.get("s-max-age")))
+    namespace = cache.get("namespace")
     return replace(
-        found,
-        refresh=found.refresh or asked.get("no-cache") is True,
-        store=found.store and asked.get("no-store") is not True,
-        ttl=found.ttl if number(ttl) is None else number(ttl),
-        max_age=found.max_age if number(age) is None else number(age),
-        namespace=namespace if isinstance(namespace, str) and namespace else found.namespace,
+        control,
+        refresh=control.refresh or cache.get("no-cache") is True,
+        store=control.store and cache.get("no-store") is not True,
+        ttl=control.ttl if ttl is None else ttl,
+        max_age=control.max_age if age is None else age,
+        namespace=namespace if isinstance(namespace, str) and namespace else control.namespace,
     )
 
 
-def yes(headers: Mapping[str, str], name: str) -> bool:
-    """Whether a header says true."""
+def is_true(headers: Mapping[str, str], name: str) -> bool:
+    """Return whether a header's value is "true"."""
     return headers.get(name, "").strip().lower() == "true"
 
 
-def number(given: Any) -> float | None:
-    """Seconds, or None."""
-    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+def parse_seconds(value: Any) -> float | None:
+    """Return a finite number of seconds ≥ 0, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        found = float(given)
+        seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if 0 <= found < float("inf") else None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def wants_stream(body: Mapping[str, Any]) -> bool:
-    """Whether the answer is to come as a stream."""
+    """Return whether a request asks for a stream."""
     return body.get("stream") is True
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:
-    """Whether a stream of chat or completions is to end with its usage."""
+    """Return whether a request for a stream asks for its usage."""
     options = body.get("stream_options")
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
 def with_usage(body: Mapping[str, Any]) -> bytes:
-    """The request, with usage asked for: what a stream cost is not known otherwise."""
+    """Return the request with usage asked for. Without it the cost of a stream is unknown."""
     options = body.get("stream_options")
     options = dict(options) if isinstance(options, Mapping) else {}
-    return compact({**body, "stream_options": {**options, "include_usage": True}})
+    return to_json({**body, "stream_options": {**options, "include_usage": True}})

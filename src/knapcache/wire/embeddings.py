@@ -1,82 +1,97 @@
-"""Embeddings, kept per item of `input`: a request is taken apart into items, an answer put together from them.
+"""Embeddings. Each item of `input` has its own entry: requests and answers are split into items and joined again.
 
-    items(body) = the requests, one an item, whose keys are those of `match`
-    parts(answer, n) = the n vectors, each with its share of the tokens:   Σ shares = prompt_tokens of the answer
-    join(parts) = an answer whose vectors are in the order asked for, and whose usage is the sum of theirs
+    inputs(input)           the items of a request
+    split(answer, inputs)   one answer an item, with its share of the tokens:   Σ shares = prompt_tokens of the answer
+    join(payloads)          an answer with the vectors in the order of the request; its usage is the sum of the shares
 
-How many tokens an item had the provider does not say; they are shared out by length of text. So the usage of an answer
-that is put together is exact where all its items came in one, and an estimate otherwise.
+Providers report tokens per answer, not per item, so they are shared out in proportion to the length of the texts. The
+usage of a joined answer is exact if all its items came in one answer, and an estimate otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from knapcache.errors import Incomplete
-from knapcache.wire.json_util import compact, read_object
+from knapcache.model import Endpoint
+from knapcache.wire.base import CompleteAnswer, Format, PerItem
+from knapcache.wire.json_util import read_object, to_json
 
 
-class Part(NamedTuple):
-    """One vector, as it is kept."""
-
-    payload: bytes
-    """{"model", "item": {"object", "embedding"}, "usage"}."""
-    model: str
-    usage: dict[str, int]
+def inputs(value: Any) -> list[Any]:
+    """Return the items of `input`. A text or an array of tokens is one item; a list of these is several."""
+    several = isinstance(value, list) and (not value or not isinstance(value[0], int))
+    return list(value) if several else [value]
 
 
-def items(given: Any) -> list[Any]:
-    """The items of `input`: a text and an array of tokens are one item, a list of such is several."""
-    several = isinstance(given, list) and (not given or not isinstance(given[0], int))
-    return list(given) if several else [given]
-
-
-def parts(answer: Mapping[str, Any], inputs: Sequence[Any]) -> list[Part]:
-    """The vectors of an answer to these items, in their order, or Incomplete."""
+def check(answer: Mapping[str, Any]) -> None:
+    """Raise Incomplete unless every item of a plain answer has an embedding."""
     data = answer.get("data")
-    if not isinstance(data, list) or len(data) != len(inputs):
-        raise Incomplete(f"not {len(inputs)} embeddings")
-    vectors: dict[int, dict[str, Any]] = {}
-    for place, item in enumerate(data):
+    if not isinstance(data, list):
+        raise Incomplete("data is not a list")
+    for item in data:
         if not isinstance(item, dict) or not item.get("embedding") or not isinstance(item["embedding"], (list, str)):
             raise Incomplete("an item without an embedding")
-        vectors[item.get("index", place)] = {name: value for name, value in item.items() if name != "index"}
-    if set(vectors) != set(range(len(inputs))):
-        raise Incomplete("embeddings whose indices are not those of the inputs")
-    model = str(answer.get("model") or "")
+        if type(item.get("index", 0)) is not int:
+            raise Incomplete("the index of an item is not an integer")
+
+
+def split(answer: Mapping[str, Any], items: Sequence[Any]) -> list[CompleteAnswer]:
+    """Split the answer to these items into one answer an item, in their order, or raise Incomplete.
+
+    The payload of an item is {"model", "item": {"object", "embedding"}, "usage"}.
+    """
+    check(answer)
+    data = answer["data"]
+    vectors = {
+        item.get("index", place): {name: value for name, value in item.items() if name != "index"}
+        for place, item in enumerate(data)
+    }
+    if len(data) != len(items) or set(vectors) != set(range(len(items))):
+        raise Incomplete(f"{len(data)} embeddings for {len(items)} items, or their indices differ")
+    model = answer.get("model")
     usage = answer.get("usage")
     total = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    shares = share(total if isinstance(total, int) else 0, [max(1, len(item)) for item in inputs])
+    shares = share(total if isinstance(total, int) else 0, [max(1, len(item)) for item in items])
     found = []
     for index, tokens in enumerate(shares):
         used = {"prompt_tokens": tokens, "total_tokens": tokens}
-        kept = {"model": answer.get("model"), "item": vectors[index], "usage": used}
-        found.append(Part(compact(kept), model, used))
+        payload = to_json({"model": model, "item": vectors[index], "usage": used})
+        found.append(CompleteAnswer(body=payload, form="json", model=str(model or ""), usage=used))
     return found
 
 
 def share(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole shares in proportion to the weights that add up to the total."""
-    whole, given, weight = sum(weights), 0, 0
+    """Return integer shares of the total, in proportion to the weights. Their sum is the total."""
+    weight_sum, assigned, weight = sum(weights), 0, 0
     shares = []
     for w in weights:
         weight += w
-        due = (2 * total * weight + whole) // (2 * whole)  # to the nearest
-        shares.append(due - given)
-        given = due
+        due = (2 * total * weight + weight_sum) // (2 * weight_sum)  # rounded to the nearest integer
+        shares.append(due - assigned)
+        assigned = due
     return shares
 
 
 def join(payloads: Sequence[bytes]) -> bytes:
-    """The answer that these items make."""
-    kept = [read_object(payload) for payload in payloads]
-    tokens = sum(part["usage"]["prompt_tokens"] for part in kept)
-    return compact(
+    """Join stored items into one answer."""
+    items = [read_object(payload) for payload in payloads]
+    tokens = sum(item["usage"]["prompt_tokens"] for item in items)
+    return to_json(
         {
             "object": "list",
-            "data": [{**part["item"], "index": index} for index, part in enumerate(kept)],
-            "model": kept[0]["model"] if kept else None,
+            "data": [{**item["item"], "index": index} for index, item in enumerate(items)],
+            "model": items[0]["model"] if items else None,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
     )
+
+
+FORMAT = Format(
+    endpoint=Endpoint.EMBEDDINGS,
+    suffixes=("embeddings",),
+    operation="embeddings",
+    check=check,
+    per_item=PerItem(inputs=inputs, split=split, join=join),
+)

@@ -1,31 +1,31 @@
-"""What the formats share: JSON that is an object, an error in place of an answer, text in pieces, deltas added up.
+"""Helpers that the formats share: JSON objects, text in chunks, and merging deltas.
 
-    whole = Σ deltas        text and lists are appended, objects added field by field, list items that carry an `index`
-                            added to the one with that index; names, roles and numbers are the latest that was said
+    answer = Σ deltas       strings and lists are appended, objects merged field by field, list items that have an
+                            `index` merged into the item with that index; of roles, names and numbers the last one wins
 
-A null adds nothing, and is what a field is as long as nothing else was said about it.
+A null adds nothing. It is the value of a field until a delta has another.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from knapcache.errors import Incomplete
-from knapcache.wire.sse import Event
+from knapcache.wire.sse import SseEvent
 
-PIECE = 24
-"""Characters, about: a plain answer that is asked for as a stream comes in pieces of this length, ended at a blank."""
+CHUNK_LENGTH = 24
+"""Characters, about, in one delta of a stream that is made from a plain answer. A chunk ends after white space."""
 WORDS = re.compile(r"\S*\s*")
-SAID_ONCE = frozenset({"role", "type", "id", "format", "finish_reason", "stop_reason", "native_finish_reason"})
-"""Texts that are not appended: who says them again says the same again, or leaves them empty."""
+NOT_APPENDED = frozenset({"role", "type", "id", "format", "finish_reason", "stop_reason", "native_finish_reason"})
+"""Strings that later deltas repeat or leave empty. They are replaced, not appended to."""
 
 
 def read_object(text: bytes | str) -> dict[str, Any]:
-    """A JSON object that is no report of an error, or Incomplete."""
+    """Parse a JSON object. Raises Incomplete for anything else, and for objects that report an error."""
     try:
         found = orjson.loads(text)
     except ValueError as error:
@@ -37,71 +37,81 @@ def read_object(text: bytes | str) -> dict[str, Any]:
     return found
 
 
-def compact(value: Any) -> bytes:
-    """As JSON."""
+def to_json(value: Any) -> bytes:
+    """Return the value as compact JSON."""
     return orjson.dumps(value)
 
 
-def event_of(value: Mapping[str, Any], name: str = "") -> Event:
-    """An object as an event."""
-    return Event(compact(value).decode(), name)
+def json_event(value: Mapping[str, Any], name: str = "") -> SseEvent:
+    """Return an event whose data is the value as JSON."""
+    return SseEvent(to_json(value).decode(), name)
 
 
-def cut(text: str) -> Iterable[str]:
-    """Text in pieces that, put together, are the text; none for the empty text."""
-    piece = ""
+def has_type(event: SseEvent, types: Collection[str]) -> bool:
+    """Return whether the `type` of the event's JSON is one of these; True also for broken JSON that names one."""
+    if not any(name in event.data for name in types):  # most events are deltas: their JSON need not be parsed
+        return False
+    try:
+        return read_object(event.data).get("type") in types
+    except Incomplete:
+        return True
+
+
+def split_text(text: str) -> Iterable[str]:
+    """Yield the text in chunks of about CHUNK_LENGTH characters; nothing for the empty text."""
+    chunk = ""
     for word in WORDS.findall(text):
-        piece += word
-        if len(piece) >= PIECE:
-            yield piece
-            piece = ""
-    if piece:
-        yield piece
+        chunk += word
+        if len(chunk) >= CHUNK_LENGTH:
+            yield chunk
+            chunk = ""
+    if chunk:
+        yield chunk
 
 
-def add(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta to what was said so far."""
+def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Merge a delta into `whole`, in place. The delta is neither changed nor referenced."""
     for name, value in delta.items():
         before = whole.get(name)
         if value is None or before is None:
             if value is not None or name not in whole:
-                whole[name] = started(value)
+                whole[name] = copy_delta(value)
         elif isinstance(before, str) and isinstance(value, str):
-            whole[name] = appended(name, before, value)
+            whole[name] = merge_text(name, before, value)
         elif isinstance(before, dict) and isinstance(value, dict):
-            add(before, value)
+            merge_delta(before, value)
         elif isinstance(before, list) and isinstance(value, list):
-            extend(before, value)
+            merge_list(before, value)
         else:
             whole[name] = value
 
 
-def appended(name: str, before: str, value: str) -> str:
-    """Text so far and what was said now. A function's name may come whole, again and again, or in pieces."""
-    if name in SAID_ONCE:
+def merge_text(name: str, before: str, value: str) -> str:
+    """Append a string, or replace it. Providers send a function's name whole in every delta, or in pieces."""
+    if name in NOT_APPENDED:
         return value or before
     return before if name == "name" and value == before else before + value
 
 
-def started(value: Any) -> Any:
-    """The first delta of a field, as something that can be added to without touching the delta."""
+def copy_delta(value: Any) -> Any:
+    """Return a copy of a field's first delta, into which later ones can be merged."""
     if isinstance(value, dict):
         whole: dict[str, Any] = {}
-        add(whole, value)
+        merge_delta(whole, value)
         return whole
     if isinstance(value, list):
         items: list[Any] = []
-        extend(items, value)
+        merge_list(items, value)
         return items
     return value
 
 
-def extend(items: list[Any], more: Iterable[Any]) -> None:
-    """Append to a list; what carries the index of an earlier item is added to that one."""
+def merge_list(items: list[Any], more: Iterable[Any]) -> None:
+    """Append items. An item with the `index` of an earlier one is merged into that one."""
     for item in more:
         index = item.get("index") if isinstance(item, dict) else None
         same = [i for i in items if isinstance(i, dict) and i.get("index") == index] if isinstance(index, int) else []
         if same:
-            add(same[0], item)
+            merge_delta(same[0], item)
         else:
-            items.append(started(item))
+            items.append(copy_delta(item))

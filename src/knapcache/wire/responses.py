@@ -3,12 +3,12 @@
     stream = response.created, response.in_progress, item*, response.completed
     item   = response.output_item.added, deltas, response.output_item.done
 
-Every event has its name as `type` and a running `sequence_number`; the last one carries the whole plain response, which
-makes a plain answer of a stream by looking at its end. Whole is a response whose status is `completed`; one that is
-queued, failed, cancelled or cut off by a limit (`incomplete`) is not kept. There is no [DONE].
+Every event has its name as `type` and a running `sequence_number`. The last one holds the whole plain response, so a
+stream is converted by reading its last event. A response is complete if its status is `completed`; one that is queued,
+failed, cancelled or truncated (`incomplete`) is not stored. There is no [DONE].
 
-The other way, items that a model writes (messages, thoughts, arguments of calls) become deltas; items of other kinds
-are added and done whole.
+A plain response becomes a stream by splitting the items that a model generates (messages, reasoning, arguments of calls)
+into deltas. Items of other types are sent whole.
 """
 
 from __future__ import annotations
@@ -17,40 +17,43 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from knapcache.errors import Incomplete
-from knapcache.wire.json_util import cut, event_of, read_object
-from knapcache.wire.sse import Event
+from knapcache.model import Endpoint
+from knapcache.wire.base import Format, Streaming
+from knapcache.wire.json_util import has_type, json_event, read_object, split_text
+from knapcache.wire.sse import SseEvent
 
-Said = Iterator[tuple[str, dict[str, Any]]]
+TypedEvents = Iterator[tuple[str, dict[str, Any]]]
 
 FAILED = {
     "response.failed": "the response failed",
-    "response.incomplete": "the response was cut off",
+    "response.incomplete": "the response was truncated",
     "error": "an error",
 }
-WRITTEN = {
+LAST_EVENTS = ("response.completed", *FAILED)
+GENERATED = {
     "function_call": ("arguments", "function_call_arguments"),
     "mcp_call": ("arguments", "mcp_call_arguments"),
     "custom_tool_call": ("input", "custom_tool_call_input"),
     "code_interpreter_call": ("code", "code_interpreter_call_code"),
 }
-"""Items with one text that grows: its field, and what its events are called."""
+"""Items with one generated text: the field that holds it, and the name of its events."""
 
 
 def check(answer: Mapping[str, Any]) -> None:
-    """Incomplete, unless a plain answer is whole."""
+    """Raise Incomplete unless a response has the status `completed` and well-formed output."""
     if answer.get("object") != "response" or not isinstance(answer.get("output"), list):
         raise Incomplete("not a response")
     if answer.get("status") != "completed":
         raise Incomplete(f"a response with status {answer.get('status')!r}")
     for item in answer["output"]:
         if not isinstance(item, dict) or not isinstance(item.get("type"), str):
-            raise Incomplete("an output item that is no object with a type")
-        if not all(objects(item.get(name)) for name in ("content", "summary")):
-            raise Incomplete("an output item whose parts are no objects")
+            raise Incomplete("an output item is not an object with a type")
+        if not all(parts_valid(item.get(name)) for name in ("content", "summary")):
+            raise Incomplete("the parts of an output item are not well-formed")
 
 
-def objects(parts: Any) -> bool:
-    """Parts of an item: objects whose texts are texts, or none."""
+def parts_valid(parts: Any) -> bool:
+    """Return whether the parts of an item are objects with well-typed fields. None is valid."""
     return parts is None or (
         isinstance(parts, list)
         and all(isinstance(part, dict) for part in parts)
@@ -59,17 +62,22 @@ def objects(parts: Any) -> bool:
     )
 
 
-def assemble(events: Iterable[Event]) -> dict[str, Any]:
-    """The plain answer that a stream spells, or Incomplete."""
+def ends(event: SseEvent) -> bool:
+    """Return whether an event completes the response or reports its failure."""
+    return has_type(event, LAST_EVENTS)
+
+
+def assemble(events: Iterable[SseEvent]) -> dict[str, Any]:
+    """Return the plain answer from the last event of a stream, or raise Incomplete."""
     for event in events:
         if event.data.strip() == "[DONE]":
-            break  # some servers that speak this dialect end so
-        said = read_object(event.data)
-        kind = str(said.get("type"))
+            break  # some compatible servers end their streams with it
+        fields = read_object(event.data)
+        kind = str(fields.get("type"))
         if kind in FAILED:
             raise Incomplete(FAILED[kind])
         if kind == "response.completed":
-            answer = said.get("response")
+            answer = fields.get("response")
             if not isinstance(answer, dict):
                 raise Incomplete("response.completed without a response")
             check(answer)
@@ -77,95 +85,104 @@ def assemble(events: Iterable[Event]) -> dict[str, Any]:
     raise Incomplete("the stream ended before response.completed")
 
 
-def split(answer: Mapping[str, Any]) -> Iterator[Event]:
-    """The stream of a plain answer."""
-    begun = {**answer, "status": "in_progress", "output": [], "usage": None}
-    begun.pop("completed_at", None)
-    for number, (kind, said) in enumerate(cache_headers(answer, begun)):
-        yield event_of({"type": kind, "sequence_number": number, **said}, kind)
+def split(answer: Mapping[str, Any], _usage: bool) -> Iterator[SseEvent]:
+    """Yield the events of a stream with this answer."""
+    for number, (kind, fields) in enumerate(typed_events(answer)):
+        yield json_event({"type": kind, "sequence_number": number, **fields}, kind)
 
 
-def cache_headers(answer: Mapping[str, Any], begun: dict[str, Any]) -> Said:
-    """All events, without their numbers."""
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+def typed_events(answer: Mapping[str, Any]) -> TypedEvents:
+    """Yield all events as type and fields, without sequence numbers."""
+    created = {**answer, "status": "in_progress", "output": [], "usage": None}
+    created.pop("completed_at", None)
+    yield "response.created", {"response": created}
+    yield "response.in_progress", {"response": created}
     for index, item in enumerate(answer["output"]):
         at = {"output_index": index}
-        yield "response.output_item.added", {**at, "item": empty(item)}
-        for kind, said in written(item):
-            yield kind, {"item_id": item.get("id"), **at, **said}
+        yield "response.output_item.added", {**at, "item": empty_item(item)}
+        for kind, fields in item_deltas(item):
+            yield kind, {"item_id": item.get("id"), **at, **fields}
         yield "response.output_item.done", {**at, "item": item}
     yield "response.completed", {"response": answer}
 
 
-def empty(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item before anything was written into it."""
+def empty_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item without its generated content, as it is when it is added."""
     kind = item.get("type")
-    begun = dict(item)
-    if "status" in begun:
-        begun["status"] = "in_progress"
+    empty = dict(item)
+    if "status" in empty:
+        empty["status"] = "in_progress"
     if kind == "message":
-        begun["content"] = []
+        empty["content"] = []
     elif kind == "reasoning":
-        begun |= {name: [] for name in ("summary", "content") if isinstance(item.get(name), list)}
-    elif kind in WRITTEN and isinstance(item.get(WRITTEN[kind][0]), str):
-        begun[WRITTEN[kind][0]] = ""
-    return begun
+        empty |= {name: [] for name in ("summary", "content") if isinstance(item.get(name), list)}
+    elif kind in GENERATED and isinstance(item.get(GENERATED[kind][0]), str):
+        empty[GENERATED[kind][0]] = ""
+    return empty
 
 
-def written(item: Mapping[str, Any]) -> Said:
-    """What is written into an item, piece by piece."""
+def item_deltas(item: Mapping[str, Any]) -> TypedEvents:
+    """Yield the events that generate the content of an item."""
     kind = item.get("type")
     if kind == "message":
         for index, part in enumerate(item.get("content") or []):
-            yield from part_said(part, index)
+            yield from message_part(part, index)
     elif kind == "reasoning":
         for index, part in enumerate(item.get("summary") or []):
             at = {"summary_index": index}
             yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
-            for piece in cut(part.get("text") or ""):
-                yield "response.reasoning_summary_text.delta", {**at, "delta": piece}
+            for text in split_text(part.get("text") or ""):
+                yield "response.reasoning_summary_text.delta", {**at, "delta": text}
             yield "response.reasoning_summary_text.done", {**at, "text": part.get("text")}
             yield "response.reasoning_summary_part.done", {**at, "part": part}
         for index, part in enumerate(item.get("content") or []):
             at = {"content_index": index}
-            for piece in cut(part.get("text") or ""):
-                yield "response.reasoning_text.delta", {**at, "delta": piece}
+            for text in split_text(part.get("text") or ""):
+                yield "response.reasoning_text.delta", {**at, "delta": text}
             yield "response.reasoning_text.done", {**at, "text": part.get("text")}
-    elif kind in WRITTEN and isinstance(item.get(WRITTEN[kind][0]), str):
-        field, name = WRITTEN[kind]
-        for piece in cut(item[field]):
-            yield f"response.{name}.delta", {"delta": piece}
+    elif kind in GENERATED and isinstance(item.get(GENERATED[kind][0]), str):
+        field, name = GENERATED[kind]
+        for text in split_text(item[field]):
+            yield f"response.{name}.delta", {"delta": text}
         called = {"name": item["name"]} if kind == "function_call" and "name" in item else {}
         yield f"response.{name}.done", {field: item[field], **called}
 
 
-def part_said(part: Mapping[str, Any], index: int) -> Said:
-    """A part of a message: a text or a refusal."""
+def message_part(part: Mapping[str, Any], index: int) -> TypedEvents:
+    """Yield the events of one part of a message: a text or a refusal."""
     at = {"content_index": index}
     if part.get("type") == "refusal":
-        text = part.get("refusal") or ""
+        refusal = part.get("refusal") or ""
         yield "response.content_part.added", {**at, "part": {**part, "refusal": ""}}
-        yield from (("response.refusal.delta", {**at, "delta": piece}) for piece in cut(text))
-        yield "response.refusal.done", {**at, "refusal": text}
+        yield from (("response.refusal.delta", {**at, "delta": text}) for text in split_text(refusal))
+        yield "response.refusal.done", {**at, "refusal": refusal}
     else:
-        text, logprobs = part.get("text") or "", part.get("logprobs") or []
-        hollow: dict[str, Any] = {"annotations": []} if "annotations" in part else {}
-        hollow |= {"logprobs": []} if "logprobs" in part else {}
-        yield "response.content_part.added", {**at, "part": {**part, "text": "", **hollow}}
-        for piece, beside in texts(text, logprobs):
-            yield "response.output_text.delta", {**at, "delta": piece, "logprobs": beside}
+        content, logprobs = part.get("text") or "", part.get("logprobs") or []
+        empty: dict[str, Any] = {"annotations": []} if "annotations" in part else {}
+        empty |= {"logprobs": []} if "logprobs" in part else {}
+        yield "response.content_part.added", {**at, "part": {**part, "text": "", **empty}}
+        for text, own in split_tokens(content, logprobs):
+            yield "response.output_text.delta", {**at, "delta": text, "logprobs": own}
         for number, note in enumerate(part.get("annotations") or []):
-            said = {**at, "annotation_index": number, "annotation": note}
-            yield "response.output_text.annotation.added", said
-        yield "response.output_text.done", {**at, "text": text, "logprobs": logprobs}
+            fields = {**at, "annotation_index": number, "annotation": note}
+            yield "response.output_text.annotation.added", fields
+        yield "response.output_text.done", {**at, "text": content, "logprobs": logprobs}
     yield "response.content_part.done", {**at, "part": part}
 
 
-def texts(text: str, logprobs: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Pieces of a text; where tokens with log probabilities spell it, a token a piece."""
+def split_tokens(text: str, logprobs: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield chunks of a text with their log probabilities: one token each, if the tokens add up to the text."""
     tokens = [entry.get("token") if isinstance(entry, dict) else None for entry in logprobs]
     if tokens and all(isinstance(token, str) for token in tokens) and "".join(map(str, tokens)) == text:
         yield from ((str(token), [entry]) for token, entry in zip(tokens, logprobs, strict=True))
     else:
-        yield from ((piece, []) for piece in cut(text))
+        yield from ((part, []) for part in split_text(text))
+
+
+FORMAT = Format(
+    endpoint=Endpoint.RESPONSES,
+    suffixes=("responses",),
+    operation="chat",
+    check=check,
+    streaming=Streaming(assemble=assemble, split=split, ends=ends, error_name="error"),
+)

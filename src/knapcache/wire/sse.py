@@ -1,14 +1,14 @@
-r"""Server-sent events, as bytes and as events. No I/O: bytes come in in any pieces, blocks come out whole.
+r"""Server-sent events: bytes to blocks and events, and back. No I/O.
 
     stream = block*    block = line* blank line    line = "field: value" | ": comment"    end of line = \n, \r\n or \r
 
-A block is the unit of everything: it is forwarded, kept and replayed byte for byte, so a replay has the boundaries of
-the original. What its lines say (`Event`) is only read to know whether the answer is whole. A block without `data` is
-no event (a comment that keeps the connection open); it is forwarded, and not kept.
+The parser accepts bytes in pieces of any size and returns whole blocks. Blocks are forwarded, stored and replayed byte
+for byte, so a replay has the same boundaries as the original. The fields of a block (`SseEvent`) are only read to find
+out whether the answer is complete. A block without `data` is a comment (keep-alive): it is forwarded and not stored.
 
-The standard throws away what stands after the last blank line. Some servers forget that line after their last event, so
-`close` reads it after all: an answer that was cut off there does not pass for whole, for no proper beginning of a JSON
-object is JSON, and a terminator that was cut is none.
+The standard discards bytes after the last blank line. Some servers omit that line after their last event, so `close`
+parses the rest anyway. A truncated answer still does not pass for a complete one: no proper prefix of a JSON object is
+JSON, and a truncated terminator is no terminator.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-EOL = rb"(?:\r\n|\n|\r(?=[^\n]))"  # a \r at the end of what has come may be half of \r\n: wait
+EOL = rb"(?:\r\n|\n|\r(?=[^\n]))"  # a \r at the end of the buffer may be the first half of \r\n
 BLANK = re.compile(EOL + EOL)
 LINES = re.compile("\r\n|\n|\r")
 BOM = b"\xef\xbb\xbf"
-LARGEST = 64 << 20
-"""Bytes of one block: far more than any event, less than a memory. Beyond it nothing is read any more."""
+MAX_BLOCK = 64 << 20
+"""Bytes of one block. Larger blocks are forwarded unparsed."""
 
 
-class Event(NamedTuple):
-    """What a block says."""
+class SseEvent(NamedTuple):
+    """The fields of a block."""
 
     data: str
     event: str = ""
@@ -33,66 +33,66 @@ class Event(NamedTuple):
     retry: int | None = None
 
 
-class Block(NamedTuple):
-    """A block, as it came."""
+class SseBlock(NamedTuple):
+    """The bytes of a block, and its fields."""
 
     raw: bytes
-    event: Event | None
+    event: SseEvent | None
     """None for comments."""
 
 
-class Parser:
-    """Cuts bytes into blocks."""
+class SseParser:
+    """Incremental parser: bytes in, blocks out."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._looked = 0  # no blank line ends before this place: a long block is not searched again and again
+        self._buffer = b""
+        self._searched = 0  # no blank line ends before this offset: a long block is not searched again and again
         self._started = False
-        self.broken = False
-        """A block grew beyond LARGEST: the rest is not looked at."""
+        self.oversized = False
+        """A block exceeded MAX_BLOCK. Later bytes are returned unparsed."""
 
-    def feed(self, piece: bytes) -> list[Block]:
-        """The blocks that this piece completes."""
-        if self.broken:
-            return [Block(piece, None)] if piece else []
-        rest = self._rest + piece
+    def feed(self, data: bytes) -> list[SseBlock]:
+        """Return the blocks that these bytes complete."""
+        if self.oversized:
+            return [SseBlock(data, None)] if data else []
+        buffer = self._buffer + data
         if not self._started:
-            if len(rest) < len(BOM) and BOM.startswith(rest):
-                self._rest = rest
+            if len(buffer) < len(BOM) and BOM.startswith(buffer):
+                self._buffer = buffer
                 return []
             self._started = True
         found = []
-        at = 0
-        while (end := self._end(rest, at)) is not None:
-            found.append(block(rest[at:end]))
-            at = end
-            self._looked = 0
-        self._rest = rest[at:]
-        self._looked = max(0, len(self._rest) - 4)
-        if len(self._rest) > LARGEST:
-            self.broken = True
-            found.append(Block(self._rest, None))
-            self._rest = b""
+        start = 0
+        while (end := self._block_end(buffer, start)) is not None:
+            found.append(parse_block(buffer[start:end]))
+            start = end
+            self._searched = 0
+        self._buffer = buffer[start:]
+        self._searched = max(0, len(self._buffer) - 4)
+        if len(self._buffer) > MAX_BLOCK:
+            self.oversized = True
+            found.append(SseBlock(self._buffer, None))
+            self._buffer = b""
         return found
 
-    def close(self) -> list[Block]:
-        """What stood after the last blank line, at the end of the stream."""
-        rest, self._rest = self._rest, b""
-        return [block(rest)] if rest else []
+    def close(self) -> list[SseBlock]:
+        """Return what followed the last blank line, at the end of the stream."""
+        buffer, self._buffer = self._buffer, b""
+        return [parse_block(buffer)] if buffer else []
 
-    def _end(self, rest: bytes, at: int) -> int | None:
-        """Where the block that starts at `at` ends."""
-        start = rest[at : at + 2]
-        if start[:1] == b"\n" or start == b"\r\n":
-            return at + len(start.partition(b"\n")[0]) + 1
-        if len(start) == 2 and start[:1] == b"\r":
-            return at + 1
-        match = BLANK.search(rest, at + self._looked)
+    def _block_end(self, buffer: bytes, start: int) -> int | None:
+        """Return the end of the block at `start`, or None if it is not complete."""
+        first = buffer[start : start + 2]
+        if first[:1] == b"\n" or first == b"\r\n":
+            return start + len(first.partition(b"\n")[0]) + 1
+        if len(first) == 2 and first[:1] == b"\r":
+            return start + 1
+        match = BLANK.search(buffer, start + self._searched)
         return match.end() if match else None
 
 
-def block(raw: bytes) -> Block:
-    """A block read."""
+def parse_block(raw: bytes) -> SseBlock:
+    """Parse the lines of one block."""
     data: list[str] = []
     event, id_, retry = "", None, None
     for line in LINES.split(raw.removeprefix(BOM).decode("utf-8", "surrogateescape")):
@@ -106,11 +106,11 @@ def block(raw: bytes) -> Block:
             id_ = value
         elif name == "retry" and value.isascii() and value.isdigit() and len(value) < 10:
             retry = int(value)
-    return Block(raw, Event("\n".join(data), event, id_, retry) if data else None)
+    return SseBlock(raw, SseEvent("\n".join(data), event, id_, retry) if data else None)
 
 
-def serialise(event: Event) -> bytes:
-    """The bytes of an event; reading them gives it back."""
+def serialise(event: SseEvent) -> bytes:
+    """Return the bytes of an event. Parsing them returns an equal event."""
     lines = []
     if event.event:
         lines.append(f"event: {event.event}")
@@ -122,12 +122,12 @@ def serialise(event: Event) -> bytes:
     return "\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
 
 
-def blocks(stream: bytes) -> list[Block]:
-    """The blocks of a whole stream."""
-    parser = Parser()
+def blocks(stream: bytes) -> list[SseBlock]:
+    """Return the blocks of a whole stream."""
+    parser = SseParser()
     return parser.feed(stream) + parser.close()
 
 
-def events(stream: bytes) -> list[Event]:
-    """The events of a whole stream."""
-    return [found.event for found in blocks(stream) if found.event]
+def events(stream: bytes) -> list[SseEvent]:
+    """Return the events of a whole stream."""
+    return [block.event for block in blocks(stream) if block.event]

@@ -1,4 +1,4 @@
-"""The short way of a hit gives what the long way gives, within its room."""
+"""The fast path serves what the slow path serves, and stays within its capacity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from knapcache import Answer, Cache
-from knapcache.exchange.exchange import body_of, opened
+from knapcache.exchange.exchange import make_exchange, parse_request
 from knapcache.model import Endpoint
 from knapcache.serve.http.app import App
 from knapcache.serve.http.fast_path import FastPath
@@ -20,83 +20,84 @@ from tests.serve.conftest import Start
 from tests.support.running_proxy import RunningProxy
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
-VARIES = ("age", "date")
+VARIABLE_HEADERS = ("age", "date")
 
 
-def tell(proxy: RunningProxy, body: dict[str, Any], **headers: str) -> httpx.Response:
+def post(proxy: RunningProxy, body: dict[str, Any], **headers: str) -> httpx.Response:
     return httpx.post(f"{proxy.openai}/chat/completions", json=body, headers=headers)
 
 
-def said(answer: httpx.Response) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name not in VARIES}
+def fixed_headers(answer: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name not in VARIABLE_HEADERS}
 
 
-def calls(proxy: RunningProxy) -> FastPath:
+def fast_path_of(proxy: RunningProxy) -> FastPath:
     app = proxy._server.config.app
     assert isinstance(app, App)
     assert app._handler is not None
-    return app._handler._shortcut
+    assert app._handler._fast_path is not None
+    return app._handler._fast_path
 
 
-@pytest.mark.parametrize("kept", ["plain", "stream"])
+@pytest.mark.parametrize("stored", ["plain", "stream"])
 @pytest.mark.parametrize(
-    "asked", [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}], ids=str
+    "form", [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}], ids=str
 )
-def test_both_ways_say_the_same(proxy: RunningProxy, kept: str, asked: dict[str, Any]) -> None:
-    tell(proxy, {**CHAT, "stream": kept == "stream"})
-    first = tell(proxy, {**CHAT, **asked})
-    assert first.headers["x-knapcache"] == "hit"
-    assert len(calls(proxy)) == 1
-    again = tell(proxy, {**CHAT, **asked})
-    assert (again.status_code, said(again), again.content) == (200, said(first), first.content)
-    assert len(calls(proxy)) == 1
+def test_both_paths_send_the_same_response(proxy: RunningProxy, stored: str, form: dict[str, Any]) -> None:
+    post(proxy, {**CHAT, "stream": stored == "stream"})
+    slow = post(proxy, {**CHAT, **form})
+    assert slow.headers["x-knapcache"] == "hit"
+    assert len(fast_path_of(proxy)) == 1
+    fast = post(proxy, {**CHAT, **form})
+    assert (fast.status_code, fixed_headers(fast), fast.content) == (200, fixed_headers(slow), slow.content)
+    assert len(fast_path_of(proxy)) == 1
 
 
-def test_an_answer_in_its_place_that_has_not_what_is_asked_for(start: Start, upstream: FakeUpstream) -> None:
-    """A plain answer is kept and known; then a stream without usage takes its place, and nothing plain can be made."""
+def test_a_newer_answer_that_lacks_what_is_asked_for_is_fetched_again(start: Start, upstream: FakeUpstream) -> None:
+    """A plain answer is stored and known. Then a stream without usage replaces it, which cannot be served plain."""
     proxy = start(upstreams=[{"name": "fake", "url": upstream.openai, "retries": 0}])
     for _ in range(2):
-        tell(proxy, CHAT)
-    assert tell(proxy, CHAT).headers["x-knapcache"] == "hit"
+        post(proxy, CHAT)
+    assert post(proxy, CHAT).headers["x-knapcache"] == "hit"
     upstream.fail(*["no-options"] * 2)
-    assert tell(proxy, {**CHAT, "stream": True}, **{"cache-control": "no-cache"}).status_code == 200
-    assert tell(proxy, {**CHAT, "stream": True}).headers["x-knapcache"] == "hit"
-    again = tell(proxy, CHAT)
+    assert post(proxy, {**CHAT, "stream": True}, **{"cache-control": "no-cache"}).status_code == 200
+    assert post(proxy, {**CHAT, "stream": True}).headers["x-knapcache"] == "hit"
+    again = post(proxy, CHAT)
     assert again.status_code == 200, again.text
     assert again.json()["choices"][0]["message"]["content"] == "You said: one two three"
     assert again.json()["usage"]["total_tokens"] > 0
 
 
 @pytest.mark.parametrize("header", ["cache-control", "x-portkey-cache-force-refresh"])
-def test_who_wants_it_fresh_gets_it_fresh(proxy: RunningProxy, upstream: FakeUpstream, header: str) -> None:
+def test_directives_are_obeyed(proxy: RunningProxy, upstream: FakeUpstream, header: str) -> None:
     for _ in range(3):
-        tell(proxy, CHAT)
+        post(proxy, CHAT)
     assert upstream.count() == 1
     value = "no-cache" if header == "cache-control" else "true"
-    assert tell(proxy, CHAT, **{header: value}).headers["x-knapcache"] == "miss"
+    assert post(proxy, CHAT, **{header: value}).headers["x-knapcache"] == "miss"
     assert upstream.count() == 2
 
 
 ANSWER = Answer(b"", {"form": "json"}, "hit", "", 0.0, None, "m")
 
 
-def test_room(tmp_path: Path) -> None:
-    """What is counted is what it takes, and the oldest goes."""
+def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path: Path) -> None:
     with Cache("8MB", path=tmp_path / "answers.db", policy="lru", shadows=()) as cache:
         for words in (1, 200):
-            shortcut, room = FastPath(cache, 1 << 20), 1 << 20
+            capacity = 1 << 20
+            fast_path = FastPath(cache, None, lambda _: None, capacity)  # type: ignore[arg-type]
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             most = 0
             for k in range(3000):
                 raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"{k} " + "word " * words}]})
                 at = Endpoint.CHAT
-                exchange = opened(at, {}, raw.encode(), body_of(raw.encode()), "n", {"upstream": "u"})
-                shortcut.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
-                most = max(most, len(shortcut))
+                exchange = make_exchange(at, {}, raw.encode(), parse_request(raw.encode()), "n", {"upstream": "u"})
+                fast_path.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
+                most = max(most, len(fast_path))
             taken = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()
-            assert len(shortcut) < 3000
-            assert len(shortcut) >= most - 1
-            assert room / 2 < taken < room * 1.2
-            assert shortcut.get((raw.encode(), "n", at)) is not None
+            assert len(fast_path) < 3000
+            assert len(fast_path) >= most - 1
+            assert capacity / 2 < taken < capacity * 1.2
+            assert (raw.encode(), "n", at) in fast_path._known

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from knapcache.serve.http.asgi_request import MAX_UNREAD, AsgiRequest, AsgiWriter, ResponseWriter
-from knapcache.serve.http.fast_path import LONGEST as MAX_BODY
+from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.serve.http.uvicorn_protocol import RequestCycle
 from tests.support.asgi_server import echo_and_write, post, serving
 from tests.support.scripted_server import Run, run, wait_until
@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 WAYS = {
     "cycle": post(b"question"),
-    "long": post(b"question" + b"." * (MAX_BODY + 1)),
+    "long": post(b"question" + b"." * (MAX_LENGTH + 1)),
     "old": post(b"question", version="1.0"),
 }
 

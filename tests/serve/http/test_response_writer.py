@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from knapcache.serve.http.asgi_request import AsgiRequest
-from knapcache.serve.http.fast_path import LONGEST as MAX_BODY
+from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.serve.http.uvicorn_protocol import RequestCycle
 from tests.support.asgi_server import echo_and_write, post, serving
 from tests.support.scripted_server import Run, run, wait_until
@@ -22,7 +22,7 @@ STREAM = [b"one", b"", b"wait", b"x" * 100_000, b"wait", b"\r\n0\r\n\r\n", b"end
 
 WAYS = {
     "cycle": post(b"question"),
-    "long": post(b"question" + b"." * (MAX_BODY + 1)),
+    "long": post(b"question" + b"." * (MAX_LENGTH + 1)),
     "longer": post(b"question" + b"." * (1 << 20)),
     "old": post(b"question", version="1.0"),
     "last": post(b"question", "connection: close"),

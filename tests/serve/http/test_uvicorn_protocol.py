@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.http.fast_path import LONGEST
+from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.events import EventList
@@ -121,7 +121,7 @@ def test_who_is_somebody_else_or_wants_something_else_goes_the_long_way(start: S
 
 
 def test_long_requests_and_old_clients(proxy: RunningProxy) -> None:
-    long = "x" * (LONGEST + 10)
+    long = "x" * (MAX_LENGTH + 10)
     wire = warm(proxy, long)
     assert wire.ask(request(long)) == ("hit", f"You said: {long}")
     warm(proxy, "short")

@@ -22,7 +22,7 @@ from knapcache.model import Endpoint
 from knapcache.price.meter import USD_PER_SECOND, Meter
 from knapcache.serve.upstream import embedded_model as embedded_model
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
-from knapcache.wire import Collector, plain_answer
+from knapcache.wire import FORMATS, StreamCollector
 
 REQUEST = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
 
@@ -75,7 +75,7 @@ async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.
         started = time.perf_counter()
         status, raw = await post(session, f"{url}/chat/completions", REQUEST)
         seconds = time.perf_counter() - started
-        plain = plain_answer(Endpoint.CHAT, raw)
+        plain = FORMATS[Endpoint.CHAT].parse(raw, {})
         assert (status, plain.model) == (200, "smollm2-135m")
         assert plain.usage is not None
         assert 1 <= plain.usage["completion_tokens"] <= 4
@@ -88,9 +88,9 @@ async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.
 
         stream = {**REQUEST, "stream": True, "stream_options": {"include_usage": True}}
         status, raw = await post(session, f"{url}/chat/completions", stream)
-        collector = Collector(Endpoint.CHAT)
+        collector = StreamCollector(FORMATS[Endpoint.CHAT])
         collector.feed(raw)
-        whole = collector.whole()
+        whole = collector.complete()
         assert raw.count(b"data: ") >= 4, "a stream of one piece"
         assert whole.usage is not None
         assert whole.usage["prompt_tokens"] == plain.usage["prompt_tokens"]

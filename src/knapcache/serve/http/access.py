@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from knapcache.exchange.exchange import ROUTING, VARY_HEADERS
+from knapcache.exchange.exchange import ROUTING_HEADERS, VARY_HEADERS
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
 from knapcache.serve.http.auth import Authenticator, Principal
-from knapcache.wire.cache_control import SPEAKING
+from knapcache.wire.cache_control import CONTROL_HEADERS
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
 
 MAX_HEADS, MAX_HEAD_SIZE = 1024, 4096
-SPECIAL_HEADERS = frozenset((*SPEAKING, *VARY_HEADERS, *ROUTING, "content-encoding"))
+SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, *VARY_HEADERS, *ROUTING_HEADERS, "content-encoding"))
 """Headers that change the answer, or how the cache is used."""
 LENGTH = b"content-length"
 

@@ -32,14 +32,12 @@ from knapcache.serve.http.asgi_request import (
 from knapcache.serve.http.handler import Handler
 from knapcache.serve.http.passthrough import Passthrough
 from knapcache.serve.observe.events import Event
+from knapcache.wire import PROXY_PATHS
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
 
 log = logging.getLogger("knapcache.serve")
-
-ENDPOINTS = {f"{root}/{endpoint.value}": endpoint for root in ("/v1", "") for endpoint in Endpoint}
-"""With and without the version, because clients' base URLs differ."""
 
 
 class App:
@@ -63,7 +61,7 @@ class App:
         else:
             started = time.perf_counter()
             path = scope["path"]
-            endpoint = ENDPOINTS.get(path) if scope["method"] == "POST" else None
+            endpoint = PROXY_PATHS.get(path) if scope["method"] == "POST" else None
             if endpoint is not None or path.startswith("/v1/"):
                 await self._serve(AsgiRequest(scope, receive, send, started), endpoint)
             elif path in ("/healthz", "/readyz"):

@@ -1,100 +1,127 @@
-"""The short way of a hit. Whoever asks again sends, nearly always, the same bytes.
+"""Recognises repeated requests by their bytes, and answers hits without parsing them.
 
-The key of a request depends on its bytes, its caller and some headers, and on nothing else. So requests that were once
-answered from the cache are known by their bytes: where these come again, from the same caller and without such headers,
-nothing has to be read, checked or hashed to know the key. The answer is looked for under it as ever: the policy counts
-it, the kept request is compared, expiry holds. What a hit costs us beyond the server falls to less than half.
+The key of a request depends only on its body, its principal and some headers. A request that was answered from the cache
+is remembered by its bytes. If the same bytes come again, from the same namespace and without such headers, the key is
+known: nothing has to be parsed, checked or hashed. The lookup itself is the same as ever: the policy counts the request,
+the stored request is compared, expired answers are not served. This more than halves the cost of a hit.
 
-    Invariant: Σ bytes remembered ≤ room; the oldest goes first. Only what was hit is remembered: a flood of requests
-    that never return changes nothing here. Of a body is kept what says how the answer is to look, and not its text.
+    Invariant: Σ charge(request) ≤ capacity; the oldest request is dropped first. Only hits are remembered, so a flood of
+    requests that never return changes nothing. Of a body only the fields that select the form of the answer are kept.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Cache
+from knapcache.exchange.cache_headers import RawPairs, raw_hit_headers
 from knapcache.exchange.exchange import Exchange
 from knapcache.keys.parse import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
-from knapcache.serve.http.asgi_request import RawPairs
+from knapcache.serve.http.access import AccessControl
+from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream.upstream import Upstream
-from knapcache.wire.cache_control import USUAL
+from knapcache.wire.cache_control import NO_DIRECTIVES
 
-ROOM = 32 << 20
-LONGEST = 64 << 10
-"""Bytes of a request: longer ones take long to answer anyway."""
-AROUND = 1280
-"""Bytes of what is remembered beside the request and its canonical form, which is about as long."""
-SHAPE = ("stream", "stream_options")
-"""Fields that say how the answer is to look."""
-
-HIT: RawPairs = [
-    (b"content-type", b"application/json"),
-    (b"x-knapcache", b"hit"),
-    (b"cache-status", b"knapcache; hit"),
-]
+CAPACITY = 32 << 20
+MAX_LENGTH = 64 << 10
+"""Bytes of a request. Longer ones take long to process anyway."""
+OVERHEAD = 1280
+"""Bytes that an entry takes beside the request and its canonical form, which is about as long."""
+FORM_FIELDS = ("stream", "stream_options")
+"""Fields that select the form of the answer."""
 
 
-class Known(NamedTuple):
-    """A request that was hit before."""
+class KnownRequest(NamedTuple):
+    """A request that was a hit before."""
 
-    question: KeyedRequest
+    request: KeyedRequest
     exchange: Exchange
     """Without its text."""
     upstream: Upstream
     model: str
     plain: bool
-    """It wants no stream, and what is kept is none."""
+    """It asks for no stream, and the stored answer is none."""
 
 
 class FastPath:
-    """Requests by their bytes."""
+    """Requests by their bytes. append_event: takes the events of hits that `respond` serves."""
 
-    def __init__(self, cache: Cache, room: int = ROOM) -> None:
-        self._cache, self._room, self._taken = cache, room, 0
-        self._known: dict[tuple[bytes, str, Endpoint], Known] = {}
-        self.get = self._known.get
-        """By the bytes of the body, the caller's namespace, and the endpoint."""
+    def __init__(
+        self,
+        cache: Cache,
+        access: AccessControl,
+        append_event: Callable[[Event], Any],
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._cache, self._get_nowait = cache, cache.get_nowait
+        self._access, self._append_event = access, append_event
+        self._capacity, self._charged = capacity, 0
+        self._known: dict[tuple[bytes, str, Endpoint], KnownRequest] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
+    def respond(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
+        """Return the header lines and the body of a plain hit that is in memory; None if the request takes more."""
+        started = time.perf_counter()
+        head = self._access.known(headers)
+        if head is None or not head.plain:
+            return None
+        known = self._known.get((body, head.principal.namespace, endpoint))
+        if known is None or not known.plain:
+            return None
+        answer = self._get_nowait(known.request)
+        if answer is None or answer.meta.get("form") != "json":
+            return None
+        usd, upstream_seconds, cost, _ = answer.bill
+        seconds = time.perf_counter() - started
+        self._append_event(
+            Event(
+                time=time.time(), endpoint=endpoint.value, model=known.model, tenant=head.principal.name, outcome="hit",
+                status=200, seconds=seconds, ttfb=seconds, stream=False, key=answer.key, size=answer.size, cost=cost,
+                usd=usd, upstream_seconds=upstream_seconds,
+            )
+        )  # fmt: skip
+        return [*[b"%b: %b\r\n" % pair for pair in response_headers(answer)], b"\r\n", answer.payload]
+
+    def find(self, body: bytes, namespace: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
+        """Return a known request and its answer, counted as a hit; None, and nothing counted, if it takes more."""
+        known = self._known.get((body, namespace, endpoint))
+        answer = None if known is None else self._get_nowait(known.request)
+        return None if known is None or answer is None else (known, answer)
+
     def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer) -> None:
-        """A request was hit, without query and without special headers."""
+        """Remember a request that was a hit, and that came without query and without headers that change answers."""
         raw = exchange.raw
-        if exchange.endpoint is Endpoint.EMBEDDINGS or exchange.control != USUAL or len(raw) > LONGEST:
-            return  # embeddings are kept by item
-        question = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.whose)
-        assert question is not None, "a hit without a key"
-        while self._known and self._taken + charge(raw) > self._room:
+        if exchange.format.per_item is not None or exchange.control != NO_DIRECTIVES or len(raw) > MAX_LENGTH:
+            return
+        request = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+        assert request is not None, "a hit without a key"
+        while self._known and self._charged + charge(raw) > self._capacity:
             oldest = next(iter(self._known))
             del self._known[oldest]
-            self._taken -= charge(oldest[0])
-        shape = ParsedBody({name: exchange.body[name] for name in SHAPE if name in exchange.body})
+            self._charged -= charge(oldest[0])
+        form = ParsedBody({name: exchange.body[name] for name in FORM_FIELDS if name in exchange.body})
         plain = not exchange.stream and answer.meta.get("form") == "json"
-        known = Known(question, replace(exchange, body=shape, raw=b""), upstream, model, plain)
+        known = KnownRequest(request, replace(exchange, body=form, raw=b""), upstream, model, plain)
         if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:
-            self._taken += charge(raw)
+            self._charged += charge(raw)
 
 
 def charge(raw: bytes) -> int:
-    """Bytes that remembering a request takes."""
-    return 2 * len(raw) + AROUND
+    """Return the bytes that remembering a request takes."""
+    return 2 * len(raw) + OVERHEAD
 
 
-def raw_headers(answer: Answer) -> RawPairs:
-    """What is said with a plain answer that was kept as it is given."""
-    said = [
-        *HIT,
-        (b"x-knapcache-key", answer.key.encode()),
-        (b"age", b"%d" % answer.age),
-        (b"content-length", b"%d" % len(answer.payload)),
-    ]
-    if answer.saved_usd is not None:
-        said.append((b"x-knapcache-saved-usd", b"%.8f" % answer.saved_usd))
+def response_headers(answer: Answer) -> RawPairs:
+    """Return the headers of a plain answer that is served as it was stored."""
+    headers = [(b"content-type", b"application/json"), *raw_hit_headers(answer)]
+    headers.append((b"content-length", b"%d" % len(answer.payload)))
     for name, value in answer.meta.get("ids", {}).items():
-        said.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
-    return said
+        headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+    return headers

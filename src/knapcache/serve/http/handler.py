@@ -1,143 +1,114 @@
-"""One request to an endpoint whose answers are kept, top to bottom.
+"""Serves requests to the endpoints whose answers are cached.
 
-    who asks         access.py          nobody: 401
-    what is asked    exchange.py      the body is read once; its model says which upstream
-    the answer       fetcher.py     kept, or fetched under single flight
-    what is said     headers, and a line in the journal
+    read      access.py             who sends it (401 for nobody known), and its body
+    key       exchange.py           what it asks for, and its upstream, which the model selects
+    fetch     fetcher.py, stale.py  from the cache, or from the upstream under single flight
+    write     asgi_request.py       the response
+    event     events.py             what it cost, and how long it took
 
-A stale answer (past its time, within a window that the settings allow) is given at once while a fresh one is fetched
-behind it, or when fetching one has failed.
-
-A caller that leaves in the middle of a stream is a line of status 499, written when the fetch that it began is over:
-only then is known what it cost.
+If a client disconnects in the middle of a stream, its event has the status 499. It is recorded when the fetch is over,
+because only then is its cost known.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from knapcache.cache import Answer
 from knapcache.errors import Incomplete, UpstreamFailed
-from knapcache.exchange.exchange import CachedResponse, Exchange, body_of, given, hashed, is_stale, opened, passing
-from knapcache.exchange.fetcher import Fetcher, StreamDelivered, miss_said
-from knapcache.exchange.stream_tee import Heard, Opened, StreamTee
+from knapcache.exchange.cache_headers import RawPairs, outcome_headers
+from knapcache.exchange.exchange import (
+    Exchange,
+    fingerprint,
+    forwarded_headers,
+    make_exchange,
+    parse_request,
+    to_response,
+)
+from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.exchange.stale import StaleAnswer, StaleFetcher
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
-from knapcache.serve.http.asgi_request import (
-    CLIENT_CLOSED_REQUEST,
-    AsgiRequest,
-    RawPairs,
-    RequestRejected,
-    ResponseWriter,
-)
-from knapcache.serve.http.fast_path import FastPath, Known, raw_headers
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, RequestRejected, ResponseWriter
+from knapcache.serve.http.fast_path import FastPath
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
-    from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
-SAID_BY_THE_SERVER = ("date", "server")
-BYPASS = [("x-knapcache", "bypass"), ("cache-status", "knapcache; fwd=bypass")]
+SERVER_HEADERS = ("date", "server")
+"""Headers that our own server adds."""
 
 
 class Handler:
-    """Serves them."""
+    """Serves them for one proxy."""
 
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         settings = proxy.settings
-        self._access, self._upstreams, self._write = access, proxy.upstreams, proxy.events.append
-        # The server does not cancel a request when its caller leaves.
-        self._answering = Fetcher(proxy.cache, finish=settings.finish_abandoned, shielded=True)
-        self._most, self._most_unpacked = settings.max_body, settings.max_decompressed
-        self._ttl = settings.ttl
-        self._revalidate, self._on_error = settings.stale_while_revalidate, settings.stale_if_error
-        self._window = max(self._revalidate, self._on_error)
-        self._refreshing: dict[str, asyncio.Task[None]] = {}
-        self._shortcut, self._at_hand = FastPath(proxy.cache), proxy.cache.get_nowait
-
-    async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
-        """Answer, and write it down."""
-        head = self._access.authorize(request)
-        request.headers = head.headers
-        raw = await request.read_body(self._most, self._most_unpacked)
-        usual = head.plain and not self._window and not request.query
-        if usual:
-            known = self._shortcut.get((raw, head.principal.namespace, endpoint))
-            answer = None if known is None else self._at_hand(known.question)
-            if known is not None and answer is not None and await self._hit(request, head, known, answer):
-                return
-        exchange, upstream, model = self._read(request, head.principal, endpoint, raw)
-        call = Call(request, exchange, upstream, head, model, self._write)
-        try:
-            found = await self._answering.tell(exchange, upstream.name, call.send, call, call.early)
-            if isinstance(found, CachedResponse) and found.answer is not None and found.answer.outcome == "hit":
-                if usual:
-                    self._shortcut.remember(exchange, upstream, model, found.answer)
-                elif is_stale(found.answer):
-                    found = await self._stale(call, found, found.answer)
-            await call.give(found)
-        except UpstreamFailed as error:
-            await call.failed(error, error.status)
-        except Incomplete as error:  # the caller has left, and what it asked for is not wanted by anybody else
-            await call.failed(error, 502)
+        self._access, self._upstreams, self._append_event = access, proxy.upstreams, proxy.events.append
+        self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
+        fetcher = Fetcher(proxy.cache, finish_abandoned=settings.finish_abandoned)
+        self._fetch = fetcher.fetch
+        self._stale: StaleFetcher | None = None
+        self._fast_path: FastPath | None = None
+        if settings.stale_while_revalidate or settings.stale_if_error:
+            self._stale = StaleFetcher(
+                fetcher,
+                proxy.cache,
+                ttl=settings.ttl,
+                while_revalidate=settings.stale_while_revalidate,
+                if_error=settings.stale_if_error,
+            )
+            self._fetch = self._stale.fetch
+        else:  # the fast path does not know stale answers
+            self._fast_path = FastPath(proxy.cache, access, self._append_event)
 
     def fast_response(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
-        """Head and body of a hit that can be given at once, but for its first line; None where it takes more."""
-        started = time.perf_counter()
-        head = None if self._window else self._access.known(headers)
-        if head is None or not head.plain:
-            return None
-        principal = head.principal
-        known = self._shortcut.get((body, principal.namespace, endpoint))
-        if known is None or not known.plain:
-            return None
-        answer = self._at_hand(known.question)
-        if answer is None or answer.meta.get("form") != "json":
-            return None
-        usd, upstream_seconds, cost, _ = answer.bill
-        seconds = time.perf_counter() - started
-        self._write(
-            Event(
-                time=time.time(), endpoint=endpoint.value, model=known.model, tenant=principal.name, outcome="hit",
-                status=200, seconds=seconds, ttfb=seconds, stream=False, key=answer.key, size=answer.size, cost=cost,
-                usd=usd, upstream_seconds=upstream_seconds,
-            )
-        )  # fmt: skip
-        said = [b"%b: %b\r\n" % pair for pair in raw_headers(answer)]
-        return [*said, b"\r\n", answer.payload]
+        """Return the header lines and the body of a hit that can be served at once, or None."""
+        return None if self._fast_path is None else self._fast_path.respond(headers, endpoint, body)
 
-    async def _hit(self, request: AsgiRequest, head: RequestHead, known: Known, answer: Answer) -> bool:
-        """Give an answer at hand to a request that was known by its bytes.
-
-        False where a younger answer came in its place since, which has not what is asked for.
-        """
-        call = Call(request, known.exchange, known.upstream, head, known.model, self._write)
-        if known.plain and answer.meta.get("form") == "json":
-            await request.respond_raw(raw_headers(answer), answer.payload)
-            call.over("hit", 200, answer)
-            return True
+    async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
+        """Send the response to a request, and record its event."""
+        head = self._access.authorize(request)
+        request.headers = head.headers
+        raw = await request.read_body(self._max_body, self._max_decompressed)
+        fast_path = self._fast_path if head.plain and not request.query else None
+        if fast_path is not None and await self._serve_known(fast_path, request, head, endpoint, raw):
+            return
+        call = self._call(request, head, endpoint, raw)
         try:
-            found = given(known.exchange, answer, None)
-        except Incomplete:
+            fetched = await self._fetch(call.exchange, call.upstream.name, call.send)
+            if fetched is None:
+                await call.forward()
+                return
+            if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
+                fast_path.remember(call.exchange, call.upstream, call.model, fetched.answers[0])
+            await call.respond(fetched)
+        except UpstreamFailed as error:
+            await call.fail(error)
+
+    async def _serve_known(
+        self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
+    ) -> bool:
+        """Serve a hit of a request that is known by its bytes."""
+        found = fast_path.find(raw, head.principal.namespace, endpoint)
+        if found is None:
             return False
-        await call.give(found)
+        known, answer = found
+        try:
+            fetched = Fetched(to_response(known.exchange, answer), (answer,))
+        except Incomplete:  # a newer answer took its place, and lacks what the request asks for
+            return False
+        await Call(request, head, known.exchange, known.upstream, known.model, self._append_event).respond(fetched)
         return True
 
-    def _read(
-        self, request: AsgiRequest, principal: Principal, endpoint: Endpoint, raw: bytes
-    ) -> tuple[Exchange, Upstream, str]:
-        """What is asked, and of whom."""
-        body = body_of(raw)
+    def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
+        """Parse a request and select its upstream."""
+        body = parse_request(raw)
         model = body.get("model", "") if body is not None else ""
         model = model if type(model) is str else ""
         upstream = self._upstreams.for_model(model) if body is not None else self._upstreams.all[0]
@@ -145,242 +116,150 @@ class Handler:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
         if request.query:
-            context = {**context, "query": hashed(request.query)}
-        exchange = opened(endpoint, request.headers, raw, body, principal.namespace, context)
-        if self._window and endpoint is not Endpoint.EMBEDDINGS:
-            exchange = self._lasting(exchange)
-        return exchange, upstream, model
+            context = {**context, "query": fingerprint(request.query)}
+        exchange = make_exchange(endpoint, request.headers, raw, body, head.principal.namespace, context)
+        return Call(request, head, exchange, upstream, model, self._append_event)
 
-    # Answers past their time.
-
-    def _lasting(self, exchange: Exchange) -> Exchange:
-        """The exchange, its answer to be kept for longer than it is fresh."""
-        fresh = self._ttl if exchange.control.ttl is None else exchange.control.ttl
-        if fresh is None:
-            return exchange
-        return replace(exchange, fresh=fresh, control=replace(exchange.control, ttl=fresh + self._window))
-
-    async def _stale(
-        self, call: Call, found: CachedResponse, answer: Answer
-    ) -> CachedResponse | StreamDelivered | None:
-        age = answer.age - float(answer.meta["fresh"])
-        marked = found._replace(headers=[(n, "stale" if n == "x-knapcache" else v) for n, v in found.headers])
-        call.outcome = "stale"
-        if age <= self._revalidate:
-            if answer.key not in self._refreshing:
-                task = call.refresh = asyncio.create_task(self._refresh(call))
-                self._refreshing[answer.key] = task
-                task.add_done_callback(lambda _: self._refreshing.pop(answer.key, None))
-            return marked
-        try:
-            fresh = await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, call)
-        except UpstreamFailed:
-            if call.request.response_started:
-                raise
-            return marked if age <= self._on_error else None
-        if isinstance(fresh, CachedResponse) and (fresh.status >= 500 or fresh.status == 429) and age <= self._on_error:
-            return marked
-        call.outcome = ""
-        return fresh
-
-    async def _refresh(self, call: Call) -> None:
-        """Fetch behind the caller's back; a failure changes nothing."""
-        with contextlib.suppress(UpstreamFailed):
-            await self._answering.tell(fresher(call.exchange), call.upstream.name, call.send, Nobody())
-
-    async def drain(self, patience: float) -> None:
-        """Wait for what is fetched behind the backs of callers. What they have asked for the server waits for."""
-        if self._refreshing:
-            await asyncio.wait(self._refreshing.values(), timeout=patience)
-
-
-class Nobody:
-    """Listens to what is only to be kept."""
-
-    def begin(self, relay: StreamTee) -> None:
-        """Nobody cares."""
-
-    def hear(self, heard: Heard) -> None:
-        """Nobody hears."""
+    async def drain(self, seconds: float) -> None:
+        """Wait for background fetches, for so many seconds at most. The server waits for requests."""
+        if self._stale is not None:
+            await self._stale.drain(seconds)
 
 
 class Call:
-    """One request while it is being served."""
+    """One request while it is served."""
 
     __slots__ = (
-        "_attempts",
-        "_relay",
-        "_write",
-        "_writer",
-        "exchange",
-        "head",
-        "model",
-        "outcome",
-        "refresh",
-        "request",
-        "time",
-        "ttfb",
-        "upstream"
+        "_append_event", "_attempts", "_head", "_request", "_time", "_ttfb", "_writer", "exchange", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
         self,
         request: AsgiRequest,
+        head: RequestHead,
         exchange: Exchange,
         upstream: Upstream,
-        head: RequestHead,
         model: str,
-        write: Callable[[Event], Any],
+        append_event: Callable[[Event], Any],
     ) -> None:
-        self.request, self.exchange, self.upstream, self.head, self.model = request, exchange, upstream, head, model
-        self._write = write
+        self._request, self._head, self._append_event = request, head, append_event
+        self.exchange, self.upstream, self.model = exchange, upstream, model
         self._writer: ResponseWriter | None = None
-        self._relay: StreamTee | None = None
-        self.time = time.time()
-        self.ttfb = 0.0
-        self.outcome = ""
-        """What it is called in place of what the cache calls it."""
-        self.refresh: asyncio.Task[None] | None = None
-        """The background fetch that this request has started."""
+        self._time, self._ttfb = time.time(), 0.0
         self._attempts: list[int] = []
-        """Statuses of the calls that were made upstream and are in no event yet."""
+        """Statuses of upstream calls that are in no event yet."""
 
     async def send(self, content: bytes) -> Response:
-        """Send it upstream."""
-        upstream, head = self.upstream, self.head
-        sent = head.upstream_headers.get(upstream.name)
-        if sent is None:
-            sent = head.upstream_headers[upstream.name] = encode_headers(
+        """Send the request upstream, with this body."""
+        upstream, head = self.upstream, self._head
+        headers = head.upstream_headers.get(upstream.name)
+        if headers is None:
+            headers = head.upstream_headers[upstream.name] = encode_headers(
                 upstream.request_headers(head.headers, head.principal.credential is not None)
             )
-        return await upstream.send_with_retries(upstream.path(self.request.target), sent, content, self._attempts)
+        return await upstream.send_with_retries(upstream.path(self._request.target), headers, content, self._attempts)
 
-    async def early(self, found: CachedResponse) -> None:
-        """Give the caller an answer that is still to be kept. Should it have left, that changes nothing."""
-        assert isinstance(found.body, bytes)
-        if self.request.response_started:
-            return
-        with contextlib.suppress(OSError):
-            await self.request.respond(found.status, ours(found.headers), found.body)
-        self._first()
-
-    def begin(self, relay: StreamTee) -> None:
-        """A stream is fetched for the caller."""
-        self._relay = relay
-
-    def hear(self, heard: Heard) -> None:
-        """Pass it on."""
-        if isinstance(heard, Opened):
-            self._writer = self.request.open_writer(200, ours([*passing(heard.headers), *miss_said()]))
-        elif isinstance(heard, bytes) and not self._left():
-            assert self._writer is not None
-            self._writer.write(heard)
-            self._first()
-
-    def _left(self) -> bool:
-        """Whether the caller of a stream has gone; whoever fetches it is told."""
-        if self._relay is None or self._writer is None:
-            return False
-        self._relay.left = self._writer.disconnected
-        return self._relay.left
-
-    async def give(self, found: CachedResponse | StreamDelivered | None) -> None:
-        """Give the caller what was found."""
-        if isinstance(found, StreamDelivered):
-            assert self._writer is not None
-            for block in found.relay.held:
-                self._writer.write(block)
-            self._writer.write(b"", more=False)
-            await self.request.drain()
-            outcome = found.answer.outcome if "status" not in found.answer.meta else "failed"
-            self.over(outcome, CLIENT_CLOSED_REQUEST if self._left() else 200, found.answer)
-        elif self.request.response_started:
-            assert isinstance(found, CachedResponse)
-            self._given(found)
-        elif found is None:
-            await self._pass()
-        elif isinstance(found.body, bytes):
-            await self.request.respond(found.status, ours(found.headers), found.body)
-            self._first()
-            self._given(found)
-        else:
-            self._first()
-            await self.request.respond_blocks(found.status, ours(found.headers), found.body)
-            self._given(found)
-
-    def _given(self, found: CachedResponse) -> None:
-        if found.parts:  # several embeddings at once: a line for each
-            for part in found.parts:
-                self.over(part.outcome, found.status, part)
-        elif found.answer is None:  # an error, or nothing that is kept
-            self.over("failed", found.status)
-        else:
-            self.over(found.answer.outcome if found.status == 200 else "failed", found.status, found.answer)
-
-    async def failed(self, error: Exception, status: int) -> None:
-        """Tell the caller of an error, in the middle of a stream if need be."""
-        if self._writer is not None:
-            self._writer.write(broken_off(self.exchange.endpoint, str(error)), more=False)
-            await self.request.drain()
-        elif not self.request.response_started:
-            await self.request.respond_error(status, str(error), "upstream_failed")
-        self.over("failed", CLIENT_CLOSED_REQUEST if self._left() else status)
-
-    async def _pass(self) -> None:
-        """Without the cache."""
-        response = await self.send(self.exchange.sent(False))
+    async def respond(self, fetched: Fetched) -> None:
+        """Write the response, store its answer, record the event."""
         try:
-            await self.request.send_head(response.status, ours([*passing(response.pairs), *BYPASS]))
+            status = await self._write(fetched)
+        except BaseException:
+            await fetched.abort()
+            raise
+        answers = await fetched.finish()
+        background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
+        if background is not None:  # its calls belong to the event of this request
+            event = self._event("stale", status, answers[0])
+            background.add_done_callback(lambda _: self._append_event(self._with_attempts(event)))
+            return
+        for answer in answers:
+            self._record("failed" if fetched.failed else answer.outcome, status, answer)
+        if not answers:
+            self._record("failed", status)
+
+    async def _write(self, fetched: Fetched) -> int:
+        """Write the response. Return the status for the event."""
+        headers, body = own_headers(fetched.headers), fetched.body
+        if isinstance(body, AsyncIterator):
+            return await self._write_live(headers, body)
+        try:
+            if isinstance(body, bytes):
+                await self._request.respond(fetched.status, headers, body)
+                self._mark_first_byte()
+            else:
+                self._mark_first_byte()
+                await self._request.respond_blocks(fetched.status, headers, body)
+        except OSError:
+            return CLIENT_CLOSED_REQUEST
+        return fetched.status
+
+    async def _write_live(self, headers: Pairs, blocks: AsyncIterator[bytes]) -> int:
+        writer = self._writer = self._request.open_writer(200, headers)
+        async for block in blocks:
+            if writer.disconnected:
+                break
+            writer.write(block)
+            self._mark_first_byte()
+        else:
+            writer.write(b"", more=False)
+        await self._request.drain()
+        return CLIENT_CLOSED_REQUEST if writer.disconnected else 200
+
+    async def forward(self) -> None:
+        """Send the request upstream and its response back, without the cache."""
+        response = await self.send(self.exchange.upstream_body(False))
+        try:
+            headers = [*forwarded_headers(response.pairs), *outcome_headers("bypass")]
+            await self._request.send_head(response.status, own_headers(headers))
             async for piece in response.iter_bytes():
-                self._first()
-                await self.request.send_body(piece)
-            await self.request.send_body(b"", more=False)
+                self._mark_first_byte()
+                await self._request.send_body(piece)
+            await self._request.send_body(b"", more=False)
         finally:
             await response.close()
-        self.over("bypass", response.status)
+        self._record("bypass", response.status)
 
-    def _first(self) -> None:
-        if not self.ttfb:
-            self.ttfb = time.perf_counter() - self.request.started
+    async def fail(self, error: UpstreamFailed) -> None:
+        """Send an error, as an event if a stream has begun."""
+        status = error.status
+        if self._writer is not None:
+            self._writer.write(self.exchange.format.error_event(str(error)), more=False)
+            await self._request.drain()
+            status = CLIENT_CLOSED_REQUEST if self._writer.disconnected else status
+        elif not self._request.response_started:
+            await self._request.respond_error(status, str(error), "upstream_failed")
+        self._record("failed", status)
 
-    def over(self, outcome: str, status: int, answer: Answer | None = None) -> None:
-        """Record the event, after the background refresh that this request has started."""
-        seconds = time.perf_counter() - self.request.started
-        exchange, outcome = self.exchange, self.outcome or outcome
+    def _mark_first_byte(self) -> None:
+        if not self._ttfb:
+            self._ttfb = time.perf_counter() - self._request.started
+
+    def _record(self, outcome: str, status: int, answer: Answer | None = None) -> None:
+        event = self._event(outcome, status, answer)
+        self._append_event(event if outcome == "hit" else self._with_attempts(event))
+
+    def _event(self, outcome: str, status: int, answer: Answer | None) -> Event:
+        seconds = time.perf_counter() - self._request.started
         key, size, cost, usd, upstream_seconds = "", 0, 0.0, None, 0.0
         if answer is not None:
             key, size, (usd, upstream_seconds, cost, _) = answer.key, answer.size, answer.bill
-        attempts: tuple[int, ...] = ()
-        if outcome != "hit" and self.refresh is None:  # of several embeddings, the first that was fetched has them
-            attempts = tuple(self._attempts)
-            self._attempts.clear()
-        upstream = self.upstream.name if attempts or outcome not in ("hit", "stale") else ""
-        event = Event(
-            time=self.time, endpoint=exchange.endpoint.value, model=self.model, tenant=self.head.principal.name,
-            outcome=outcome, status=status, seconds=seconds, ttfb=self.ttfb or seconds, stream=exchange.stream, key=key,
-            size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds, upstream=upstream, attempts=attempts,
-            trace=self.request.headers.get("traceparent", ""),
+        return Event(
+            time=self._time, endpoint=self.exchange.endpoint.value, model=self.model, tenant=self._head.principal.name,
+            outcome=outcome, status=status, seconds=seconds, ttfb=self._ttfb or seconds, stream=self.exchange.stream,
+            key=key, size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds,
+            upstream="" if outcome in ("hit", "stale") else self.upstream.name,
+            trace=self._request.headers.get("traceparent", ""),
         )  # fmt: skip
-        if self.refresh is None:
-            self._write(event)
-        else:
-            self.refresh.add_done_callback(
-                lambda _: self._write(event._replace(upstream=self.upstream.name, attempts=tuple(self._attempts)))
-            )
+
+    def _with_attempts(self, event: Event) -> Event:
+        """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has them."""
+        if not self._attempts:
+            return event
+        attempts = tuple(self._attempts)
+        self._attempts.clear()
+        return event._replace(upstream=self.upstream.name, attempts=attempts)
 
 
-def ours(headers: Pairs) -> Pairs:
-    """Headers without those that our own server says."""
-    return [pair for pair in headers if pair[0].lower() not in SAID_BY_THE_SERVER]
-
-
-def fresher(exchange: Exchange) -> Exchange:
-    """The same, and a kept answer will not do."""
-    return replace(exchange, control=replace(exchange.control, refresh=True, only_cached=False))
-
-
-def broken_off(endpoint: Endpoint, message: str) -> bytes:
-    """The end of a stream that has none: an error that the SDKs know, and no terminator."""
-    said = orjson.dumps({"type": "error", "error": {"message": message, "type": "upstream_failed"}})
-    name = b"event: error\n" if endpoint in (Endpoint.MESSAGES, Endpoint.RESPONSES) else b""
-    return b"%bdata: %b\n\n" % (name, said)
+def own_headers(headers: Pairs) -> Pairs:
+    """Return the headers without those that our own server adds."""
+    return [pair for pair in headers if pair[0].lower() not in SERVER_HEADERS]

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.exchange import OWN, body_of
+from knapcache.exchange.cache_headers import outcome_headers
+from knapcache.exchange.exchange import NOT_FORWARDED, parse_request
 from knapcache.serve.http.access import AccessControl
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, RequestRejected
 from knapcache.serve.observe.events import Event
@@ -20,7 +21,7 @@ from knapcache.serve.upstream.upstream import HOP_BY_HOP, Upstream
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
 
-NOT_FORWARDED = OWN - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
+DROPPED_HEADERS = NOT_FORWARDED - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
 """Response headers that are not forwarded. Those about the encoding of the body are: it is forwarded as it is."""
 
 
@@ -81,7 +82,7 @@ class Passthrough:
         if len(self._upstreams.all) == 1 or not is_json:
             return first, request.iter_body(), ""
         content = await request.read_body(self._max_body, self._max_body)
-        body = body_of(content)
+        body = parse_request(content)
         model = body.get("model") if body is not None else None
         if not isinstance(model, str):
             return first, content, ""
@@ -94,8 +95,8 @@ class Passthrough:
 async def forward(response: Response, request: AsgiRequest) -> None:
     """Send the upstream's response to the client as it arrives."""
     try:
-        headers = [(name, value) for name, value in response.pairs if name.lower() not in NOT_FORWARDED]
-        await request.send_head(response.status, [*headers, ("x-knapcache", "passthrough")])
+        headers = [(name, value) for name, value in response.pairs if name.lower() not in DROPPED_HEADERS]
+        await request.send_head(response.status, [*headers, *outcome_headers("passthrough")])
         async for piece in response.iter_bytes():
             await request.send_body(piece)
         await request.send_body(b"", more=False)

@@ -12,7 +12,7 @@ connections that close after the response are passed on to uvicorn's own cycle.
 
     IDLE ──▶ HOLDING         head of a POST to a cacheable endpoint; no response is under way; no Expect: 100-continue
     IDLE ──▶ PASSED_ON       any other head
-    HOLDING ──▶ PASSED_ON    the body is longer than MAX_BODY, or the connection will close
+    HOLDING ──▶ PASSED_ON    the body is longer than MAX_LENGTH, or the connection will close
     HOLDING ──▶ IDLE         end of the message: fast response or RequestCycle
     PASSED_ON ──▶ IDLE       end of the message
 
@@ -29,11 +29,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from knapcache.model import Endpoint
 from knapcache.serve.http.asgi_request import MAX_UNREAD, WRITER_EXTENSION, RawPairs
-from knapcache.serve.http.fast_path import LONGEST as MAX_BODY
+from knapcache.serve.http.fast_path import MAX_LENGTH
+from knapcache.wire import PROXY_PATHS
 
-PATHS = {f"{root}/{endpoint.value}".encode(): endpoint for root in ("/v1", "") for endpoint in Endpoint}
+PATHS = {path.encode(): endpoint for path, endpoint in PROXY_PATHS.items()}
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -70,7 +70,7 @@ class FastPathProtocol(HttpToolsProtocol):
         """Take a piece of the body."""
         if self._state is HOLDING:
             self._body = self._body + body if self._body else body
-            if len(self._body) > MAX_BODY:
+            if len(self._body) > MAX_LENGTH:
                 self._pass_on()
         else:
             super().on_body(body)

@@ -20,21 +20,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.model import Endpoint
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.labels import MAX_LENGTH
 from knapcache.threads import BatchWorker
+from knapcache.wire import FORMATS
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-OPERATIONS = {
-    Endpoint.CHAT: "chat",
-    Endpoint.COMPLETIONS: "text_completion",
-    Endpoint.RESPONSES: "chat",
-    Endpoint.EMBEDDINGS: "embeddings",
-    Endpoint.MESSAGES: "chat",
-}
+OPERATIONS: dict[str, str] = {each.endpoint: each.operation for each in FORMATS.values()}
 BATCH = 512
 """Spans in one call of the collector."""
 EXPORT_TIMEOUT = 10.0
@@ -113,7 +107,7 @@ class Tracing:
 
     def _make_span(self, event: Event) -> None:
         start = int(event.time * NANOSECONDS)
-        operation = OPERATIONS.get(event.endpoint, "") if event.endpoint else ""  # type: ignore[call-overload]
+        operation = OPERATIONS.get(event.endpoint, "")
         span = self._tracer.start_span(
             " ".join(filter(None, (operation or "passthrough", event.model[:MAX_LENGTH]))),
             context=self._context({"traceparent": event.trace}) if event.trace else None,

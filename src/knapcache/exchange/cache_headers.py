@@ -1,0 +1,54 @@
+"""Response headers that say how the cache served a request. Every response gets them from here.
+
+    x-knapcache             the outcome: hit, miss, coalesced, stale, bypass or passthrough
+    cache-status            the outcome in the terms of RFC 9211; none for `passthrough`, which never reached the cache
+    x-knapcache-key         the digest of the key, in hex
+    age                     seconds since the answer was fetched
+    x-knapcache-saved-usd   US dollars not spent because the answer was stored, if known
+
+The last two are sent with answers that were not paid for again.
+"""
+
+from __future__ import annotations
+
+from knapcache.cache import Answer
+
+Pairs = list[tuple[str, str]]
+RawPairs = list[tuple[bytes, bytes]]
+
+CACHE_STATUS = {
+    "hit": "knapcache; hit",
+    "stale": "knapcache; hit",
+    "coalesced": "knapcache; fwd=miss; collapsed",
+    "miss": "knapcache; fwd=miss",
+    "bypass": "knapcache; fwd=bypass",
+}
+REUSED = ("hit", "stale", "coalesced")
+
+
+def outcome_headers(outcome: str, *, forwarded: bool = True) -> Pairs:
+    """Return the headers of a response without an answer of the cache. forwarded=False: no upstream was asked."""
+    if not forwarded or outcome not in CACHE_STATUS:
+        return [("x-knapcache", outcome)]
+    return [("x-knapcache", outcome), ("cache-status", CACHE_STATUS[outcome])]
+
+
+def cache_headers(answer: Answer) -> Pairs:
+    """Return the headers of an answer."""
+    headers = [*outcome_headers(answer.outcome), ("x-knapcache-key", answer.key)]
+    if answer.outcome in REUSED:
+        headers.append(("age", str(int(answer.age))))
+        if answer.saved_usd is not None:
+            headers.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+    return headers
+
+
+RAW_HIT: RawPairs = [(name.encode(), value.encode()) for name, value in outcome_headers("hit")]
+
+
+def raw_hit_headers(answer: Answer) -> RawPairs:
+    """Return the same for a hit, as bytes. Encoding the text form would take as long as the rest of a fast hit."""
+    headers = [*RAW_HIT, (b"x-knapcache-key", answer.key.encode()), (b"age", b"%d" % answer.age)]
+    if answer.saved_usd is not None:
+        headers.append((b"x-knapcache-saved-usd", b"%.8f" % answer.saved_usd))
+    return headers
