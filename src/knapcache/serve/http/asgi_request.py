@@ -205,12 +205,6 @@ class AsgiRequest:
         await self.send_head(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
-    async def respond_raw(self, headers: RawPairs, body: bytes) -> None:
-        """Send a whole response of status 200 with encoded headers."""
-        self.response_started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-
     async def respond_blocks(self, status: int, headers: Pairs, blocks: Iterable[bytes]) -> None:
         """Send a whole response whose body is given in blocks, in chunks of about CHUNK_SIZE bytes."""
         await self.send_head(status, headers)
