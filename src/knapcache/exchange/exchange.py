@@ -149,9 +149,9 @@ def make_exchange(
 ) -> Exchange:
     """Return the exchange of a parsed request. Headers that change answers are added to the context."""
     wire_format = FORMATS[endpoint]
-    if body is None:
-        return Exchange(wire_format, ParsedBody(), raw, CacheControl(), namespace, context, bypass=True)
     control = parse_cache_control(headers, body)
+    if body is None:
+        return Exchange(wire_format, ParsedBody(), raw, control, namespace, context, bypass=True)
     more = {name: headers[name] for name in VARY_HEADERS if name in headers}
     more |= {name: fingerprint(headers[name].encode()) for name in ROUTING_HEADERS if name in headers}
     if control.namespace is not None:

@@ -1,0 +1,44 @@
+"""The cache headers of every outcome, and their form as bytes."""
+
+from __future__ import annotations
+
+from typing import get_args, get_type_hints
+
+import pytest
+
+from knapcache import Answer
+from knapcache.exchange.cache_headers import CACHE_STATUS, cache_headers, outcome_headers, raw_hit_headers
+
+
+def answer(outcome: str, saved_usd: float | None = 0.0025) -> Answer:
+    return Answer(b"", {}, outcome, "ab12", 7.9, saved_usd, "m")  # type: ignore[arg-type]
+
+
+def test_every_outcome_of_an_answer_has_a_status() -> None:
+    assert set(get_args(get_type_hints(Answer)["outcome"])) == set(CACHE_STATUS)
+
+
+@pytest.mark.parametrize("outcome", CACHE_STATUS)
+def test_only_reused_answers_have_an_age_and_savings(outcome: str) -> None:
+    headers = dict(cache_headers(answer(outcome)))
+    assert (headers["x-knapcache"], headers["x-knapcache-key"]) == (outcome, "ab12")
+    assert headers["cache-status"].startswith("knapcache; ")
+    reused = outcome in ("hit", "stale", "coalesced")
+    assert (headers.get("age"), headers.get("x-knapcache-saved-usd")) == (
+        ("7", "0.00250000") if reused else (None,) * 2
+    )
+
+
+def test_unknown_savings_are_not_reported() -> None:
+    assert "x-knapcache-saved-usd" not in dict(cache_headers(answer("hit", None)))
+
+
+@pytest.mark.parametrize("saved_usd", [None, 0.0, 1e-9, 0.123456789, 12.0])
+def test_the_bytes_of_a_hit_are_those_of_the_text(saved_usd: float | None) -> None:
+    hit = answer("hit", saved_usd)
+    assert raw_hit_headers(hit) == [(name.encode(), value.encode()) for name, value in cache_headers(hit)]
+
+
+def test_requests_that_do_not_reach_the_cache_or_the_upstream_have_no_cache_status() -> None:
+    assert outcome_headers("passthrough") == [("x-knapcache", "passthrough")]
+    assert outcome_headers("miss", forwarded=False) == [("x-knapcache", "miss")]

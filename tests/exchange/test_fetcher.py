@@ -1,0 +1,260 @@
+"""A response is written before it is stored, its waiters are always released, and streams end after they are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from knapcache import Cache
+from knapcache.errors import UpstreamFailed
+from knapcache.exchange.blocking import run_blocking
+from knapcache.exchange.fetcher import Fetched, Fetcher
+from tests.exchange.conftest import (
+    JSON,
+    SSE,
+    Provider,
+    ScriptedResponse,
+    answer_of,
+    blocks_of,
+    exchange,
+    failure,
+    plain,
+)
+
+
+@pytest.fixture
+def cache() -> Iterator[Cache]:
+    with Cache("4MB", policy="lru", shadows=()) as cache:
+        yield cache
+        assert len(cache._engine.single_flight) == 0, "a flight was not ended"
+        cache.check()
+
+
+async def fetch(fetcher: Fetcher, provider: Provider, **body: Any) -> Fetched:
+    fetched = await fetcher.fetch(exchange(**body), "provider", provider.send)
+    assert fetched is not None
+    return fetched
+
+
+def outcome(fetched: Fetched) -> str:
+    return dict(fetched.headers)["x-knapcache"]
+
+
+def live(fetched: Fetched) -> AsyncIterator[bytes]:
+    assert isinstance(fetched.body, AsyncIterator)
+    return fetched.body
+
+
+async def waiter(fetcher: Fetcher, provider: Provider, **body: Any) -> asyncio.Task[Fetched]:
+    """Start a fetch of the same request, which joins the one in flight."""
+    task = asyncio.create_task(fetch(fetcher, provider, **body))
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    return task
+
+
+async def test_a_plain_answer_is_returned_before_it_is_stored(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(plain())
+    first = await fetch(fetcher, provider)
+    second = await waiter(fetcher, provider)
+    assert (first.status, first.body, outcome(first)) == (200, answer_of("Hi"), "miss")
+    assert cache.stats()["kept"] == 0
+    (answer,) = await first.finish()
+    assert (answer.outcome, answer.key) == ("miss", dict(first.headers)["x-knapcache-key"])
+    assert await first.finish() == (answer,)
+    assert cache.stats()["kept"] == 1
+    assert outcome(await second) == "coalesced"
+    assert outcome(await fetch(fetcher, provider)) == "hit"
+    assert len(provider.requests) == 1
+
+
+async def test_headers_of_one_client_are_not_stored(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(plain())
+    first = await fetch(fetcher, provider)
+    await first.finish()
+    again = await fetch(fetcher, provider)
+    for fetched in (first, again):
+        headers = dict(fetched.headers)
+        assert headers["x-request-id"] == "r1"
+        assert "set-cookie" not in headers
+
+
+async def test_a_stream_ends_after_it_is_stored(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()))
+    first = await fetch(fetcher, provider, stream=True)
+    second = await waiter(fetcher, provider, stream=True)
+    written = []
+    async for block in live(first):
+        written.append(block)
+        assert cache.stats()["kept"] == (1 if b"[DONE]" in block else 0)
+    assert b"".join(written) == b"".join(blocks_of(usage=False))
+    (answer,) = await first.finish()
+    assert (answer.outcome, first.failed) == ("miss", False)
+    assert outcome(await second) == "coalesced"
+
+
+async def test_a_block_is_forwarded_when_it_arrives(cache: Cache, gate: asyncio.Event) -> None:
+    first, *rest = blocks_of()
+    provider = Provider(ScriptedResponse(200, SSE, first, gate, *rest))
+    fetched = await fetch(Fetcher(cache), provider, stream=True)
+    assert await anext(live(fetched))
+    gate.set()
+    await fetched.finish()
+
+
+@pytest.mark.parametrize("finish_abandoned", [True, False])
+@pytest.mark.parametrize("read", [0, 1])
+async def test_an_abandoned_stream_is_stored_or_aborted(cache: Cache, finish_abandoned: bool, read: int) -> None:
+    response = ScriptedResponse(200, SSE, *blocks_of())
+    fetcher, provider = Fetcher(cache, finish_abandoned=finish_abandoned), Provider(response, plain())
+    first = await fetch(fetcher, provider, stream=True)
+    second = await waiter(fetcher, provider)
+    for _ in range(read):
+        await anext(live(first))
+    answers = await first.finish()
+    assert response.closed
+    assert [answer.outcome for answer in answers] == (["miss"] if finish_abandoned else [])
+    assert first.failed is not finish_abandoned
+    served = await second
+    await served.finish()
+    assert outcome(served) == ("coalesced" if finish_abandoned else "miss")
+    assert len(provider.requests) == (1 if finish_abandoned else 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_aborting_releases_the_waiters(cache: Cache, stream: bool) -> None:
+    response = ScriptedResponse(200, SSE, *blocks_of()) if stream else plain()
+    fetcher, provider = Fetcher(cache), Provider(response, plain())
+    first = await fetch(fetcher, provider, stream=stream)
+    second = await waiter(fetcher, provider, stream=stream)
+    await first.abort()
+    assert response.closed
+    served = await second
+    await served.finish()
+    assert outcome(served) == ("miss" if stream else "coalesced")  # a plain answer was paid for
+
+
+@pytest.mark.parametrize("read", [True, False])
+async def test_a_cancelled_leader_releases_the_waiters(cache: Cache, gate: asyncio.Event, read: bool) -> None:
+    response = ScriptedResponse(200, SSE if read else JSON, *(blocks_of()[:1] if read else []), gate)
+    fetcher, provider = Fetcher(cache), Provider(response, plain())
+
+    async def lead() -> None:
+        fetched = await fetch(fetcher, provider, stream=True)
+        async for _ in live(fetched):
+            pass
+
+    leader = asyncio.create_task(lead())
+    await asyncio.sleep(0.01)
+    second = await waiter(fetcher, provider)
+    leader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leader
+    served = await second
+    await served.finish()
+    assert (outcome(served), response.closed) == ("miss", True)
+
+
+async def test_a_provider_that_fails_is_tried_again_for_a_waiter(cache: Cache, gate: asyncio.Event) -> None:
+    broken = ScriptedResponse(200, JSON, gate, failure())
+    fetcher, provider = Fetcher(cache), Provider(broken, plain())
+    first = asyncio.create_task(fetch(fetcher, provider))
+    await asyncio.sleep(0.01)
+    second = await waiter(fetcher, provider)
+    gate.set()
+    with pytest.raises(UpstreamFailed):
+        await first
+    served = await second
+    await served.finish()
+    assert (outcome(served), broken.closed, cache.stats()["failed"]) == ("miss", True, 1)
+
+
+async def test_a_stream_that_breaks_off_raises_and_is_not_stored(cache: Cache) -> None:
+    provider = Provider(ScriptedResponse(200, SSE, blocks_of()[0], failure()))
+    fetched = await fetch(Fetcher(cache), provider, stream=True)
+    assert await anext(live(fetched))
+    with pytest.raises(UpstreamFailed):
+        await anext(live(fetched))
+    await fetched.abort()
+    assert (await fetched.finish(), fetched.failed) == ((), True)
+    assert cache.stats()["kept"] == 0
+
+
+async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()[:-1]))
+    fetched = await fetch(fetcher, provider, stream=True)
+    second = await waiter(fetcher, provider, stream=True)
+    blocks = [block async for block in live(fetched)]
+    assert len(await fetched.finish()) == 1
+    assert fetched.failed
+    assert (await second).body == b"".join(blocks)
+    assert cache.stats()["kept"] == 0
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_errors_go_to_all_waiters_and_are_not_stored(cache: Cache, status: int) -> None:
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(status, JSON, b'{"error": {"message": "no"}}'))
+    first = await fetch(fetcher, provider)
+    second = await waiter(fetcher, provider)
+    await first.finish()
+    for fetched in (first, await second):
+        assert (fetched.status, fetched.failed, fetched.body) == (status, True, b'{"error": {"message": "no"}}')
+    assert cache.stats()["kept"] == 0
+
+
+async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> None:
+    refused = ScriptedResponse(400, JSON, b'{"error": {"message": "unknown field"}}')
+    streams = [ScriptedResponse(200, SSE, *blocks_of(usage=False)) for _ in range(2)]
+    fetcher, provider = Fetcher(cache), Provider(refused, streams[0], streams[1])
+    for n in (1, 2):
+        await (await fetch(fetcher, provider, stream=True, n=n)).drain()
+    assert ["stream_options" in request for request in provider.requests] == [True, False, False]
+
+
+async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: Cache) -> None:
+    stream = ScriptedResponse(200, SSE, *blocks_of(usage=False))
+    fetcher, provider = Fetcher(cache, ask_usage=False), Provider(stream, plain())
+    await (await fetch(fetcher, provider, stream=True)).drain()
+    assert outcome(await fetch(fetcher, provider, stream=True)) == "hit"
+    again = await fetch(fetcher, provider)
+    await again.finish()
+    assert outcome(again) == "miss"
+    assert isinstance(again.body, bytes)
+    assert json.loads(again.body)["usage"]["total_tokens"] == 6
+    assert len(provider.requests) == 2
+
+
+async def test_requests_without_a_key_are_left_to_the_caller(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(plain())
+    for headers, status in (({}, None), ({"cache-control": "only-if-cached"}, 504)):
+        fetched = await fetcher.fetch(exchange(headers, messages=[1e400]), "provider", provider.send)
+        assert (fetched and fetched.status) == status
+    assert provider.requests == []
+    assert cache.stats()["bypasses"] == 2
+
+
+def test_blocking_callers_run_the_same_coroutine(cache: Cache) -> None:
+    fetcher = Fetcher(cache, blocking=True)
+    provider = Provider(ScriptedResponse(200, SSE, *blocks_of()))
+
+    async def run() -> tuple[bytes, str]:
+        fetched = await fetch(fetcher, provider, stream=True)
+        body = fetched.body
+        if isinstance(body, AsyncIterator):
+            text = b"".join([block async for block in body])
+        else:
+            text = b"".join(body) if not isinstance(body, bytes) else body
+        (answer,) = await fetched.finish()
+        return text, answer.outcome
+
+    assert run_blocking(run()) == (b"".join(blocks_of(usage=False)), "miss")
+    assert run_blocking(run()) == (b"".join(blocks_of(usage=False)), "hit")
+
+
+def test_a_coroutine_that_suspends_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_blocking(asyncio.sleep(0))
