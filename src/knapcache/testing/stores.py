@@ -9,10 +9,12 @@ contract raises AssertionError with the name of the check.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
@@ -179,14 +181,12 @@ def check_purge(store: Store, clock: ManualClock, rng: Rng) -> None:
             store.apply(entry)
         return entries
 
+    all_three = {"tenant": "b", "model": "x", "before": clock.now}
     conditions: list[tuple[dict[str, object], Callable[[Entry], bool]]] = [
         ({"tenant": "a"}, lambda entry: entry.tenant == "a"),
         ({"model": "y"}, lambda entry: entry.model == "y"),
         ({"before": clock.now - 50}, lambda entry: entry.created < clock.now - 50),
-        (
-            {"tenant": "b", "model": "x", "before": clock.now},
-            lambda entry: entry.tenant == "b" and entry.model == "x" and entry.created < clock.now,
-        ),
+        (all_three, lambda entry: entry.tenant == "b" and entry.model == "x" and entry.created < clock.now),
         ({"tenant": "c"}, lambda _: False),
         ({}, lambda _: True),
     ]
@@ -221,8 +221,8 @@ def check_limits(store: Store, _clock: ManualClock, rng: Rng) -> None:
     _assert_fails(store.apply(huge, evict=[first.key]), "an entry that is too large")
     assert store.get(huge.key) is None, "found an entry that was refused"
     assert store.get(first.key) is None, "an eviction was refused"
-    limit = store.max_entry_size
-    length = max(n for n in range(0, limit, 997) if _with_payload(store, huge, n).size <= limit)
+    lengths = range(0, store.max_entry_size, 997)
+    length = max(n for n in lengths if _with_payload(store, huge, n).size <= store.max_entry_size)
     held = []
     for k in range(10_000):
         entry = _with_payload(store, make_entry(store, k, rng, request=huge.request), length)
@@ -241,19 +241,13 @@ def check_invalid_input(store: Store, _clock: ManualClock, rng: Rng) -> None:
     """Invalid arguments raise InvalidInput and change nothing."""
     entry = make_entry(store, 0, rng)
     nan = float("nan")
-    wrong: list[dict[str, object]] = [
+    wrong: list[dict[str, Any]] = [
         {"key": b"short"}, {"key": "k" * 32}, {"size": 0}, {"size": entry.size + 1}, {"cost": -1.0}, {"cost": nan},
         {"seconds": float("inf")}, {"created": "now"}, {"expires": nan}, {"payload": "text"}, {"request": None},
         {"tenant": b"t"}, {"model": "\ud800"}, {"meta": {"x": object()}}, {"meta": 7},
     ]  # fmt: skip
-    _assert_raise(
-        InvalidInput,
-        [
-            *(lambda change=change: store.apply(entry._replace(**change)) for change in wrong),
-            lambda: store.get(b"short"),
-            lambda: store.apply(entry, evict=[b"short"]),
-        ],
-    )
+    _assert_raise(InvalidInput, [lambda: store.get(b"short"), lambda: store.apply(entry, evict=[b"short"])])
+    _assert_raise(InvalidInput, [functools.partial(store.apply, entry._replace(**change)) for change in wrong])
     store.flush()
     assert store.totals() == Totals(0, 0), "an invalid call changed the store"
 

@@ -26,7 +26,7 @@ class TinyCache:
         self.held: dict[bytes, int] = {}
         self.used = 0
 
-    def settle(self, entry: Entry, snapshot: bytes | None = None) -> None:
+    def put(self, entry: Entry, snapshot: bytes | None = None) -> None:
         self.used -= self.held.pop(entry.key, 0)
         gone = []
         while self.used + entry.size > self.store.capacity:
@@ -42,7 +42,7 @@ class TinyCache:
 Sizes = Callable[[random.Random], int]
 LOADS: dict[str, Sizes] = {
     "small": lambda rng: rng.randint(0, 900),
-    "usual": lambda rng: int(rng.lognormvariate(8, 1)),
+    "typical": lambda rng: int(rng.lognormvariate(8, 1)),
     "mixed": lambda rng: int(10 ** rng.uniform(2, 4.7)),
     # Cells that leave much of a leaf empty: one per page, three per page, pairs that do not share a page.
     "halves": lambda _: 900,
@@ -62,7 +62,7 @@ def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
         entry = entry_of(store, rng.randrange(10**6), sizes(rng), number, expires=expires)
         if entry.size > store.max_entry_size:
             continue
-        cache.settle(entry, rng.randbytes(rng.randrange(store.max_snapshot_size)) if rng.random() < 0.003 else None)
+        cache.put(entry, rng.randbytes(rng.randrange(store.max_snapshot_size)) if rng.random() < 0.003 else None)
         kept[entry.key] = len(entry.request) + len(entry.payload)
         if number % 20 == 0:
             cache.done.result()
@@ -96,7 +96,7 @@ def test_files_never_exceed_the_size_limit_for_long(ram_path: Path, shape: str, 
         assert not {"refused", "failed_writes"} & set(store.counters())
         store.check()
     assert usage.max_bytes <= size_limit
-    assert shape != "usual" or size_limit < 64 * MB or held > 0.7 * size_limit
+    assert shape != "typical" or size_limit < 64 * MB or held > 0.7 * size_limit
 
 
 def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(tmp_path: Path) -> None:

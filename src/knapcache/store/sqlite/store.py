@@ -1,7 +1,6 @@
 """A store in one SQLite file, shared by the threads and processes of one machine.
 
-Each thread reads through its own connection, one row by its id (read_connections.py). One thread of one process writes
-(writer.py). SQLite's write-ahead log keeps readers and writer from waiting for each other. All files together never
+Each thread reads through its own connection (database_reader.py). One thread of one process writes (writer.py). SQLite's write-ahead log keeps readers and writer from waiting for each other. All files together never
 exceed the size limit (layout.py). Rows are sealed against damage (rows.py). A file beyond repair is quarantined
 (recovery.py).
 
@@ -37,23 +36,16 @@ from knapcache.store.base import (
     wall_clock,
 )
 from knapcache.store.sqlite import layout
-from knapcache.store.sqlite.database import SNAPSHOT_ROW, TOTALS, validate_path
+from knapcache.store.sqlite.database import validate_path
+from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.owner_lock import OwnerLock
-from knapcache.store.sqlite.read_connections import ReadConnections
 from knapcache.store.sqlite.recovery import DatabaseOpener
-from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer, row_id
+from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.spool import Spool
 from knapcache.store.sqlite.writer import Writer
 
 MAX_MEMORY_TIER = 64 << 20
-SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from being emptied
-
-_GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
-_SCAN = f"SELECT {INFO_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
-_EXPIRED = f"SELECT {INFO_COLUMNS} FROM entries WHERE expires <= ? LIMIT {SCAN_ROWS}"
-_INTEGRITY = "PRAGMA integrity_check"
-_BELOW_ALL_IDS = -(2**63)
 
 
 class SqliteStore:
@@ -102,7 +94,7 @@ class SqliteStore:
             keep_damaged=keep_damaged,
             vfs=vfs,
         )
-        self._connections = ReadConnections(self.path, vfs, self._counters, self._handle_damage)
+        self._reader = DatabaseReader(self.path, vfs, self._sealer, self._counters, self._handle_damage)
         self._memory_tier = MemoryTier(min(size_limit // 8, MAX_MEMORY_TIER) if memory_tier is None else memory_tier)
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
@@ -188,23 +180,10 @@ class SqliteStore:
         if self._writer is not None and (write := self._writer.pending.get(key)) is not None:
             entry = write.put if write.put is not None and write.put.key == key else None
         else:
-            entry = self._read_row(key, version)
+            entry = self._reader.entry(key)
+            if entry is not None and self._writer is not None:  # a reader cannot know what has changed: it keeps none
+                self._memory_tier.add(entry, version)
         return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
-
-    def _read_row(self, key: bytes, version: int) -> Entry | None:
-        number = row_id(key)
-        rows = self._connections.rows(_GET, (number,), number, raising=True)
-        if not rows:
-            return None
-        entry = self._sealer.entry(rows[0])
-        if entry is None:
-            self._counters["damaged"] += 1
-            self._handle_damage(number)
-        elif entry.key != key:
-            return None
-        elif self._writer is not None:  # a reader cannot know what has changed, so it does not keep entries
-            self._memory_tier.add(entry, version)
-        return entry
 
     def _handle_damage(self, number: int | None) -> None:
         """Delete a damaged row; quarantine the file if its tree is damaged (None). A reader leaves it to the owner."""
@@ -251,10 +230,7 @@ class SqliteStore:
         writer = self._writer_or_raise()
         self.flush()
         found: dict[int, bytes] = {}
-        while rows := self._connections.rows(_EXPIRED, (self._clock(),)):
-            infos = {row[0]: self._sealer.info(row) for row in rows if row[0] not in found}
-            if not infos:  # a damaged index lists rows that do not exist
-                break
+        while infos := {k: info for k, info in self._reader.expired(self._clock()).items() if k not in found}:
             writer.delete_rows([number for number, info in infos.items() if info is None])
             found |= {number: info.key if info else b"" for number, info in infos.items()}
             writer.submit(evict=[info.key for info in infos.values() if info is not None]).result()
@@ -276,39 +252,15 @@ class SqliteStore:
     def scan(self) -> Iterator[EntryInfo]:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
         self.flush()
-        last = _BELOW_ALL_IDS
-        while True:
-            rows = self._connections.rows(_SCAN, (last,))
-            if rows is None:
-                raise StoreError(f"{self.path} cannot be read")
-            for row in rows:
-                if not last < row[0]:  # in a damaged tree ids may not increase: the scan would never end
-                    self._handle_damage(None)
-                    raise StoreError(f"{self.path} is damaged")
-                last = row[0]
-                info = self._sealer.info(row)
-                if info is None:
-                    self._counters["damaged"] += 1
-                    self._handle_damage(row[0])
-                else:
-                    yield info
-            if len(rows) < SCAN_ROWS:
-                return
+        yield from self._reader.scan()
 
     def load_snapshot(self) -> bytes | None:
         self.flush()
-        for seal, value in self._connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
-            if isinstance(value, bytes) and self._sealer.seal(b"snapshot", value) == seal:
-                return value
-            self._counters["damaged"] += 1
-        return None
+        return self._reader.snapshot()
 
     def totals(self) -> Totals:
         """Return the writer's totals; in a reader, those of the file."""
-        if self._writer is not None:
-            return self._writer.totals
-        rows = self._connections.rows(TOTALS, ())
-        return Totals(*rows[0]) if rows else Totals(0, 0)
+        return self._reader.totals() if self._writer is None else self._writer.totals
 
     def counters(self) -> Mapping[str, int]:
         """Return the faults so far: damaged, failed_reads, failed_writes, refused, quarantined…"""
@@ -327,21 +279,11 @@ class SqliteStore:
             return
         self.flush()
         totals = self.totals()
-        for name, statement, expected in (("totals", TOTALS, tuple(totals)), ("integrity", _INTEGRITY, ("ok",))):
-            found = self._connections.rows(statement, ())
-            if found != [expected]:
-                raise CorruptState(f"{name}: expected {expected}, the file has {found}")
-        damaged = sum(self._sealer.entry(row) is None for row in self._all_rows())
-        if damaged:
-            raise CorruptState(f"{damaged} rows have an invalid seal")
+        self._reader.check(totals)
         disk_bytes = self.disk_bytes()
         if self.owner and (totals.size > self.capacity or disk_bytes > self.size_limit):
             on_disk = f"{disk_bytes} of {self.size_limit} bytes on disk"
             raise CorruptState(f"limit exceeded: {totals.size} of {self.capacity} bytes of entries, {on_disk}")
-
-    def _all_rows(self) -> Iterator[Any]:
-        for info in self.scan():
-            yield from self._connections.rows(_GET, (row_id(info.key),)) or ()
 
     # Roles.
 
@@ -368,7 +310,7 @@ class SqliteStore:
             owner_lock.release()
             raise
         writer = Writer(self.layout, self._counters, self._memory_tier, opened, self._opener.replace_damaged)
-        self._connections.generation = lambda: writer.generation
+        self._reader.connections.generation = lambda: writer.generation
         self._owner_lock, self._writer = owner_lock, writer
 
     def hand_over(self, entry: Entry, /) -> None:
@@ -404,7 +346,7 @@ class SqliteStore:
         if self._writer is not None:
             self._writer.close()
         self._memory_tier.clear()
-        self._connections.close()
+        self._reader.connections.close()
         if self._owner_lock is not None:
             self._owner_lock.release()
         self._writer = None
@@ -413,7 +355,7 @@ class SqliteStore:
         """Close in a child. Locks and connections are the parent's: the child must not even close them."""
         if not self._closed:
             self._closed = True
-            _INHERITED.append((self._connections.abandon(), self._writer, self._owner_lock))
+            _INHERITED.append((self._reader.connections.abandon(), self._writer, self._owner_lock))
             self._writer, self._owner_lock, self._memory_tier = None, None, MemoryTier(0)
 
 

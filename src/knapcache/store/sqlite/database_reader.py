@@ -1,0 +1,102 @@
+"""Read entries, metadata, totals and the snapshot from the database file, and verify their seals.
+
+Damage is counted and reported to `on_damage`: with a row's id if that row has to be deleted, with None if the tree itself
+is damaged and the file has to be quarantined.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from knapcache.errors import CorruptState, StoreError
+from knapcache.store.base import Entry, EntryInfo, Totals
+from knapcache.store.sqlite.database import SNAPSHOT_ROW, TOTALS
+from knapcache.store.sqlite.read_connections import ReadConnections
+from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer, row_id
+
+SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from being emptied
+
+_GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
+_SCAN = f"SELECT {INFO_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
+_EXPIRED = f"SELECT {INFO_COLUMNS} FROM entries WHERE expires <= ? LIMIT {SCAN_ROWS}"
+_INTEGRITY = "PRAGMA integrity_check"
+_BELOW_ALL_IDS = -(2**63)
+
+
+class DatabaseReader:
+    """Reads one database file, from any thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        vfs: str | None,
+        sealer: Sealer,
+        counters: Counter[str],
+        on_damage: Callable[[int | None], None],
+    ) -> None:
+        self.connections = ReadConnections(path, vfs, counters, on_damage)
+        self._path, self._sealer, self._counters, self._on_damage = path, sealer, counters, on_damage
+
+    def entry(self, key: bytes) -> Entry | None:
+        """Return the entry, expired or not, or None; StoreError when the file cannot be read."""
+        number = row_id(key)
+        rows = self.connections.rows(_GET, (number,), number, raising=True)
+        if not rows:
+            return None
+        entry = self._sealer.entry(rows[0])
+        if entry is None:
+            self._counters["damaged"] += 1
+            self._on_damage(number)
+        elif entry.key != key:
+            return None
+        return entry
+
+    def scan(self) -> Iterator[EntryInfo]:
+        """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
+        last = _BELOW_ALL_IDS
+        while True:
+            rows = self.connections.rows(_SCAN, (last,))
+            if rows is None:
+                raise StoreError(f"{self._path} cannot be read")
+            for row in rows:
+                if not last < row[0]:  # in a damaged tree ids may not increase: the scan would never end
+                    self._on_damage(None)
+                    raise StoreError(f"{self._path} is damaged")
+                last = row[0]
+                info = self._sealer.info(row)
+                if info is None:
+                    self._counters["damaged"] += 1
+                    self._on_damage(row[0])
+                else:
+                    yield info
+            if len(rows) < SCAN_ROWS:
+                return
+
+    def expired(self, now: float) -> dict[int, EntryInfo | None]:
+        """Return up to SCAN_ROWS expired entries by row id; None for a damaged row."""
+        return {row[0]: self._sealer.info(row) for row in self.connections.rows(_EXPIRED, (now,)) or ()}
+
+    def snapshot(self) -> bytes | None:
+        for seal, value in self.connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
+            if isinstance(value, bytes) and self._sealer.seal(b"snapshot", value) == seal:
+                return value
+            self._counters["damaged"] += 1
+        return None
+
+    def totals(self) -> Totals:
+        rows = self.connections.rows(TOTALS, ())
+        return Totals(*rows[0]) if rows else Totals(0, 0)
+
+    def check(self, totals: Totals) -> None:
+        """Compare the totals, verify SQLite's own structures and every row; CorruptState if one is wrong."""
+        for name, statement, expected in (("totals", TOTALS, tuple(totals)), ("integrity", _INTEGRITY, ("ok",))):
+            found = self.connections.rows(statement, ())
+            if found != [expected]:
+                raise CorruptState(f"{name}: expected {expected}, the file has {found}")
+        ids = [row_id(info.key) for info in self.scan()]
+        rows = (row for number in ids for row in self.connections.rows(_GET, (number,)) or ())
+        damaged = sum(self._sealer.entry(row) is None for row in rows)
+        if damaged:
+            raise CorruptState(f"{damaged} rows have an invalid seal")
