@@ -55,14 +55,15 @@ class ForwardProxy(ScriptedServer):
         if self._credentials is None:
             return True
         encoded = base64.b64encode(self._credentials.encode())
-        return b"proxy-authorization: Basic %b\r\n" % encoded in head
+        found = re.search(rb"\r\nproxy-authorization: basic (\S+)\r\n", head, re.IGNORECASE)
+        return found is not None and found[1] == encoded
 
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on requests in absolute form, whose bodies have a content-length."""
         with contextlib.suppress(OSError, RuntimeError, asyncio.IncompleteReadError):
             while self._is_authorized(head):
                 writer.write(origin_form(head))
-                length = re.search(rb"content-length: (\d+)", head)
+                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
                 writer.write(await reader.readexactly(int(length[1]) if length else 0))
                 await writer.drain()
                 head = await reader.readuntil(b"\r\n\r\n")
