@@ -1,4 +1,4 @@
-"""What is not kept passes untouched, in both directions."""
+"""Requests that are not cacheable are forwarded unchanged, and so are their responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.running_proxy import RunningProxy
 
 
 class Mirror(BaseHTTPRequestHandler):
-    """Answers with what it got, byte for byte."""
+    """Responds with the request, byte for byte."""
 
     protocol_version = "HTTP/1.1"
 
@@ -31,20 +31,20 @@ class Mirror(BaseHTTPRequestHandler):
         else:
             content = self.rfile.read(int(self.headers.get("content-length", 0)))
         seen = f"{self.command} {self.path}\n".encode() + content
-        packed = gzip.compress(seen) if "gzip" in self.headers.get("accept-encoding", "") else seen
+        compressed = gzip.compress(seen) if "gzip" in self.headers.get("accept-encoding", "") else seen
         self.send_response(207)
-        self.send_header("x-own", "kept")
+        self.send_header("x-own", "forwarded")
         self.send_header("x-content-type-seen", self.headers.get("content-type", ""))
-        if packed is not seen:
+        if compressed is not seen:
             self.send_header("content-encoding", "gzip")
-        self.send_header("content-length", str(len(packed)))
+        self.send_header("content-length", str(len(compressed)))
         self.end_headers()
-        self.wfile.write(packed)
+        self.wfile.write(compressed)
 
     do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _mirror  # noqa: N815 - its names
 
     def log_message(self, *_: Any) -> None:
-        """Silence."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_every_method_path_query_and_body_passes(start: Start, mirror: str, meth
     headers = {"content-type": "application/octet-stream", "accept-encoding": encoding}
     answer = httpx.request(method, f"{proxy.openai}/files/a%2Fb?x=1&y=%20z", content=content, headers=headers)
     assert answer.status_code == 207
-    assert answer.headers["x-own"] == "kept"
+    assert answer.headers["x-own"] == "forwarded"
     assert answer.headers["x-content-type-seen"] == "application/octet-stream"
     assert answer.headers["x-knapcache"] == "passthrough"
     assert answer.headers.get("content-encoding", "identity") == encoding

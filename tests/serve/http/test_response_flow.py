@@ -1,4 +1,4 @@
-"""Answers on their way to callers who are slow, or who leave; and what is left of them."""
+"""Responses to clients that read slowly or disconnect, and what remains in memory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.support.scripted_server import Run, run, wait_until
 
 __all__ = ["run"]
 
-WAYS = {
+REQUESTS = {
     "cycle": post(b"question"),
     "long": post(b"question" + b"." * (MAX_LENGTH + 1)),
     "old": post(b"question", version="1.0"),
 }
 
 
-@pytest.mark.parametrize("way", ["cycle", "old"])
-def test_a_slow_caller_is_told_all(run: Run, way: str) -> None:
+@pytest.mark.parametrize("kind", ["cycle", "old"])
+def test_a_slow_client_gets_everything(run: Run, kind: str) -> None:
     pieces = [b"%06d" % k * 5000 for k in range(400)]  # 12 MB
 
     async def scenario() -> None:
         async with serving(echo_and_write(pieces)) as (app, connect):
             connection = await connect()
-            connection.writer.write(WAYS[way])
+            connection.writer.write(REQUESTS[kind])
             await asyncio.sleep(0.1)
             response = await connection.response()
             assert response is not None
@@ -41,34 +41,33 @@ def test_a_slow_caller_is_told_all(run: Run, way: str) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("way", ["cycle", "old"])
-def test_a_caller_who_never_reads_is_taken_to_be_gone(run: Run, way: str) -> None:
-    """What is held for one who reads nothing is bounded, and whoever fetches for it is not held up."""
-    said = 0
+@pytest.mark.parametrize("kind", ["cycle", "old"])
+def test_a_client_that_reads_nothing_is_disconnected(run: Run, kind: str) -> None:
+    written = 0
 
     async def respond(request: AsgiRequest) -> None:
-        nonlocal said
+        nonlocal written
         await request.read_body(100, 100)
         writer = request.open_writer(200, [])
-        while not writer.disconnected and said < 4 * MAX_UNREAD:
+        while not writer.disconnected and written < 4 * MAX_UNREAD:
             writer.write(bytes(1 << 20))
-            said += 1 << 20
+            written += 1 << 20
             await asyncio.sleep(0)
         await request.drain()
 
     async def scenario() -> None:
         async with serving(respond) as (app, connect):
             connection = await connect()
-            connection.writer.write(WAYS[way])
-            await wait_until(lambda: bool(app.cycles) and said > MAX_UNREAD)
+            connection.writer.write(REQUESTS[kind])
+            await wait_until(lambda: bool(app.cycles) and written > MAX_UNREAD)
             await asyncio.sleep(0.3)
-            assert said < 2 * MAX_UNREAD
+            assert written < 2 * MAX_UNREAD
             assert app.errors == []
 
     run(scenario())
 
 
-def test_whoever_waits_for_a_slow_caller_is_made_to_wait(run: Run) -> None:
+def test_send_waits_for_a_slow_client(run: Run) -> None:
     sent = 0
 
     async def respond(request: AsgiRequest) -> None:
@@ -94,19 +93,19 @@ def test_whoever_waits_for_a_slow_caller_is_made_to_wait(run: Run) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("way", ["cycle", "old", "long", "pipelined"])
+@pytest.mark.parametrize("kind", ["cycle", "old", "long", "pipelined"])
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_a_caller_who_leaves_is_noticed(run: Run, way: str, when: str) -> None:
+def test_a_disconnect_is_noticed(run: Run, kind: str, when: str) -> None:
     writers: list[ResponseWriter] = []
-    go_on, done = asyncio.Event(), asyncio.Event()
+    proceed, done = asyncio.Event(), asyncio.Event()
 
     async def respond(request: AsgiRequest) -> None:
         await request.read_body(1 << 20, 1 << 20)
         if when == "before":
-            await go_on.wait()
+            await proceed.wait()
         writer = request.open_writer(200, [])
         writers.append(writer)
-        for _ in range(200):  # whatever is said now does no harm
+        for _ in range(200):  # writes after the disconnect do no harm
             writer.write(b"x" * 1000)
             await asyncio.sleep(0.001)
             if writer.disconnected:
@@ -118,14 +117,14 @@ def test_a_caller_who_leaves_is_noticed(run: Run, way: str, when: str) -> None:
     async def scenario() -> None:
         async with serving(respond) as (app, connect):
             connection = await connect()
-            connection.writer.write(WAYS["cycle"] * 2 if way == "pipelined" else WAYS[way])
+            connection.writer.write(REQUESTS["cycle"] * 2 if kind == "pipelined" else REQUESTS[kind])
             if when == "during":
                 await connection.reader.read(100)
             else:
                 await asyncio.sleep(0.02)
             connection.writer.transport.abort()
             await asyncio.sleep(0.02)
-            go_on.set()
+            proceed.set()
             async with asyncio.timeout(2):
                 await done.wait()
             assert writers[0].disconnected
@@ -134,7 +133,7 @@ def test_a_caller_who_leaves_is_noticed(run: Run, way: str, when: str) -> None:
     run(scenario())
 
 
-def test_nothing_keeps_a_cycle_when_it_is_over(run: Run) -> None:
+def test_a_finished_cycle_is_freed_without_the_collector(run: Run) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"!"])) as (app, connect):
             connection = await connect()
@@ -154,12 +153,12 @@ def test_nothing_keeps_a_cycle_when_it_is_over(run: Run) -> None:
         gc.enable()
 
 
-def test_a_pump_that_cannot_send_says_so(run: Run) -> None:
+def test_drain_raises_what_send_raised_unless_the_client_is_gone(run: Run) -> None:
     async def receive() -> Any:
         await asyncio.sleep(60)
 
     async def scenario() -> None:
-        for error, told in ((RuntimeError("no"), True), (OSError("gone"), False)):
+        for error, raises in ((RuntimeError("no"), True), (OSError("gone"), False)):
 
             async def send(_: Any, error: Exception = error) -> None:
                 raise error
@@ -167,7 +166,7 @@ def test_a_pump_that_cannot_send_says_so(run: Run) -> None:
             writer = AsgiWriter(receive, send)
             writer.start(200, [])
             writer.write(b"", more=False)
-            with pytest.raises(RuntimeError) if told else contextlib.nullcontext():
+            with pytest.raises(RuntimeError) if raises else contextlib.nullcontext():
                 await writer.drain()
         await wait_until(lambda: len(asyncio.all_tasks()) == 1)
 

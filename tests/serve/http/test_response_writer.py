@@ -1,4 +1,4 @@
-"""Answers on their way to a caller, by a writer of the server's own (RequestCycle) or by ASGI (AsgiWriter): both say the same."""
+"""The two response writers, `RequestCycle` and `AsgiWriter`, send the same responses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ __all__ = ["run"]
 STREAM = [b"one", b"", b"wait", b"x" * 100_000, b"wait", b"\r\n0\r\n\r\n", b"end"]
 
 
-# The same by all ways.
-
-WAYS = {
+REQUESTS = {
     "cycle": post(b"question"),
     "long": post(b"question" + b"." * (MAX_LENGTH + 1)),
     "longer": post(b"question" + b"." * (1 << 20)),
@@ -33,24 +31,24 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_stream_is_the_same_by_all_ways(run: Run, way: str) -> None:
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_stream_is_the_same_with_every_writer(run: Run, kind: str) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write(STREAM)) as (app, connect):
             connection = await connect()
-            connection.writer.write(WAYS[way])
+            connection.writer.write(REQUESTS[kind])
             response = await connection.response()
             assert response is not None
             status, headers, body = response
-            question = b"question" if len(WAYS[way]) < 1000 else b"question.."
+            question = b"question" if len(REQUESTS[kind]) < 1000 else b"question.."
             assert (status, body) == (200, question + b"".join(STREAM))
             assert (b"content-type", b"text/plain") in headers
             assert (
                 app.cycle_types[0] is RequestCycle
-                if way in ("cycle", "chunks")
+                if kind in ("cycle", "chunks")
                 else app.cycle_types[0] is not RequestCycle
             )
-            if way in ("old", "last"):
+            if kind in ("old", "last"):
                 assert await connection.is_closed()
             else:
                 connection.writer.write(post(b"again"))
@@ -64,7 +62,7 @@ def test_a_stream_is_the_same_by_all_ways(run: Run, way: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 60])
-def test_requests_in_one_go(run: Run, cut: int) -> None:
+def test_pipelined_requests_are_answered_in_order(run: Run, cut: int) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"!", b"wait"])) as (app, connect):
             connection = await connect()
@@ -83,7 +81,7 @@ def test_requests_in_one_go(run: Run, cut: int) -> None:
     run(scenario())
 
 
-def test_one_after_the_other(run: Run) -> None:
+def test_requests_on_one_connection_use_the_request_cycle(run: Run) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"!"])) as (app, connect):
             connection = await connect()
@@ -96,7 +94,7 @@ def test_one_after_the_other(run: Run) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "connection: close\r\n"])
-def test_headers_after_the_body_are_none(run: Run, more: str) -> None:
+def test_trailers_are_dropped(run: Run, more: str) -> None:
     seen: list[Any] = []
 
     async def respond(request: AsgiRequest) -> None:
@@ -107,7 +105,7 @@ def test_headers_after_the_body_are_none(run: Run, more: str) -> None:
     async def scenario() -> None:
         async with serving(respond) as (_, connect):
             connection = await connect()
-            sent = WAYS["chunks"].replace(b"x: y", b"authorization: Bearer other\r\nhost: evil")
+            sent = REQUESTS["chunks"].replace(b"x: y", b"authorization: Bearer other\r\nhost: evil")
             connection.writer.write(sent.replace(b"host: x\r\n", b"host: x\r\n" + more.encode()))
             assert (await connection.response() or (0, [], b""))[0] == 200
             assert seen[0].keys() - {"connection"} == {"host", "transfer-encoding"}
@@ -116,11 +114,11 @@ def test_headers_after_the_body_are_none(run: Run, more: str) -> None:
     run(scenario())
 
 
-# What an response says of itself.
+# Heads of responses.
 
 
 @pytest.mark.parametrize("name", ["connection", "Connection"])
-def test_an_answer_that_is_the_last(run: Run, name: str) -> None:
+def test_connection_close_closes_the_connection(run: Run, name: str) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"x" * 3_000_000], [(name, "close")])) as (_, connect):
             connection = await connect()
@@ -137,7 +135,7 @@ def test_an_answer_that_is_the_last(run: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("status", "name"), [(200, "content-length"), (200, "Content-Length"), (529, "content-length")]
 )
-def test_an_answer_of_a_known_length(run: Run, status: int, name: str) -> None:
+def test_a_response_with_content_length_is_not_chunked(run: Run, status: int, name: str) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"abc"], [(name, "5")], status)) as (_, connect):
             connection = await connect()
@@ -151,13 +149,13 @@ def test_an_answer_of_a_known_length(run: Run, status: int, name: str) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("said", [4, 6, 0])
-@pytest.mark.parametrize("way", ["cycle", "old"])
-def test_an_answer_of_another_length_than_was_said(run: Run, said: int, way: str) -> None:
+@pytest.mark.parametrize("announced", [4, 6, 0])
+@pytest.mark.parametrize("kind", ["cycle", "old"])
+def test_a_body_of_another_length_than_announced_is_an_error(run: Run, announced: int, kind: str) -> None:
     async def scenario() -> None:
-        async with serving(echo_and_write([b"abc"], [("content-length", str(said))])) as (app, connect):
+        async with serving(echo_and_write([b"abc"], [("content-length", str(announced))])) as (app, connect):
             connection = await connect()
-            connection.writer.write(post(version="1.1" if way == "cycle" else "1.0"))
+            connection.writer.write(post(version="1.1" if kind == "cycle" else "1.0"))
             await connection.response()
             assert await connection.is_closed()
             await wait_until(lambda: len(app.errors) == 1)
@@ -169,7 +167,7 @@ def test_an_answer_of_another_length_than_was_said(run: Run, said: int, way: str
 @pytest.mark.parametrize(
     "pair", [("x", "a\r\nset-cookie: b"), ("x\r\ny", "a"), ("x", "a\n"), ("x", "\r"), ("x", "a\r\n\r\nhi")]
 )
-def test_header_lines_cannot_be_broken(run: Run, pair: tuple[str, str]) -> None:
+def test_line_breaks_in_headers_are_an_error(run: Run, pair: tuple[str, str]) -> None:
     async def scenario() -> None:
         async with serving(echo_and_write([b"abc"], [pair])) as (app, connect):
             connection = await connect()
@@ -180,7 +178,7 @@ def test_header_lines_cannot_be_broken(run: Run, pair: tuple[str, str]) -> None:
     run(scenario())
 
 
-def test_a_body_where_there_is_none(run: Run) -> None:
+def test_a_204_response_has_no_body(run: Run) -> None:
     async def respond(request: AsgiRequest) -> None:
         await request.read_body(100, 100)
         writer = request.open_writer(204, [])
@@ -196,7 +194,7 @@ def test_a_body_where_there_is_none(run: Run) -> None:
     run(scenario())
 
 
-def test_words_out_of_order(run: Run) -> None:
+def test_writes_out_of_order_are_errors(run: Run) -> None:
     seen: list[str] = []
 
     async def respond(request: AsgiRequest) -> None:
@@ -211,7 +209,7 @@ def test_words_out_of_order(run: Run) -> None:
         writer.write(b"hi", more=False)
         with pytest.raises(RuntimeError):
             writer.write(b"x")
-        seen.append("over")
+        seen.append("done")
 
     async def scenario() -> None:
         async with serving(respond) as (app, connect):
@@ -225,13 +223,13 @@ def test_words_out_of_order(run: Run) -> None:
     run(scenario())
 
 
-def test_the_head_does_not_wait_for_a_body(run: Run) -> None:
-    go_on = asyncio.Event()
+def test_the_head_does_not_wait_for_the_body(run: Run) -> None:
+    proceed = asyncio.Event()
 
     async def respond(request: AsgiRequest) -> None:
         await request.read_body(100, 100)
         writer = request.open_writer(200, [("x-head", "here")])
-        await go_on.wait()
+        await proceed.wait()
         writer.write(b"body", more=False)
 
     async def scenario() -> None:
@@ -241,7 +239,7 @@ def test_the_head_does_not_wait_for_a_body(run: Run) -> None:
             async with asyncio.timeout(2):
                 head = await connection.reader.readuntil(b"\r\n\r\n")
             assert b"x-head: here\r\n" in head
-            go_on.set()
+            proceed.set()
             assert await connection.reader.readexactly(14) == b"4\r\nbody\r\n0\r\n\r\n"
 
     run(scenario())

@@ -47,8 +47,8 @@ def log_all(folder: Path, events: list[Event], capacity: int = 1 << 20, batch: i
 def test_the_lab_reads_what_happened(tmp_path: Path) -> None:
     events = traffic(300)
     log = log_all(tmp_path / "deep" / "log", events)
-    for written in (log.path, log.current):
-        trace = read_trace(written)
+    for source in (log.path, log.current):
+        trace = read_trace(source)
         assert trace.names is not None
         assert trace.times is not None
         assert [trace.names[k] for k in trace.keys] == [e.key for e in events]
@@ -159,15 +159,15 @@ def test_kill_9_loses_less_than_a_second_and_leaves_what_the_lab_can_read(after:
     code = KILLED.format(root=str(ROOT), folder=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout
-    said = [process.stdout.readline()]
+    output = [process.stdout.readline()]
     time.sleep(after)
     process.send_signal(signal.SIGKILL)
     killed = time.monotonic()
-    said += process.stdout.readlines()
+    output += process.stdout.readlines()
     process.wait()
     process.stdout.close()
-    told = [(int(words[0]), float(words[1])) for words in map(str.split, said) if len(words) == 2]
-    old = max((k for k, moment in told if moment < killed - 1.0), default=1)
+    printed = [(int(words[0]), float(words[1])) for words in map(str.split, output) if len(words) == 2]
+    old = max((k for k, moment in printed if moment < killed - 1.0), default=1)
     trace = read_trace(tmp_path)
     assert trace.times is not None
     times = (trace.times - 1.7e9).tolist()
@@ -183,25 +183,27 @@ def test_the_commands_of_the_lab_read_folder_file_and_part(tmp_path: Path, capsy
     log = log_all(tmp_path, events, capacity=MIN_CAPACITY * 8)
     part = tmp_path / "requests-000001.csv.gz"
 
-    def asked(*words: object) -> Any:
+    def run_json(*words: object) -> Any:
         assert main([str(word) for word in words]) == 0
         return json.loads(capsys.readouterr().out)
 
     replay = ("--policy", "lru,gdsf-cost", "--capacity", "10%", "--jobs", 1, "--json", "-")
-    whole, last, first = (asked("replay", written, *replay) for written in (log.path, log.current, part))
+    whole, last, first = (run_json("replay", source, *replay) for source in (log.path, log.current, part))
     assert whole[0]["requests"] == 1500 == last[0]["requests"] + first[0]["requests"] * 2
     assert whole[0]["total_cost"] == pytest.approx(sum(e.cost for e in events))
     parts = sorted(tmp_path.iterdir())
-    assert [{**row, "seconds": 0} for row in asked("replay", *parts, *replay)] == [{**r, "seconds": 0} for r in whole]
+    assert [{**row, "seconds": 0} for row in run_json("replay", *parts, *replay)] == [
+        {**r, "seconds": 0} for r in whole
+    ]
     plan = ("--policy", "lru,gdsf-cost", "--capacity", "10%,50%", "--jobs", 1, "--json", "-")
-    for written, name, requests in ((log.path, tmp_path.name, 1500), (part, part.name, first[0]["requests"])):
-        made = asked("plan", written, *plan)
+    for source, name, requests in ((log.path, tmp_path.name, 1500), (part, part.name, first[0]["requests"])):
+        made = run_json("plan", source, *plan)
         assert (made["log"], made["requests"]) == (name, requests)
-    assert asked("plan", part, log.current, *plan)["log"] == f"{part.name} and 1 more"
+    assert run_json("plan", part, log.current, *plan)["log"] == f"{part.name} and 1 more"
 
 
-def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
-    """In a process of its own, where files may not grow beyond a limit: the write that reaches it is cut short."""
+def test_a_full_disk_drops_lines_and_nothing_else(tmp_path: Path) -> None:
+    """In a subprocess with a limit on the size of files: the write that reaches it is short."""
     code = f"""
 import resource, signal, sys, time
 sys.path[:0] = [{str(ROOT)!r}]
@@ -223,12 +225,12 @@ print(log.dropped)
 """
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lost = int(done.stdout)
-    assert lost == 300
-    assert len(read_trace(tmp_path)) == 410 - lost
+    dropped = int(done.stdout)
+    assert dropped == 300
+    assert len(read_trace(tmp_path)) == 410 - dropped
 
 
-def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+def test_invalid_arguments_raise_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidInput, match=r"cannot write the request log to .*file"):
         RequestLog(tmp_path / "file", 1 << 20)
@@ -242,7 +244,7 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     log.close()
 
 
-def test_lines_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
+def test_requests_that_do_not_fit_the_queue_are_counted(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, 1 << 20, max_waiting=50)
     log.consume(traffic(200))
     log.close()
@@ -250,7 +252,7 @@ def test_lines_that_nobody_has_time_for_are_counted(tmp_path: Path) -> None:
     assert len(read_trace(tmp_path)) == 50
 
 
-def test_the_event_loop_waits_less_than_5_us_a_line(tmp_path: Path) -> None:
+def test_consume_takes_less_than_5_us_an_event(tmp_path: Path) -> None:
     log, batch = RequestLog(tmp_path, 1 << 24), traffic(1000)
     best = min(timed(log, batch) for _ in range(5))
     log.close()

@@ -1,1 +1,1 @@
-"""The way of a request: who asks, what, of whom; kept, fetched or passed on."""
+"""HTTP requests: protocol, application, access control, cacheable endpoints, passthrough."""

@@ -1,1 +1,1 @@
-"""What happened, request by request, and all who are told of it: counters, money over time, logs, traces."""
+"""Events of finished requests and their consumers: history, metrics, request log, tracing, logs."""

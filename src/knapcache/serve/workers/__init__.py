@@ -1,1 +1,1 @@
-"""Several proxy processes on one port and one store."""
+"""Several worker processes on one port and one store."""

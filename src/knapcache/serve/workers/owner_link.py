@@ -32,7 +32,7 @@ log = logging.getLogger("knapcache.serve")
 
 SOCKET = "owner.sock"
 OWNER_URL = "http://owner"
-EVENTS_PATH = "/inside/events"
+EVENTS_PATH = "/internal/events"
 SEND_INTERVAL = 0.25
 """Seconds between two messages of a worker."""
 CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 30.0
@@ -75,7 +75,7 @@ class OwnerServer:
         try:
             events, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
         except (RequestRejected, ValueError, TypeError, LookupError) as error:
-            log.error("Events of a worker are lost: unreadable message: %s", error)
+            log.error("Events of a worker dropped: unreadable message: %s", error)
         else:
             self._pipeline.consume(events)
             self._pipeline.dropped += dropped
