@@ -311,7 +311,7 @@ def test_a_read_that_fails_says_so(ram_path: Path, slow_disk: SlowDisk) -> None:
     assert found.payload == payload_of(int(found.request.split(b"question ")[1].split(b'"')[0]), 8000)
     slow_disk.start_fault(broken=True)
     assert isinstance(store, SqliteStore)
-    store._reader.connections._disconnect()  # its page cache has the row
+    store._database.connections._disconnect()  # its page cache has the row
     with pytest.raises(StoreError, match="could not be read"):
         store.read(key)
     assert store.get(key) is None

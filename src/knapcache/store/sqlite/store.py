@@ -1,8 +1,8 @@
 """A store in one SQLite file, shared by the threads and processes of one machine.
 
-Each thread reads through its own connection (database_reader.py). One thread of one process writes (writer.py). SQLite's write-ahead log keeps readers and writer from waiting for each other. All files together never
-exceed the size limit (layout.py). Rows are sealed against damage (rows.py). A file beyond repair is quarantined
-(recovery.py).
+Each thread reads through its own connection (database_reader.py). One thread of one process writes (writer.py). SQLite's
+write-ahead log keeps readers and writer from waiting for each other. All files together never exceed the size limit
+(layout.py). Rows are sealed against damage (rows.py). A file beyond repair is quarantined (recovery.py).
 
 The process that opens the file with `own=True` is the owner, and writes. Others open it with `own=False`: they read what
 the owner commits, hand entries over to it (spool.py), and become the owner when it is gone (`own`). A store does not
@@ -94,7 +94,7 @@ class SqliteStore:
             keep_damaged=keep_damaged,
             vfs=vfs,
         )
-        self._reader = DatabaseReader(self.path, vfs, self._sealer, self._counters, self._handle_damage)
+        self._database = DatabaseReader(self.path, vfs, self._sealer, self._counters, self._handle_damage)
         self._memory_tier = MemoryTier(min(size_limit // 8, MAX_MEMORY_TIER) if memory_tier is None else memory_tier)
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
@@ -180,7 +180,7 @@ class SqliteStore:
         if self._writer is not None and (write := self._writer.pending.get(key)) is not None:
             entry = write.put if write.put is not None and write.put.key == key else None
         else:
-            entry = self._reader.entry(key)
+            entry = self._database.entry(key)
             if entry is not None and self._writer is not None:  # a reader cannot know what has changed: it keeps none
                 self._memory_tier.add(entry, version)
         return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
@@ -230,7 +230,7 @@ class SqliteStore:
         writer = self._writer_or_raise()
         self.flush()
         found: dict[int, bytes] = {}
-        while infos := {k: info for k, info in self._reader.expired(self._clock()).items() if k not in found}:
+        while infos := {k: info for k, info in self._database.expired(self._clock()).items() if k not in found}:
             writer.delete_rows([number for number, info in infos.items() if info is None])
             found |= {number: info.key if info else b"" for number, info in infos.items()}
             writer.submit(evict=[info.key for info in infos.values() if info is not None]).result()
@@ -252,15 +252,15 @@ class SqliteStore:
     def scan(self) -> Iterator[EntryInfo]:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
         self.flush()
-        yield from self._reader.scan()
+        yield from self._database.scan()
 
     def load_snapshot(self) -> bytes | None:
         self.flush()
-        return self._reader.snapshot()
+        return self._database.snapshot()
 
     def totals(self) -> Totals:
         """Return the writer's totals; in a reader, those of the file."""
-        return self._reader.totals() if self._writer is None else self._writer.totals
+        return self._database.totals() if self._writer is None else self._writer.totals
 
     def counters(self) -> Mapping[str, int]:
         """Return the faults so far: damaged, failed_reads, failed_writes, refused, quarantined…"""
@@ -279,7 +279,7 @@ class SqliteStore:
             return
         self.flush()
         totals = self.totals()
-        self._reader.check(totals)
+        self._database.check(totals)
         disk_bytes = self.disk_bytes()
         if self.owner and (totals.size > self.capacity or disk_bytes > self.size_limit):
             on_disk = f"{disk_bytes} of {self.size_limit} bytes on disk"
@@ -310,7 +310,7 @@ class SqliteStore:
             owner_lock.release()
             raise
         writer = Writer(self.layout, self._counters, self._memory_tier, opened, self._opener.replace_damaged)
-        self._reader.connections.generation = lambda: writer.generation
+        self._database.connections.generation = lambda: writer.generation
         self._owner_lock, self._writer = owner_lock, writer
 
     def hand_over(self, entry: Entry, /) -> None:
@@ -346,7 +346,7 @@ class SqliteStore:
         if self._writer is not None:
             self._writer.close()
         self._memory_tier.clear()
-        self._reader.connections.close()
+        self._database.connections.close()
         if self._owner_lock is not None:
             self._owner_lock.release()
         self._writer = None
@@ -355,7 +355,7 @@ class SqliteStore:
         """Close in a child. Locks and connections are the parent's: the child must not even close them."""
         if not self._closed:
             self._closed = True
-            _INHERITED.append((self._reader.connections.abandon(), self._writer, self._owner_lock))
+            _INHERITED.append((self._database.connections.abandon(), self._writer, self._owner_lock))
             self._writer, self._owner_lock, self._memory_tier = None, None, MemoryTier(0)
 
 
