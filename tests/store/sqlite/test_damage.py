@@ -1,4 +1,4 @@
-"""Flipped bits, truncated files, swapped pages: no wrong answer, no exception from `get`, and the store stays usable."""
+"""Flipped bits, truncated files, swapped pages: no wrong answer, no exception from `get`, a usable store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The database file: create, recognise, migrate and open it for writing.
 
-A file identifies itself twice, by SQLite's application id and by a sealed row. So one flipped bit neither disowns it nor
-makes it look like the work of a newer version. Formats are numbered: MIGRATIONS[n] takes format n to n + 1, and an empty
-file has format 0. Creating a new file and migrating an old one are the same code.
+A file identifies itself twice, by SQLite's application id and by a sealed row. So one flipped bit neither disowns it
+nor makes it look like the work of a newer version. Formats are numbered: MIGRATIONS[n] takes format n to n + 1, and an
+empty file has format 0. Creating a new file and migrating an old one are the same code.
 
 Left untouched, with StoreError: a newer format, a database of another program, and a file written with another secret
 (its rows would all look damaged, and would be deleted). A file that SQLite cannot read raises Damaged (recovery.py).

@@ -1,7 +1,7 @@
 """Read entries, metadata, totals and the snapshot from the database file, and verify their seals.
 
-Damage is counted and reported to `on_damage`: with a row's id if that row has to be deleted, with None if the tree itself
-is damaged and the file has to be quarantined.
+Damage is counted and reported to `on_damage`: with a row's id if that row has to be deleted, with None if the tree
+itself is damaged and the file has to be quarantined.
 """
 
 from __future__ import annotations

@@ -4,17 +4,17 @@
     capacity   = (database − schema − snapshot) · 97 %
 
 Database. `max_page_count` is a hard limit; entry sizes are charged such that it is never reached. A row of P bytes is
-stored on a leaf of its table. What exceeds the leaf's share is on overflow pages, which no other row uses (SQLite's file
-format). With pages of U bytes:
+stored on a leaf of its table. What exceeds the leaf's share is on overflow pages, which no other row uses (SQLite's
+file format). With pages of U bytes:
 
     M = (U − 12)·32/255 − 23,  K = M + (P − M) mod (U − 4),  local = P if P ≤ U − 35, else K if K ≤ U − 35, else M
     entry_size = page·⌈(P − local)/(U − 4)⌉ + min(page, 2·cell) + tree
 
 Leaves are not full: SQLite merges them below a third. With evenly distributed ids they are about 70 % full in the long
 run (measured: 0.65 … 0.74 for rows from 0.5 KB to 600 KB), and a cell of more than half a page has a leaf to itself.
-Hence twice the cell, but never more than the page. `tree` is for inner pages and for the index of expiry times.
-Pages have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB pages it was 17 %, with 1 KB pages 5 %
-at twice the writes.
+Hence twice the cell, but never more than the page. `tree` is for inner pages and for the index of expiry times. Pages
+have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB pages it was 17 %, with 1 KB pages 5 % at
+twice the writes.
 
 Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
 or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent. Pages higher up are

@@ -1,8 +1,8 @@
 """One read connection per thread, reopened when the database file was replaced.
 
 `rows` returns all rows of a statement: a statement left unfinished would keep the log from being emptied. When the read
-fails, `rows` counts the failure and returns None; or raises StoreError, for callers that tell a broken disk from damage.
-It reports damage to `on_damage`, with the row's id where that is known.
+fails, `rows` counts the failure and returns None; or raises StoreError, for callers that tell a broken disk from
+damage. It reports damage to `on_damage`, with the row's id where that is known.
 """
 
 from __future__ import annotations

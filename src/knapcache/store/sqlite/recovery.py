@@ -2,8 +2,8 @@
 
 A damaged file is quarantined: renamed to `….damaged-N`, and replaced by an empty one. Of those, the newest are kept.
 
-SQLite frees no disk space without rewriting the whole file. So a file that exceeds a smaller size limit is rebuilt once:
-the youngest entries that fit are copied to a new file. Until the old file is removed, both take space.
+SQLite frees no disk space without rewriting the whole file. So a file that exceeds a smaller size limit is rebuilt
+once: the youngest entries that fit are copied to a new file. Until the old file is removed, both take space.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ A row carries a seal of two halves, 16 bytes each, truncated SHA-256 over all fi
 
 So neither a flipped bit nor a page of another row can pass for an answer: SQLite's own format has no checksums and
 returns such bytes without an error. `prefix` is derived from the deployment's secret. With a secret, nobody without it
-can write a row that is accepted. SHA-256 rather than BLAKE2b: processors have instructions for it, and it took less than
-half the time here.
+can write a row that is accepted. SHA-256 rather than BLAKE2b: processors have instructions for it, and it took less
+than half the time here.
 
-A row's id is the first eight bytes of its key. Keys are digests, so ids are evenly distributed: the tree needs no second
-index, and later rows fill the gaps that evictions leave. Two keys with one id (probability 10⁻⁷ at a million entries)
-replace each other, and the replaced one is a miss.
+A row's id is the first eight bytes of its key. Keys are digests, so ids are evenly distributed: the tree needs no
+second index, and later rows fill the gaps that evictions leave. Two keys with one id (probability 10⁻⁷ at a million
+entries) replace each other, and the replaced one is a miss.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A file is written under a temporary name and renamed when it is complete, so the owner never sees a partial one. It is
 sealed like a row, so the owner never accepts a damaged one. Files count against the size limit: a writer takes the
-directory's lock, adds up the files, and is refused when there is no space. Nothing here is guaranteed to survive: a lost
-answer is requested again.
+directory's lock, adds up the files, and is refused when there is no space. Nothing here is guaranteed to survive: a
+lost answer is requested again.
 
 Rejected: a table in the same database. Two writing processes would wait for each other's locks, and none of them could
 bound the length of the log.

@@ -1,12 +1,12 @@
 """A store in one SQLite file, shared by the threads and processes of one machine.
 
-Each thread reads through its own connection (database_reader.py). One thread of one process writes (writer.py). SQLite's
-write-ahead log keeps readers and writer from waiting for each other. All files together never exceed the size limit
-(layout.py). Rows are sealed against damage (rows.py). A file beyond repair is quarantined (recovery.py).
+Each thread reads through its own connection (database_reader.py). One thread of one process writes (writer.py).
+SQLite's write-ahead log keeps readers and writer from waiting for each other. All files together never exceed the size
+limit (layout.py). Rows are sealed against damage (rows.py). A file beyond repair is quarantined (recovery.py).
 
-The process that opens the file with `own=True` is the owner, and writes. Others open it with `own=False`: they read what
-the owner commits, hand entries over to it (spool.py), and become the owner when it is gone (`own`). A store does not
-survive a fork: in the child it is closed, and `reader` opens a new one.
+The process that opens the file with `own=True` is the owner, and writes. Others open it with `own=False`: they read
+what the owner commits, hand entries over to it (spool.py), and become the owner when it is gone (`own`). A store does
+not survive a fork: in the child it is closed, and `reader` opens a new one.
 """
 
 from __future__ import annotations

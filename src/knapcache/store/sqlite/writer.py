@@ -5,9 +5,9 @@ the log, commits it, resolves the futures and removes the changes from `pending`
 first and into the file second never misses one. The thread does not wait for a batch to fill: while one transaction
 runs, the next batch queues up.
 
-A transaction that fails is retried change by change, unless the file is locked (each retry would wait as well) or damaged
-(it is quarantined, and the changes go into the new file). The evictions of a failed change are late, not refused: they
-are hidden from readers, and every transaction makes them first until one succeeds.
+A transaction that fails is retried change by change, unless the file is locked (each retry would wait as well) or
+damaged (it is quarantined, and the changes go into the new file). The evictions of a failed change are late, not
+refused: they are hidden from readers, and every transaction makes them first until one succeeds.
 """
 
 from __future__ import annotations
