@@ -1,6 +1,7 @@
 """Several linked lists with a total size each, for policies that move answers between queues and ghost lists.
 
-`list_number` is the list of an id. The sentinel of a list (see linked_list.py) keeps the list's total in its own `entry_size`.
+`list_number` is the list of an id. The sentinel of a list (see linked_list.py) keeps the list's total in its own
+`entry_size`.
 
     Invariant: rows[len − k].entry_size = Σ rows[i].entry_size over the ids with rows[i].list_number = k.
 
