@@ -35,7 +35,7 @@ def waited(client: TestClient) -> dict[str, Any]:
 async def ended(planner: Planner) -> dict[str, Any]:
     assert planner._task is not None
     await planner._task
-    return planner.report()
+    return planner.status().model_dump()
 
 
 def test_the_command_line_is_a_module() -> None:
@@ -92,7 +92,7 @@ async def test_what_goes_wrong_is_said_and_the_next_may_begin(tmp_path: Path) ->
     assert found["state"] == "failed"
     assert "nothing" in found["result"]["message"]
     planner.start()
-    assert planner.report()["result"] is None
+    assert planner.status().model_dump()["result"] is None
     await ended(planner)
 
 
@@ -128,7 +128,7 @@ async def test_it_may_not_take_for_ever(slow: Path) -> None:
         os.getpriority(os.PRIO_PROCESS, pid) == 10
     )
     found = await ended(planner)
-    assert (found["state"], found["result"]) == ("failed", {"message": "it took more than 1 s"})
+    assert (found["state"], found["result"]) == ("failed", {"message": "the plan took more than 1 s"})
     assert not alive(pid)
 
 
@@ -138,7 +138,7 @@ async def test_it_ends_with_the_proxy(slow: Path) -> None:
     pid = await started(slow)
     await planner.close()
     assert not alive(pid)
-    assert planner.report()["state"] == "failed"
+    assert planner.status().model_dump()["state"] == "failed"
     await planner.close()
 
 
@@ -150,4 +150,4 @@ async def test_output_that_is_no_json_is_a_failure(tmp_path: Path, monkeypatch: 
     planner = Planner(tmp_path)
     planner.start()
     assert (await ended(planner))["state"] == "failed"
-    assert json.dumps(planner.report())
+    assert json.dumps(planner.status().model_dump())

@@ -1,18 +1,18 @@
-"""The admin API and the way to the dashboard: everything of the proxy that is not asked for a thousand times a second.
+"""The admin API, the dashboard's files and `/metrics`, as a Starlette application.
 
-    guard.py      who may ask              openapi.py    what can be asked: the table that the routes are made from
-    history.py    money over time          overview.py   what there is now
-    recent.py     the last requests        planning.py   how much room pays
+    auth.py       authentication              openapi.py   routes and the OpenAPI document
+    models.py     requests and responses      overview.py  the numbers of cache and history
+    planning.py   the capacity plan           pages.py     the dashboard's files
 
-What may wait for a disk happens in threads, of which there are a few for this alone, and not longer than DEADLINE: a
-disk that hangs makes the dashboard say so, and nothing else. The rest happens on the event loop.
+Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then shows
+on the dashboard, and the proxy continues to serve.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
@@ -23,202 +23,186 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route as At
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.serve.admin.auth import CHALLENGE, Guard, address_of
+from knapcache.serve.admin import models
+from knapcache.serve.admin.auth import CHALLENGE, AdminAuth, Session, client_address, cookie
 from knapcache.serve.admin.context import AdminContext
-from knapcache.serve.admin.models import SCHEMAS, bad, fitting, from_query
+from knapcache.serve.admin.models import RequestModel, ResponseModel, bad_request, parse, parse_query
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
-from knapcache.serve.admin.sessions import Session, cookie
 from knapcache.serve.http.asgi_request import RequestRejected
 
-MOST = 64 << 10
-"""Bytes of a body."""
+MAX_BODY = 64 << 10
+"""Bytes of a request body."""
 THREADS = 4
 DEADLINE = 30.0
 R = TypeVar("R")
-Endpoint = Callable[[Request], Awaitable[Response]]
+StarletteEndpoint = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request that may be served: who, and what, read and checked."""
+@dataclass(frozen=True, kw_only=True)
+class AdminRequest:
+    """An authenticated and validated request."""
 
-    given: dict[str, Any]
-    """Parameters."""
-    body: dict[str, Any]
+    parameters: Any
+    """An instance of the route's parameter model."""
+    body: Any
+    """An instance of the route's body model, or None."""
     session: Session | None
     address: str
     secure: bool
 
 
-@dataclass(frozen=True)
-class Said:
-    """An answer."""
+class SetCookie(ResponseModel):
+    """A response that also sets the session cookie."""
 
-    content: Any
-    headers: dict[str, str] = field(default_factory=dict)
+    content: ResponseModel
+    cookie: str
 
 
 class Admin:
-    """One method for each route of the table, by its name."""
+    """Serves the routes of openapi.py: one method per route, with its name."""
 
     def __init__(self, context: AdminContext) -> None:
-        settings = context.settings
         self._context = context
-        self.guard = Guard(context.admin_token, settings.allowed_hosts)
+        self.auth = AdminAuth(context.admin_token, context.settings.allowed_hosts)
         self._overview = Overview(context)
         self._planner = Planner(context.request_log)
         self._document = orjson.dumps(document())
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def close(self) -> None:
-        """Stop what was begun."""
+        """Stop a running plan."""
         await self._planner.close()
 
-    async def _aside(self, work: Callable[[], R]) -> R:
-        """In a thread, for as long as anybody would wait."""
-        self._context.flush_events()  # so that what is just over is in the numbers
+    async def in_thread(self, work: Callable[[], R]) -> R:
+        """Run `work` in a thread. Raises RequestRejected (503) after DEADLINE seconds."""
+        self._context.flush_events()  # so that the numbers include requests that have just finished
         try:
             with anyio.fail_after(DEADLINE):
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except TimeoutError:
-            raise RequestRejected(503, "the store does not answer", "store_failed", [("retry-after", "10")]) from None
+            raise RequestRejected(503, "The store does not answer.", "store_failed", [("retry-after", "10")]) from None
 
-    # Looking.
+    async def summary(self, _: AdminRequest) -> models.Summary:
+        return await self.in_thread(self._overview.summary)
 
-    async def summary(self, _: Asked) -> Said:
-        """Money, room and health."""
-        return Said(await self._aside(self._overview.summary))
+    async def history(self, request: AdminRequest) -> models.UsageHistory:
+        return await self.in_thread(lambda: self._overview.history(request.parameters.span))
 
-    async def history(self, asked: Asked) -> Said:
-        """Money over time."""
-        return Said(await self._aside(lambda: self._overview.history(asked.given["span"])))
+    async def entries(self, request: AdminRequest) -> models.EntryPage:
+        return await self.in_thread(lambda: self._overview.entries(request.parameters))
 
-    async def entries(self, asked: Asked) -> Said:
-        """Kept answers."""
-        return Said(await self._aside(lambda: self._overview.entries(asked.given)))
-
-    async def entry(self, asked: Asked) -> Said:
-        """One of them."""
-        found = await self._aside(lambda: self._overview.entry(asked.given["key"]))
+    async def entry(self, request: AdminRequest) -> models.EntryWithContent:
+        found = await self.in_thread(lambda: self._overview.entry(request.parameters.key))
         if found is None:
-            raise RequestRejected(404, "no answer is kept under this key", "not_found")
-        return Said(found)
+            raise no_such_entry()
+        return found
 
-    async def requests(self, asked: Asked) -> Said:
-        """The last ones."""
+    async def requests(self, request: AdminRequest) -> models.RequestPage:
         self._context.flush_events()
-        return Said(self._context.recent.after(asked.given["after"], asked.given["limit"]))
+        page = self._context.recent.after(request.parameters.after, request.parameters.limit)
+        return models.RequestPage.model_validate(page)
 
-    async def plan(self, _: Asked) -> Said:
-        """How far it is."""
-        return Said(self._planner.report())
+    async def plan(self, _: AdminRequest) -> models.PlanStatus:
+        return self._planner.status()
 
-    async def openapi(self, _: Asked) -> Said:
-        """The document."""
-        return Said(self._document)
+    async def openapi(self, _: AdminRequest) -> bytes:
+        return self._document
 
-    # Changing.
-
-    async def forget(self, asked: Asked) -> Said:
-        """Remove one answer."""
-        purged = await self._aside(lambda: self._overview.purge({"key": asked.given["key"]}))
+    async def forget(self, request: AdminRequest) -> models.Purged:
+        conditions = models.Purge(key=request.parameters.key)
+        purged = await self.in_thread(lambda: self._overview.purge(conditions))
         if not purged:
-            raise RequestRejected(404, "no answer is kept under this key", "not_found")
-        return Said({"purged": purged})
+            raise no_such_entry()
+        return models.Purged(purged=purged)
 
-    async def purge(self, asked: Asked) -> Said:
-        """Remove what meets every condition."""
-        if not asked.body or ("all" in asked.body and len(asked.body) > 1):
-            raise bad("give key, model, tenant or older_than, or all by itself")
-        return Said({"purged": await self._aside(lambda: self._overview.purge(asked.body))})
+    async def purge(self, request: AdminRequest) -> models.Purged:
+        return models.Purged(purged=await self.in_thread(lambda: self._overview.purge(request.body)))
 
-    async def snapshot(self, _: Asked) -> Said:
-        """Keep the policy's state, and history."""
-        return Said({"saved": await self._aside(self._overview.save)})
+    async def snapshot(self, _: AdminRequest) -> models.Saved:
+        return models.Saved(saved=await self.in_thread(self._overview.save))
 
-    async def start_plan(self, _: Asked) -> Said:
-        """Begin a plan."""
+    async def start_plan(self, _: AdminRequest) -> models.PlanStatus:
         self._planner.start()
-        return Said(self._planner.report())
+        return self._planner.status()
 
-    # Coming and going.
+    async def login(self, request: AdminRequest) -> SetCookie:
+        if not self.auth.tokens.check(request.body.token, request.address):
+            raise RequestRejected(401, "This is not the admin token.", "invalid_token", CHALLENGE)
+        session = self.auth.sessions.begin()
+        return SetCookie(
+            content=models.SessionToken(csrf=session.csrf), cookie=cookie(session.id, secure=request.secure)
+        )
 
-    async def login(self, asked: Asked) -> Said:
-        """A session for the token."""
-        if not self.guard.tokens.check(asked.body["token"], asked.address):
-            raise RequestRejected(401, "this is not the admin token", "invalid_token", CHALLENGE)
-        session = self.guard.sessions.begin()
-        return Said({"csrf": session.csrf}, {"set-cookie": cookie(session.id, secure=asked.secure)})
+    async def session(self, request: AdminRequest) -> models.SessionToken:
+        assert request.session is not None
+        return models.SessionToken(csrf=request.session.csrf)
 
-    async def session(self, asked: Asked) -> Said:
-        """The csrf token of who is logged in."""
-        assert asked.session is not None
-        return Said({"csrf": asked.session.csrf})
+    async def logout(self, request: AdminRequest) -> SetCookie:
+        assert request.session is not None
+        self.auth.sessions.end(request.session)
+        return SetCookie(content=models.Done(done=True), cookie=cookie("", secure=request.secure, seconds=0))
 
-    async def logout(self, asked: Asked) -> Said:
-        """End the session."""
-        assert asked.session is not None
-        self.guard.sessions.end(asked.session)
-        return Said({"done": True}, {"set-cookie": cookie("", secure=asked.secure, life=0)})
+
+def no_such_entry() -> RequestRejected:
+    """Return the error for an unknown key."""
+    return RequestRejected(404, "No entry has this key.", "not_found")
 
 
 def admin_app(context: AdminContext) -> Starlette:
-    """Routes under /admin/v1, the dashboard and /metrics. Whoever runs it closes `app.state.admin` at the end."""
+    """Return the application. Its owner closes `app.state.admin`."""
     admin = Admin(context)
-    # One for each path, or a wrong method would be told of the first one's alone.
-    paths: dict[str, dict[str, Endpoint]] = {}
+    # One Starlette route per path: with one per method, a wrong method would list only the first method as allowed.
+    paths: dict[str, dict[str, StarletteEndpoint]] = {}
     for route in ROUTES:
         paths.setdefault(ROOT + route.path, {})[route.method] = _endpoint(admin, route)
-    routes = [At(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
+    routes = [StarletteRoute(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
     if context.settings.dashboard:
         pages = Pages()
         routes += [
-            At("/dashboard", pages.serve, methods=["GET"]),
-            At("/dashboard/{path:path}", pages.serve, methods=["GET"]),
-            At("/", _to_the_dashboard, methods=["GET"]),
+            StarletteRoute("/dashboard", pages.serve, methods=["GET"]),
+            StarletteRoute("/dashboard/{path:path}", pages.serve, methods=["GET"]),
+            StarletteRoute("/", _redirect_to_dashboard, methods=["GET"]),
         ]
-    routes.append(At("/metrics", _metrics(admin, context), methods=["GET"]))
+    routes.append(StarletteRoute("/metrics", _metrics(admin, context), methods=["GET"]))
 
     @contextlib.asynccontextmanager
-    async def live(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await admin.close()
 
     handlers: dict[Any, Any] = {
-        HTTPException: _not_served,
-        RequestRejected: _refused,
-        InvalidInput: lambda _, error: error_of(400, str(error), "invalid_request"),
-        NotOwner: lambda _, error: error_of(409, str(error), "not_owner"),
-        StoreError: lambda _, error: error_of(503, str(error), "store_failed"),
+        HTTPException: _http_exception,
+        RequestRejected: _rejected,
+        InvalidInput: lambda _, error: error_response(400, str(error), "invalid_request"),
+        NotOwner: lambda _, error: error_response(409, str(error), "not_owner"),
+        StoreError: lambda _, error: error_response(503, str(error), "store_failed"),
     }
-    app = Starlette(
-        routes=routes, middleware=[Middleware(Door, guard=admin.guard)], exception_handlers=handlers, lifespan=live
-    )
+    middleware = [Middleware(SecurityMiddleware, auth=admin.auth)]
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.admin = admin
     return app
 
 
-class Door:
-    """Around all routes: host and origin first, and headers that keep browsers from being too helpful."""
+class SecurityMiddleware:
+    """Checks host and origin before anything else, and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
-        self._app, self._guard = app, guard
+    def __init__(self, app: ASGIApp, auth: AdminAuth) -> None:
+        self._app, self._auth = app, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def careful(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 names = {name for name, _ in message["headers"]}
                 more = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
@@ -230,102 +214,94 @@ class Door:
             await send(message)
 
         try:
-            self._guard.admit(Request(scope))
-        except RequestRejected as refused:
-            await _refused(None, refused)(scope, receive, careful)
+            self._auth.check_origin(Request(scope))
+        except RequestRejected as rejected:
+            await _rejected(None, rejected)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, careful)
+        await self._app(scope, receive, send_with_headers)
 
 
-def _by_method(methods: dict[str, Endpoint]) -> Endpoint:
+def _by_method(methods: dict[str, StarletteEndpoint]) -> StarletteEndpoint:
     async def endpoint(request: Request) -> Response:
         return await methods["GET" if request.method == "HEAD" else request.method](request)
 
     return endpoint
 
 
-def _endpoint(admin: Admin, route: Route) -> Endpoint:
-    serve: Callable[[Asked], Awaitable[Said]] = getattr(admin, route.name)
+def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
+    serve: Callable[[AdminRequest], Awaitable[ResponseModel | bytes]] = getattr(admin, route.name)
 
     async def endpoint(request: Request) -> Response:
         session = None
-        if route.access == "token":
-            session = admin.guard.identify(request)
-        elif route.access == "session":
-            session = admin.guard.identify(request)
-            if session is None:
+        if route.access != "public":
+            session = admin.auth.identify(request)
+            if route.access == "session" and session is None:
                 raise RequestRejected(
-                    401, "nobody is logged in: this is for sessions (/login)", "missing_session", CHALLENGE
+                    401, "Not logged in: this needs a session (/login).", "missing_session", CHALLENGE
                 )
-        given = read_parameters(route, request)
-        body = await read_body(request, route.body) if route.body is not None else {}
-        said = await serve(Asked(given, body, session, address_of(request), request.url.scheme == "https"))
-        content = said.content if isinstance(said.content, bytes) else orjson.dumps(said.content)
-        return Response(content, route.status, said.headers, "application/json")
+        parameters = parse_query(route.parameters, request.path_params, request.query_params.multi_items())
+        body = await read_body(request, route.body) if route.body is not None else None
+        result = await serve(
+            AdminRequest(
+                parameters=parameters,
+                body=body,
+                session=session,
+                address=client_address(request),
+                secure=request.url.scheme == "https",
+            )
+        )
+        headers = {}
+        if isinstance(result, SetCookie):
+            headers["set-cookie"], result = result.cookie, result.content
+        content = result if isinstance(result, bytes) else result.model_dump_json(exclude_unset=True)
+        return Response(content, route.status, headers, "application/json")
 
     return endpoint
 
 
-def read_parameters(route: Route, request: Request) -> dict[str, Any]:
-    """Of the path and the query, with defaults; RequestRejected for what is unknown, given twice, or does not fit."""
-    texts = dict(request.path_params)
-    for name, text in request.query_params.multi_items():
-        if name not in route.parameters or name in request.path_params:
-            known = ", ".join(name for name in route.parameters if name not in request.path_params) or "none"
-            raise bad(f"{name[:40]!r} is not known; known are {known}")
-        if name in texts:
-            raise bad(f"{name} is given twice")
-        texts[name] = text
-    return {
-        name: from_query(schema, texts[name], name) if name in texts else schema["default"]
-        for name, schema in route.parameters.items()
-    }
-
-
-async def read_body(request: Request, name: str) -> dict[str, Any]:
-    """A JSON object that fits; RequestRejected for anything else."""
+async def read_body(request: Request, model: type[RequestModel]) -> RequestModel:
+    """Read and validate a JSON body. Raises RequestRejected."""
     content = b""
     try:
-        async for piece in request.stream():
-            content += piece
-            if len(content) > MOST:
-                raise RequestRejected(413, f"a body may have at most {MOST} bytes", "too_large")
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > MAX_BODY:
+                raise RequestRejected(413, f"A body may have at most {MAX_BODY} bytes.", "too_large")
     except ClientDisconnect:
-        raise RequestRejected(400, "the body was cut off", "invalid_request") from None
+        raise bad_request("The body is incomplete.") from None
     try:
-        body = orjson.loads(content)
+        values = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise bad(f"the body must be a JSON object: {error}") from None
-    found: dict[str, Any] = fitting(SCHEMAS[name], body, "the body")
-    return found
+        raise bad_request(f"The body must be a JSON object: {error}.") from None
+    return parse(model, values)
 
 
-def error_of(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> Response:
-    """As every error is said."""
-    content = orjson.dumps({"error": {"message": message, "type": kind}})
+def error_response(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> Response:
+    """Return an error in the API's format."""
+    content = models.Error(error=models.ErrorDetail(message=message, type=kind)).model_dump_json()
     return Response(content, status, headers, "application/json")
 
 
-def _refused(_: Request | None, error: Exception) -> Response:
+def _rejected(_: Request | None, error: Exception) -> Response:
     assert isinstance(error, RequestRejected)
-    return error_of(error.status, error.message, error.kind, dict(error.headers))
+    return error_response(error.status, error.message, error.kind, dict(error.headers))
 
 
-def _not_served(_: Request, error: Exception) -> Response:
+def _http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return error_of(error.status_code, error.detail, kind, dict(error.headers or {}))
+    return error_response(error.status_code, error.detail, kind, dict(error.headers or {}))
 
 
-async def _to_the_dashboard(_: Request) -> Response:
+async def _redirect_to_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
 
 
-def _metrics(admin: Admin, context: AdminContext) -> Endpoint:
+def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
     async def endpoint(request: Request) -> Response:
         if not context.settings.metrics_public:
-            admin.guard.identify(request)
-        text = await admin._aside(context.metrics.render)
+            admin.auth.identify(request)
+        text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return endpoint

@@ -1,239 +1,372 @@
-"""What goes in and out of the admin API, as JSON Schema: the words of openapi.py.
+"""Requests and responses of the admin API as pydantic models. The OpenAPI document is generated from them (openapi.py).
 
-`fitting` reads what comes in by the same schemas that the document shows, so the two cannot differ. It knows the few
-words of JSON Schema that are used here for parameters and bodies, and no others.
+Requests are strict: unknown names, wrong types and values out of range are errors. `parse` turns the first error into
+one line.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from knapcache.serve.http.asgi_request import RequestRejected
-from knapcache.serve.observe.usage import COUNTS, NUMBERS
-
-Schema = dict[str, Any]
-
-NUMBER: Schema = {"type": "number"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-TEXT: Schema = {"type": "string"}
-TRUTH: Schema = {"type": "boolean"}
-KEY: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-NAME: Schema = {"type": "string", "maxLength": 200}
 
 
-def maybe(schema: Schema) -> Schema:
-    """Or null."""
-    return {**schema, "type": [schema["type"], "null"]}
+def _from_query(text: Any) -> Any:
+    """Convert a query parameter to an integer or a boolean. Other text is left to the strict model, which rejects it."""
+    if isinstance(text, str):
+        if re.fullmatch(r"-?[0-9]{1,15}", text):
+            return int(text)
+        return {"true": True, "false": False}.get(text, text)
+    return text
 
 
-def ref(name: str) -> Schema:
-    """One of SCHEMAS."""
-    return {"$ref": f"#/components/schemas/{name}"}
+Key = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z", json_schema_extra={"pattern": "^[0-9a-f]{64}$"})]
+Name = Annotated[str, Field(max_length=200)]
+QueryInt = Annotated[int, BeforeValidator(_from_query)]
+QueryBool = Annotated[bool, BeforeValidator(_from_query)]
+Count = Annotated[int, Field(ge=0)]
 
 
-def thing(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
-    """An object with these and no others."""
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+class RequestModel(BaseModel):
+    """Parameters or body of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def many(schema: Schema) -> Schema:
-    """A list."""
-    return {"type": "array", "items": schema}
+class ResponseModel(BaseModel):
+    """Body of a response."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def described(schema: Schema, text: str) -> Schema:
-    """With a word on what it is."""
-    return {**schema, "description": text}
+class HistoryQuery(RequestModel):
+    """Parameters of GET /history."""
+
+    span: Literal["hour", "day", "month", "all"] = "day"
 
 
-ROW_FIELDS: dict[str, Schema] = {
-    **{name: COUNT if name in COUNTS else {"type": "number", "minimum": 0} for name in NUMBERS},
-    "would": {
-        "type": "object",
-        "additionalProperties": NUMBER,
-        "description": "what others would have spent on the same requests: no cache, other policies, more room",
-    },
-}
-ENTRY_FIELDS: dict[str, Schema] = {
-    "key": KEY,
-    "model": TEXT,
-    "tenant": described(TEXT, "the caller's name"),
-    "size": COUNT,
-    "cost": NUMBER,
-    "usd": maybe(NUMBER),
-    "seconds": NUMBER,
-    "requests": NUMBER,
-    "per_day": NUMBER,
-    "value": described(NUMBER, "requests · cost"),
-    "density": described(NUMBER, "value / size"),
-    "age": NUMBER,
-    "expires_in": maybe(NUMBER),
-}
-REQUEST_FIELDS: dict[str, Schema] = {
-    "serial": COUNT,
-    "time": NUMBER,
-    "endpoint": TEXT,
-    "model": TEXT,
-    "tenant": TEXT,
-    "outcome": TEXT,
-    "status": {"type": "integer"},
-    "seconds": NUMBER,
-    "ttfb": NUMBER,
-    "stream": TRUTH,
-    "key": TEXT,
-    "size": COUNT,
-    "cost": NUMBER,
-    "usd": maybe(NUMBER),
-    "upstream_seconds": NUMBER,
-    "upstream": TEXT,
-    "saved": TRUTH,
-}
-HEALTH = thing(
-    {
-        "store": {"type": "string", "enum": ["ok", "open", "half-open", "memory"]},
-        "owner": described(TRUTH, "whether this process decides and writes"),
-        "workers": COUNT,
-        "upstreams": many(thing({"name": TEXT, "state": TEXT, "calls": COUNT, "errors": COUNT})),
-        "breaker": {"type": "object"},
-    }
-)
+class EntriesQuery(RequestModel):
+    """Parameters of GET /entries."""
 
-SCHEMAS: dict[str, Schema] = {
-    "Error": thing({"error": thing({"message": TEXT, "type": TEXT})}),
-    "UsageRow": thing(ROW_FIELDS),
-    "Summary": thing(
-        {
-            "now": NUMBER,
-            "started": NUMBER,
-            "since": described(NUMBER, "when history began"),
-            "version": TEXT,
-            "unit": described(TEXT, "of every cost: usd, seconds, or a blend"),
-            "policy": thing({"name": TEXT, "oracle_calls": COUNT, "oracle_seconds": NUMBER, "ids": COUNT}),
-            "storage": thing(
-                {
-                    "capacity": COUNT,
-                    "bytes": COUNT,
-                    "entries": COUNT,
-                    "disk_bytes": maybe(COUNT),
-                    "size_limit": maybe(COUNT),
-                }
-            ),
-            "today": ref("UsageRow"),
-            "all": ref("UsageRow"),
-            "models": many(thing({"name": TEXT, **ROW_FIELDS})),
-            "tenants": many(
-                thing({"name": TEXT, "namespace": maybe(TEXT), "bytes": COUNT, "quota": maybe(COUNT), **ROW_FIELDS})
-            ),
-            "price_per_mb": described(NUMBER, "what the last megabyte of room is worth"),
-            "doubling": described(
-                maybe(thing({"saves": NUMBER, "per_day": NUMBER})), "what twice the room would have saved more"
-            ),
-            "health": HEALTH,
+    search: Annotated[Name, Field(description="Text in the key, model or tenant.")] = ""
+    model: Annotated[Name, Field(description="Entries of this model only. Empty: all.")] = ""
+    tenant: Annotated[Name, Field(description="Entries of this tenant or namespace only. Empty: all.")] = ""
+    sort: Literal["value", "size", "cost", "requests", "per_day", "age"] = "value"
+    descending: QueryBool = True
+    offset: Annotated[QueryInt, Field(ge=0, le=10**9)] = 0
+    limit: Annotated[QueryInt, Field(ge=1, le=500)] = 50
+
+
+class KeyPath(RequestModel):
+    """Path parameter of /entries/{key}."""
+
+    key: Annotated[Key, Field(description="The digest of a request, as in x-knapcache-key.")]
+
+
+class RequestsQuery(RequestModel):
+    """Parameters of GET /requests."""
+
+    after: Annotated[QueryInt, Field(ge=0, le=10**15 - 1, description="A serial number.")] = 0
+    limit: Annotated[QueryInt, Field(ge=1, le=1000)] = 200
+
+
+class Purge(RequestModel):
+    """Conditions of a purge. Entries that meet all of them are removed. `all` must stand alone."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["all"], "maxProperties": 1},
+                {"not": {"required": ["all"]}, "minProperties": 1},
+            ]
         }
-    ),
-    "History": thing({"step": COUNT, "points": many(thing({"time": NUMBER, **ROW_FIELDS}))}),
-    "Entries": thing({"total": COUNT, "rows": many(ref("Entry")), "price_per_mb": NUMBER}),
-    "Entry": thing(ENTRY_FIELDS),
-    "EntryWithContent": thing({**ENTRY_FIELDS, "request": TEXT, "answer": TEXT}, optional=("request", "answer")),
-    "Purge": {
-        **thing(
-            {
-                "key": KEY,
-                "model": NAME,
-                "tenant": described(NAME, "a caller's name, or a namespace"),
-                "older_than": {"type": "number", "minimum": 0, "maximum": 1e12, "description": "seconds"},
-                "all": {"type": "boolean", "const": True},
-            },
-            optional=("key", "model", "tenant", "older_than", "all"),
-        ),
-        "oneOf": [
-            {"required": ["all"], "maxProperties": 1},
-            {"not": {"required": ["all"]}, "minProperties": 1},
-        ],
-        "description": "what meets every condition given; everything only by saying so",
-    },
-    "Purged": thing({"purged": COUNT}),
-    "Requests": thing({"serial": COUNT, "rows": many(thing(REQUEST_FIELDS))}),
-    "Plan": thing(
-        {
-            "state": {"type": "string", "enum": ["idle", "running", "done", "failed"]},
-            "started": maybe(NUMBER),
-            "seconds": maybe(NUMBER),
-            "result": described({"type": ["object", "null"]}, "as `knapcache plan --json` writes it; or a message"),
-        }
-    ),
-    "Saved": thing({"saved": TRUTH}),
-    "Login": thing({"token": {"type": "string", "maxLength": 4096}}),
-    "Session": thing({"csrf": described(TEXT, "for the header x-csrf-token")}),
-    "Done": thing({"done": TRUTH}),
-}
+    )
+
+    key: Key | SkipJsonSchema[None] = None
+    model: Name | SkipJsonSchema[None] = None
+    tenant: Annotated[Name | SkipJsonSchema[None], Field(description="A tenant's name, or a namespace.")] = None
+    older_than: Annotated[float | SkipJsonSchema[None], Field(ge=0, le=1e12, description="Seconds.")] = None
+    all: Annotated[bool | SkipJsonSchema[None], Field(json_schema_extra={"const": True})] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_condition(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if not data or ("all" in data and len(data) > 1):
+                raise ValueError("give key, model, tenant or older_than, or all by itself")
+            if None in data.values() or data.get("all") is False:  # both would read as "no condition"
+                raise ValueError("null and false are not conditions")
+        return data
 
 
-def fitting(schema: Schema, value: Any, name: str) -> Any:
-    """The value, if it fits; else RequestRejected, in one line."""
-    kind = schema["type"]
-    if not _is(kind, value):
-        raise bad(f"{name} must be {ARTICLES[kind]}")
-    if "enum" in schema and value not in schema["enum"]:
-        raise bad(f"{name} must be one of {', '.join(schema['enum'])}")
-    if "const" in schema and value != schema["const"]:
-        raise bad(f"{name} must be {str(schema['const']).lower()}")
-    if kind == "string":
-        if len(value) > schema.get("maxLength", math.inf):
-            raise bad(f"{name} must have at most {schema['maxLength']} characters")
-        if "pattern" in schema and not re.fullmatch(schema["pattern"].strip("^$"), value):
-            raise bad(f"{name} must be of the form {schema['pattern']}")
-    elif kind in ("integer", "number"):
-        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-        if not low <= value <= high:
-            raise bad(f"{name} must be from {low} to {high}")
-    elif kind == "object":
-        _fitting_parts(schema, value)
-    return value
+class Login(RequestModel):
+    """The admin token."""
+
+    token: Annotated[str, Field(max_length=4096)]
 
 
-def _fitting_parts(schema: Schema, value: dict[str, Any]) -> None:
-    known = schema["properties"]
-    for name in schema["required"]:
-        if name not in value:
-            raise bad(f"{name} is missing")
-    for name, part in value.items():
-        if name not in known:
-            raise bad(f"{name[:40]!r} is not known; known are {', '.join(known)}")
-        fitting(known[name], part, name)
+class ErrorDetail(ResponseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
 
 
-ARTICLES = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "object": "an object",
-}
+class Error(ResponseModel):
+    """Every error response."""
+
+    error: ErrorDetail
 
 
-def _is(kind: str, value: Any) -> bool:
-    if kind == "number":
-        return type(value) in (int, float) and math.isfinite(value)
-    if kind == "integer":  # 5.0 is one in JSON Schema
-        return type(value) is int or (type(value) is float and value.is_integer())
-    return type(value) is {"string": str, "boolean": bool, "object": dict}[kind]
+class Usage(ResponseModel):
+    """Totals of a set of requests. Money and time are those of answers: spent on them, or saved by cached ones."""
+
+    requests: Count
+    hits: Count
+    coalesced: Count
+    stale: Count
+    misses: Count
+    bypasses: Count
+    passthrough: Count
+    failed: Count
+    bytes_saved: Count
+    usd_spent: float
+    usd_saved: float
+    seconds_spent: float
+    seconds_saved: float
+    cost_spent: float
+    cost_saved: float
+    would: Annotated[
+        dict[str, float],
+        Field(description="Cost of the same requests without a cache, with other policies, or with more capacity."),
+    ]
 
 
-def from_query(schema: Schema, text: str, name: str) -> Any:
-    """A parameter, from its text in an address."""
-    kind = schema["type"]
-    value: Any = text
-    if kind == "integer":
-        value = int(text) if re.fullmatch(r"-?[0-9]{1,15}", text) else text
-    elif kind == "boolean":
-        value = {"true": True, "false": False}.get(text, text)
-    return fitting(schema, value, name)
+class ModelUsage(Usage):
+    """Usage of one model."""
+
+    name: str
 
 
-def bad(message: str) -> RequestRejected:
-    """400."""
+class TenantUsage(Usage):
+    """Usage of one tenant, and the size of its entries."""
+
+    name: str
+    namespace: str | None
+    bytes: Count
+    quota: int | None
+
+
+class UsagePoint(Usage):
+    """Usage in one time step."""
+
+    time: float
+
+
+class PolicyStatus(ResponseModel):
+    """The live policy."""
+
+    name: str
+    oracle_calls: Count
+    oracle_seconds: float
+    ids: Annotated[Count, Field(description="Keys in the policy's table.")]
+
+
+class StorageStatus(ResponseModel):
+    """Sizes in bytes."""
+
+    capacity: Count
+    bytes: Count
+    entries: Count
+    disk_bytes: int | None
+    size_limit: int | None
+
+
+class Doubling(ResponseModel):
+    """What twice the capacity would have saved in addition."""
+
+    saves: float
+    per_day: float
+
+
+class UpstreamStatus(ResponseModel):
+    """Calls to one upstream, by all processes."""
+
+    name: str
+    state: str
+    calls: Count
+    errors: Count
+
+
+class HealthStatus(ResponseModel):
+    """State of the store and of the upstreams."""
+
+    store: Literal["ok", "open", "half-open", "memory"]
+    owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
+    workers: Count
+    upstreams: list[UpstreamStatus]
+    breaker: dict[str, Any]
+
+
+class Summary(ResponseModel):
+    """Everything on the dashboard's first page."""
+
+    now: float
+    started: float
+    since: Annotated[float, Field(description="When history began.")]
+    version: str
+    unit: Annotated[str, Field(description="Unit of every cost: usd, seconds, or a blend.")]
+    policy: PolicyStatus
+    storage: StorageStatus
+    today: Usage
+    all: Usage
+    models: list[ModelUsage]
+    tenants: list[TenantUsage]
+    price_per_mb: Annotated[float, Field(description="Value of the least valuable megabyte in the cache.")]
+    doubling: Doubling | None
+    health: HealthStatus
+
+
+class UsageHistory(ResponseModel):
+    """Usage over time, one point per step of `step` seconds."""
+
+    step: Count
+    points: list[UsagePoint]
+
+
+class EntryRow(ResponseModel):
+    """A cached entry without its content."""
+
+    key: Key
+    model: str
+    tenant: Annotated[str, Field(description="The tenant's name.")]
+    size: Count
+    cost: float
+    usd: float | None
+    seconds: float
+    requests: float
+    per_day: float
+    value: Annotated[float, Field(description="requests · cost")]
+    density: Annotated[float, Field(description="value / size")]
+    age: float
+    expires_in: float | None
+
+
+class EntryWithContent(EntryRow):
+    """A cached entry, with its content if the setting show_content is on."""
+
+    request: str | SkipJsonSchema[None] = None
+    answer: str | SkipJsonSchema[None] = None
+
+
+class EntryPage(ResponseModel):
+    """A page of entries; `total` counts all that match."""
+
+    total: Count
+    rows: list[EntryRow]
+    price_per_mb: float
+
+
+class Purged(ResponseModel):
+    """Number of removed entries."""
+
+    purged: Count
+
+
+class RequestRow(ResponseModel):
+    """A finished request."""
+
+    serial: Count
+    time: float
+    endpoint: str
+    model: str
+    tenant: str
+    outcome: str
+    status: int
+    seconds: float
+    ttfb: float
+    stream: bool
+    key: str
+    size: Count
+    cost: float
+    usd: float | None
+    upstream_seconds: float
+    upstream: str
+    saved: bool
+
+
+class RequestPage(ResponseModel):
+    """Recent requests, oldest first; `serial` is that of the newest request."""
+
+    serial: Count
+    rows: list[RequestRow]
+
+
+class PlanStatus(ResponseModel):
+    """State of the capacity plan."""
+
+    state: Literal["idle", "running", "done", "failed"]
+    started: float | None
+    seconds: float | None
+    result: Annotated[dict[str, Any] | None, Field(description="Output of `knapcache plan --json`, or a message.")]
+
+
+class Saved(ResponseModel):
+    """Whether the state was written."""
+
+    saved: bool
+
+
+class SessionToken(ResponseModel):
+    """CSRF token of a session."""
+
+    csrf: Annotated[str, Field(description="Value for the header x-csrf-token.")]
+
+
+class Done(ResponseModel):
+    """Confirmation."""
+
+    done: bool
+
+
+M = TypeVar("M", bound=RequestModel)
+
+
+def parse(model: type[M], values: Any) -> M:
+    """Validate a request. Raises RequestRejected (400) with the first problem in one line."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise bad_request(_first_problem(model, error)) from None
+
+
+def _first_problem(model: type[RequestModel], error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown name {name[:40]!r}; known names: {', '.join(model.model_fields) or 'none'}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
+
+
+def bad_request(message: str) -> RequestRejected:
+    """Return the error for an invalid request."""
     return RequestRejected(400, message, "invalid_request")
+
+
+def parse_query(model: type[M], path: Mapping[str, str], query: list[tuple[str, str]]) -> M:
+    """Validate path and query parameters. A parameter given twice, or also in the path, is an error."""
+    values: dict[str, Any] = dict(path)
+    for name, text in query:
+        if name in path or name not in model.model_fields:
+            known = [field for field in model.model_fields if field not in path]
+            raise bad_request(f"unknown name {name[:40]!r}; known names: {', '.join(known) or 'none'}")
+        if name in values:
+            raise bad_request(f"{name} is given twice")
+        values[name] = text
+    return parse(model, values)

@@ -1,206 +1,211 @@
-"""The admin API in one table: its routes are made from it, its document is made from it, and so the two agree.
+"""The routes of the admin API, and the OpenAPI document that is generated from them and from the models.
 
-A route says who may use it, what comes in and what goes out. Parameters and bodies are read by the schemas given here
-(`schemas.fitting`). The endpoints whose answers are kept are the provider's to describe: the document names them,
-with the headers by which callers and the cache speak.
+The cached endpoints are the providers' to describe. The document lists them with the request and response headers that
+control the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
 from knapcache.model import Endpoint
-from knapcache.serve.admin.models import KEY, NAME, SCHEMAS, Schema, ref
-from knapcache.serve.observe.history import SPANS
+from knapcache.serve.admin import models
+from knapcache.serve.admin.models import RequestModel, ResponseModel
 
 ROOT = "/admin/v1"
-NOTHING: Mapping[str, Schema] = MappingProxyType({})
 ERRORS = {
-    400: "what was asked cannot be",
-    401: "no token, or a wrong one",
-    403: "asked by a page of another site, or without the session's csrf token",
-    404: "there is no such thing",
-    405: "another method is needed",
-    409: "not now, or not by this process",
-    413: "too much was sent",
-    421: "asked by a name that is not of this host",
-    429: "too many wrong tokens",
-    503: "the store does not answer",
+    400: "Invalid request.",
+    401: "No token, or a wrong one.",
+    403: "The request comes from a page of another origin, or lacks the session's CSRF token.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    409: "Not possible now, or not in this process.",
+    413: "The body is too large.",
+    421: "The Host header is not in allowed_hosts.",
+    429: "Too many wrong tokens.",
+    503: "The store does not answer.",
 }
-ALWAYS = (421,)
+REFERENCE = "#/components/schemas/{model}"
+Access = Literal["token", "session", "public"]
 
 
-@dataclass(frozen=True)
+class NoParameters(RequestModel):
+    """No path or query parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Route:
     """One method of one path."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
     name: str
-    """Of the function that serves it."""
+    """Name of the method of `Admin` that serves it."""
     summary: str
-    answer: str
-    """A name of SCHEMAS, or "object"."""
-    access: Literal["token", "session", "anyone"] = "token"
-    """anyone: no token needed; session: only the cookie will do."""
-    parameters: Mapping[str, Schema] = field(default_factory=dict)
-    body: str | None = None
+    response: type[ResponseModel] | None
+    """None: an object without a model."""
+    access: Access = "token"
+    """session: the cookie is required; public: no authentication."""
+    parameters: type[RequestModel] = NoParameters
+    body: type[RequestModel] | None = None
     status: int = 200
     errors: tuple[int, ...] = ()
 
     @property
     def all_errors(self) -> tuple[int, ...]:
-        """Every status that is no success."""
-        found = {*ALWAYS, *self.errors}
-        if self.access != "anyone":
+        """Every error status that the route can return."""
+        found = {421, *self.errors}
+        if self.access != "public":
             found |= {401, 429}
         if self.method != "GET":
             found |= {400, 403, 413}
-        if self.parameters:
+        if self.parameters.model_fields:
             found.add(400)
         return tuple(sorted(found))
 
 
-ENTRIES: dict[str, Schema] = {
-    "search": {"type": "string", "maxLength": 200, "default": "", "description": "in keys, models and tenants"},
-    "model": {**NAME, "default": "", "description": "only this model's; empty: all"},
-    "tenant": {**NAME, "default": "", "description": "only this caller's, by name or namespace; empty: all"},
-    "sort": {
-        "type": "string",
-        "enum": ["value", "size", "cost", "requests", "per_day", "age"],
-        "default": "value",
-    },
-    "descending": {"type": "boolean", "default": True},
-    "offset": {"type": "integer", "minimum": 0, "maximum": 10**9, "default": 0},
-    "limit": {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
-}
-SPAN: dict[str, Schema] = {"span": {"type": "string", "enum": [*SPANS, "all"], "default": "day"}}
-AFTER: dict[str, Schema] = {
-    "after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1, "default": 0, "description": "a serial"},
-    "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
-}
-ONE: dict[str, Schema] = {"key": {**KEY, "description": "the digest of a request, as in x-knapcache-key"}}
-
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/summary", "summary", "Money, room and health, now", "Summary", errors=(503,)),
-    Route("GET", "/history", "history", "Money over time", "History", parameters=SPAN, errors=(503,)),
-    Route("GET", "/entries", "entries", "Kept answers", "Entries", parameters=ENTRIES, errors=(409, 503)),
-    Route(
-        "GET", "/entries/{key}", "entry", "One kept answer; its content where settings allow", "EntryWithContent",
-        parameters=ONE, errors=(404, 409, 503),
-    ),
-    Route(
-        "DELETE", "/entries/{key}", "forget", "Remove one answer", "Purged", parameters=ONE, errors=(404, 409, 503)
-    ),
-    Route("POST", "/purge", "purge", "Remove answers", "Purged", body="Purge", errors=(409, 503)),
-    Route("GET", "/requests", "requests", "The last requests, in their order", "Requests", parameters=AFTER),
-    Route("POST", "/snapshot", "snapshot", "Keep the policy's state and history now", "Saved", errors=(409, 503)),
-    Route("POST", "/plan", "start_plan", "Find out how much room pays, from the request log", "Plan", status=202,
-          errors=(409,)),
-    Route("GET", "/plan", "plan", "What came of it", "Plan"),
-    Route("GET", "/openapi.json", "openapi", "This document", "object", access="anyone"),
-    Route("POST", "/login", "login", "A session for the admin token", "Session", access="anyone", body="Login",
-          errors=(401, 429)),
-    Route("GET", "/session", "session", "The csrf token of the session", "Session", access="session"),
-    Route("POST", "/logout", "logout", "End the session", "Done", access="session"),
+    Route(method="GET", path="/summary", name="summary", summary="Savings, sizes and health",
+          response=models.Summary, errors=(503,)),
+    Route(method="GET", path="/history", name="history", summary="Usage over time", response=models.UsageHistory,
+          parameters=models.HistoryQuery, errors=(503,)),
+    Route(method="GET", path="/entries", name="entries", summary="List entries", response=models.EntryPage,
+          parameters=models.EntriesQuery, errors=(409, 503)),
+    Route(method="GET", path="/entries/{key}", name="entry", summary="One entry; with content if show_content is on",
+          response=models.EntryWithContent, parameters=models.KeyPath, errors=(404, 409, 503)),
+    Route(method="DELETE", path="/entries/{key}", name="forget", summary="Remove one entry", response=models.Purged,
+          parameters=models.KeyPath, errors=(404, 409, 503)),
+    Route(method="POST", path="/purge", name="purge", summary="Remove entries", response=models.Purged,
+          body=models.Purge, errors=(409, 503)),
+    Route(method="GET", path="/requests", name="requests", summary="Recent requests of all processes",
+          response=models.RequestPage, parameters=models.RequestsQuery),
+    Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
+          response=models.Saved, errors=(409, 503)),
+    Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",
+          response=models.PlanStatus, status=202, errors=(409,)),
+    Route(method="GET", path="/plan", name="plan", summary="State and result of the capacity plan",
+          response=models.PlanStatus),
+    Route(method="GET", path="/openapi.json", name="openapi", summary="This document", response=None,
+          access="public"),
+    Route(method="POST", path="/login", name="login", summary="Start a session with the admin token",
+          response=models.SessionToken, access="public", body=models.Login, errors=(401, 429)),
+    Route(method="GET", path="/session", name="session", summary="CSRF token of the session",
+          response=models.SessionToken, access="session"),
+    Route(method="POST", path="/logout", name="logout", summary="End the session", response=models.Done,
+          access="session"),
 )  # fmt: skip
 
-CACHED_HEADERS = {
-    "x-knapcache": "hit, miss, coalesced, stale, bypass: how the answer came; pass: not ours to keep",
-    "x-knapcache-key": "the digest under which the answer is kept",
-    "x-knapcache-saved-usd": "dollars not spent because the answer was there",
-    "cache-status": "the same by RFC 9211",
-    "age": "seconds since the answer was paid for",
+CACHE_RESPONSE_HEADERS = {
+    "x-knapcache": "Outcome: hit, miss, coalesced, stale, bypass, passthrough.",
+    "x-knapcache-key": "Digest of the key of the entry.",
+    "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache.",
+    "cache-status": "The outcome in the terms of RFC 9211.",
+    "age": "Seconds since the answer was fetched.",
 }
-SECURITY: dict[str, list[dict[str, list[str]]]] = {
+SECURITY: dict[Access, list[dict[str, list[str]]]] = {
     "token": [{"token": []}, {"session": []}],
     "session": [{"session": []}],
-    "anyone": [],
+    "public": [],
 }
+
+
+def schemas() -> dict[str, Any]:
+    """Return the JSON schemas of all bodies by model name."""
+    used: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [(models.Error, "serialization")]
+    used += [(route.response, "serialization") for route in ROUTES if route.response is not None]
+    used += [(route.body, "validation") for route in ROUTES if route.body is not None]
+    _, document = models_json_schema(used, ref_template=REFERENCE)
+    found: dict[str, Any] = document["$defs"]
+    return found
 
 
 def document() -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(ROOT + route.path, {})[route.method.lower()] = _operation(route)
     for endpoint in Endpoint:
-        paths[f"/v1/{endpoint.value}"] = {"post": _cached(endpoint)}
+        paths[f"/v1/{endpoint.value}"] = {"post": _cached_operation(endpoint)}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "knapcache",
             "version": version("knapcache"),
-            "description": "The admin API of the proxy, and the endpoints whose answers it keeps.",
+            "description": "The admin API of the proxy, and the endpoints that it caches.",
         },
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": schemas(),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "the admin token"},
+                "token": {"type": "http", "scheme": "bearer", "description": "The admin token."},
                 "session": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "knapcache-session",
-                    "description": "from /login; what changes something also needs the header x-csrf-token",
+                    "description": "From /login. Requests that change something also need the header x-csrf-token.",
                 },
             },
         },
     }
 
 
+def _body(model: type[RequestModel | ResponseModel] | None) -> dict[str, Any]:
+    schema = {"type": "object"} if model is None else {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"application/json": {"schema": schema}}
+
+
 def _operation(route: Route) -> dict[str, Any]:
-    answer: Schema = {"type": "object"} if route.answer == "object" else ref(route.answer)
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "tags": ["admin"],
         "security": SECURITY[route.access],
         "responses": {
-            str(route.status): {"description": "as asked", "content": {"application/json": {"schema": answer}}},
+            str(route.status): {"description": "Success.", "content": _body(route.response)},
             **{
-                str(status): {
-                    "description": ERRORS[status],
-                    "content": {"application/json": {"schema": ref("Error")}},
-                }
+                str(status): {"description": ERRORS[status], "content": _body(models.Error)}
                 for status in route.all_errors
             },
         },
     }
-    if route.parameters:
-        operation["parameters"] = [_parameter(route, name, schema) for name, schema in route.parameters.items()]
+    properties = route.parameters.model_json_schema().get("properties", {})
+    if properties:
+        operation["parameters"] = [_parameter(route, name, schema) for name, schema in properties.items()]
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref(route.body)}}}
+        operation["requestBody"] = {"required": True, "content": _body(route.body)}
     return operation
 
 
-def _parameter(route: Route, name: str, schema: Schema) -> dict[str, Any]:
+def _parameter(route: Route, name: str, schema: dict[str, Any]) -> dict[str, Any]:
     place = "path" if f"{{{name}}}" in route.path else "query"
-    plain = {word: value for word, value in schema.items() if word != "description"}
-    found = {"name": name, "in": place, "required": place == "path", "schema": plain}
-    return found | ({"description": schema["description"]} if "description" in schema else {})
+    parameter = {"name": name, "in": place, "required": place == "path"}
+    if "description" in schema:
+        parameter["description"] = schema["description"]
+    return parameter | {"schema": {word: value for word, value in schema.items() if word != "description"}}
 
 
-def _cached(endpoint: Endpoint) -> dict[str, Any]:
-    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in CACHED_HEADERS.items()}
-    anything = {"application/json": {"schema": {"type": "object"}}}
+def _cached_operation(endpoint: Endpoint) -> dict[str, Any]:
+    headers = {
+        name: {"description": text, "schema": {"type": "string"}} for name, text in CACHE_RESPONSE_HEADERS.items()
+    }
     return {
         "operationId": endpoint.value.replace("/", "_"),
-        "summary": f"As the provider's {endpoint.value}, from the cache where there is an answer",
-        "description": "The caller's own credential, or a tenant's key. Cache-Control: no-store, no-cache, max-age=N "
-        'and only-if-cached are obeyed. With "stream": true the answer is a stream of server-sent events.',
+        "summary": f"The provider's {endpoint.value}, answered from the cache if possible",
+        "description": "Authenticate with the provider's key or a tenant's key. Cache-Control: no-store, no-cache, "
+        'max-age=N and only-if-cached are supported. With "stream": true the response is a stream of server-sent events.',
         "tags": ["cached"],
-        "requestBody": {"required": True, "content": anything},
+        "requestBody": {"required": True, "content": _body(None)},
         "responses": {
             "200": {
-                "description": "the answer",
+                "description": "The answer.",
                 "headers": headers,
-                "content": {**anything, "text/event-stream": {"schema": {"type": "string"}}},
+                "content": {**_body(None), "text/event-stream": {"schema": {"type": "string"}}},
             },
-            "default": {"description": "an error, ours or the provider's", "content": anything},
+            "default": {"description": "An error of the proxy or the provider.", "content": _body(None)},
         },
     }

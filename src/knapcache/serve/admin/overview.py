@@ -1,7 +1,7 @@
-"""What there is now, and what is to go: the cache's numbers and history's, in the words of the admin API.
+"""The numbers of the admin API, and purging.
 
-Everything here may wait for a disk, so it runs in a thread. The cache knows tenants by namespace; people know them by
-name, and this is where one becomes the other.
+Everything here may wait for the disk, so it runs in a thread. The cache knows tenants by namespace, people know them by
+name; this module translates.
 """
 
 from __future__ import annotations
@@ -12,145 +12,149 @@ from importlib.metadata import version
 from typing import Any
 
 from knapcache.errors import NotOwner
+from knapcache.serve.admin import models
 from knapcache.serve.admin.context import AdminContext
-from knapcache.serve.admin.models import ENTRY_FIELDS
 from knapcache.serve.observe.history import DAY
 from knapcache.serve.observe.usage import UsageRow
 
-REST = 50.0
-"""All entries are looked at again after so many times as long as it took: at most a fiftieth of the time goes there."""
-STORE = {"closed": "ok"}
+RESCAN_FACTOR = 50.0
+"""The entries are scanned again after this many times the duration of the last scan, so at most 2 % of the time."""
 
 
 class Overview:
-    """Looks, and removes."""
+    """Reads cache and history."""
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
-        self._room: dict[str, Any] = {}
-        self._room_until = 0.0
+        self._scan: dict[str, Any] = {}
+        self._scan_expiry = 0.0
 
-    def summary(self) -> dict[str, Any]:
-        """Everything that fits on one page."""
+    def summary(self) -> models.Summary:
         context, now = self._context, time.time()
         context.history.poll_shadows()
-        stats, everything = context.cache.stats(), context.history.total()
+        stats, total = context.cache.stats(), context.history.total()
         policy = str(stats.get("policy", context.settings.policy))
-        return {
-            "now": now,
-            "started": context.started,
-            "since": context.history.since,
-            "version": version("knapcache"),
-            "unit": context.settings.cost,
-            "policy": {
-                "name": policy,
-                "oracle_calls": stats.get("oracle_calls", 0),
-                "oracle_seconds": stats.get("oracle_seconds", 0.0),
-                "ids": stats.get("ids", 0),
-            },
-            "storage": {
-                "capacity": stats["capacity"],
-                "bytes": stats["bytes"],
-                "entries": stats["entries"],
-                "disk_bytes": stats.get("disk_bytes"),
-                "size_limit": stats.get("size_limit"),
-            },
-            "today": context.history.today().report(),
-            "all": everything.report(),
-            "models": [{"name": name, **row.report()} for name, row in context.history.models().items()],
-            "tenants": self._tenants(),
-            "price_per_mb": self._look_around()["price_per_mb"],
-            "doubling": doubling(everything, f"{policy}@2x", now - context.history.since),
-            "health": self._health(stats),
-        }
+        return models.Summary(
+            now=now,
+            started=context.started,
+            since=context.history.since,
+            version=version("knapcache"),
+            unit=context.settings.cost,
+            policy=models.PolicyStatus(
+                name=policy,
+                oracle_calls=stats.get("oracle_calls", 0),
+                oracle_seconds=stats.get("oracle_seconds", 0.0),
+                ids=stats.get("ids", 0),
+            ),
+            storage=models.StorageStatus(
+                capacity=stats["capacity"],
+                bytes=stats["bytes"],
+                entries=stats["entries"],
+                disk_bytes=stats.get("disk_bytes"),
+                size_limit=stats.get("size_limit"),
+            ),
+            today=models.Usage(**context.history.today().report()),
+            all=models.Usage(**total.report()),
+            models=[models.ModelUsage(name=name, **row.report()) for name, row in context.history.models().items()],
+            tenants=self._tenants(),
+            price_per_mb=self._scanned()["price_per_mb"],
+            doubling=doubling(total, f"{policy}@2x", now - context.history.since),
+            health=self._health(stats),
+        )
 
-    def _tenants(self) -> list[dict[str, Any]]:
-        quotas, sizes = self._context.authenticator.quotas(), self._look_around()["tenants"]
+    def _tenants(self) -> list[models.TenantUsage]:
+        quotas, sizes = self._context.authenticator.quotas(), self._scanned()["tenants"]
         found = []
         for name, row in self._context.history.tenants().items():
             namespace = self._namespace(name, sizes)
-            about = {"name": name, "namespace": namespace, "bytes": sizes.get(namespace, 0)}
-            found.append({**about, "quota": quotas.get(namespace or ""), **row.report()})
+            found.append(
+                models.TenantUsage(
+                    name=name,
+                    namespace=namespace,
+                    bytes=sizes.get(namespace, 0),
+                    quota=quotas.get(namespace or ""),
+                    **row.report(),
+                )
+            )
         return found
 
     def _namespace(self, name: str, known: Iterable[str]) -> str | None:
-        """Of a caller's name, or of itself; None: nothing of anybody of that name is kept."""
-        callers = self._context.authenticator
-        return callers.namespace_of(name) or next((one for one in known if name in (one, callers.name_of(one))), None)
+        """Return the namespace of a tenant's name, or the name itself if it is a namespace. None: no entries."""
+        auth = self._context.authenticator
+        return auth.namespace_of(name) or next((one for one in known if name in (one, auth.name_of(one))), None)
 
-    def _look_around(self, *, anew: bool = False) -> dict[str, Any]:
-        """The price of room, and the room of every tenant: of a while ago, where that takes long to find out."""
+    def _scanned(self, *, fresh: bool = False) -> dict[str, Any]:
+        """Return the price of a megabyte and the bytes of each tenant, from a recent scan unless `fresh`."""
         began = time.monotonic()
-        if anew or began >= self._room_until:
-            self._room = self._context.cache.entries(limit=0)
+        if fresh or began >= self._scan_expiry:
+            self._scan = self._context.cache.entries(limit=0)
             ended = time.monotonic()
-            self._room_until = ended + REST * (ended - began)
-        return self._room
+            self._scan_expiry = ended + RESCAN_FACTOR * (ended - began)
+        return self._scan
 
-    def _health(self, stats: dict[str, Any]) -> dict[str, Any]:
+    def _health(self, stats: dict[str, Any]) -> models.HealthStatus:
         breaker = stats.get("breaker", {})
         state = breaker.get("state", "closed")
-        return {
-            "store": "memory" if self._context.memory_fallback else STORE.get(state, state),
-            "owner": stats["owner"],
-            "workers": self._context.settings.workers,
-            "upstreams": self._context.upstream_health.report(),
-            "breaker": breaker,
-        }
+        return models.HealthStatus(
+            store="memory" if self._context.memory_fallback else "ok" if state == "closed" else state,
+            owner=stats["owner"],
+            workers=self._context.settings.workers,
+            upstreams=[models.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
+            breaker=breaker,
+        )
 
-    def history(self, span: str) -> dict[str, Any]:
-        """Money over time."""
+    def history(self, span: str) -> models.UsageHistory:
         self._context.history.poll_shadows()
         step, points = self._context.history.points(span)
-        return {"step": step, "points": [{"time": when, **row.report()} for when, row in points]}
+        return models.UsageHistory(step=step, points=[models.UsagePoint(time=at, **row.report()) for at, row in points])
 
-    def entries(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Kept answers, with the names of their tenants."""
-        tenant = asked["tenant"] or None
+    def entries(self, query: models.EntriesQuery) -> models.EntryPage:
+        tenant = query.tenant or None
         if tenant is not None:
-            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
-        found = self._context.cache.entries(**{**asked, "model": asked["model"] or None, "tenant": tenant})
-        rows = [self._row(row) for row in found["rows"]]
-        return {"total": found["total"], "rows": rows, "price_per_mb": found["price_per_mb"]}
+            tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
+        found = self._context.cache.entries(**query.model_dump() | {"model": query.model or None, "tenant": tenant})
+        rows = [models.EntryRow(**self._named(row)) for row in found["rows"]]
+        return models.EntryPage(total=found["total"], rows=rows, price_per_mb=found["price_per_mb"])
 
-    def entry(self, key: str) -> dict[str, Any] | None:
-        """One of them, with its content where settings allow."""
+    def entry(self, key: str) -> models.EntryWithContent | None:
+        """Return one entry, with its content if show_content is on."""
         found = self._context.cache.entry(key)
         if found is None:
             return None
-        row = self._row(found)
+        content = {}
         if self._context.settings.show_content:
-            row["request"] = found["request"].decode("utf-8", "replace")
-            row["answer"] = found["payload"].decode("utf-8", "replace")
-        return row
+            content = {
+                "request": found["request"].decode("utf-8", "replace"),
+                "answer": found["payload"].decode("utf-8", "replace"),
+            }
+        return models.EntryWithContent(**self._named(found), **content)
 
-    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {name: row[name] for name in ENTRY_FIELDS} | {
-            "tenant": self._context.authenticator.name_of(row["tenant"])
-        }
+    def _named(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns of an entry with the tenant's name in place of its namespace."""
+        tenant = self._context.authenticator.name_of(row["tenant"])
+        return {name: row[name] for name in models.EntryRow.model_fields} | {"tenant": tenant}
 
-    def purge(self, what: dict[str, Any]) -> int:
-        """Remove what meets every condition; how many."""
-        cache = self._context.cache
-        tenant = what.get("tenant")
+    def purge(self, conditions: models.Purge) -> int:
+        """Remove the entries that meet every condition, and return their number."""
+        tenant = conditions.tenant
         if tenant is not None:
-            tenant = self._namespace(tenant, self._look_around(anew=True)["tenants"]) or tenant
-        return cache.purge(
-            key=what.get("key"), model=what.get("model"), tenant=tenant, older_than=what.get("older_than")
+            tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
+        return self._context.cache.purge(
+            key=conditions.key, model=conditions.model, tenant=tenant, older_than=conditions.older_than
         )
 
     def save(self) -> bool:
-        """The policy's state, and history."""
+        """Write the policy's state and the history to disk. Raises NotOwner in a reader process."""
         if not self._context.cache.stats()["owner"]:
-            raise NotOwner("another process owns the file, and has to do it")
+            raise NotOwner("another process owns the file; only the owner can save")
         self._context.cache.maintain()
         self._context.history.poll_shadows()
         return self._context.history.save()
 
 
-def doubling(row: UsageRow, name: str, seconds: float) -> dict[str, float] | None:
-    """What a cache with twice the room would have saved more, in all and by day; None: nobody has watched one."""
-    if name not in row.shadows:
+def doubling(row: UsageRow, shadow: str, seconds: float) -> models.Doubling | None:
+    """Return what twice the capacity would have saved in addition. None: there is no such shadow."""
+    if shadow not in row.shadows:
         return None
-    saves = max(0.0, row.cost_spent - row.would()[name])
-    return {"saves": saves, "per_day": saves * DAY / max(seconds, 60.0)}
+    saves = max(0.0, row.cost_spent - row.would()[shadow])
+    return models.Doubling(saves=saves, per_day=saves * DAY / max(seconds, 60.0))

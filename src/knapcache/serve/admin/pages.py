@@ -1,7 +1,7 @@
-"""The dashboard's files: read once, sent from memory, so that no path of a request ever reaches a disk.
+"""The dashboard's files. They are read once and sent from memory, so no path of a request reaches the disk.
 
-They may run no script and take no style but their own files', load nothing from elsewhere, and stand in nobody's frame:
-what a prompt or a model's name holds is text and stays text, even where the page forgets to make sure.
+The content security policy allows only the page's own scripts and styles, no other hosts and no framing. So a prompt or
+a model name cannot run as code, even if the page failed to escape it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TYPES = {
 }
 
 
-class File(NamedTuple):
-    """One of them."""
+class StaticFile(NamedTuple):
+    """Content, ETag and media type."""
 
     content: bytes
-    tag: str
-    kind: str
+    etag: str
+    media_type: str
 
 
 class Pages:
-    """All of them, by their path below the folder."""
+    """Serves the files of a folder by their relative paths."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = {
@@ -48,19 +48,19 @@ class Pages:
         }
 
     async def serve(self, request: Request) -> Response:
-        """GET or HEAD."""
+        """Serve GET and HEAD."""
         name = request.path_params.get("path") or "index.html"
         file = self._files.get(name)
         if file is None:
-            raise RequestRejected(404, "there is no such page", "not_found")
-        # no-cache: kept by the browser, and asked about each time; a new version shows at once.
-        headers = {"etag": file.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
+            raise RequestRejected(404, "Not found.", "not_found")
+        # no-cache: the browser stores the file and revalidates it each time, so a new version shows at once.
+        headers = {"etag": file.etag, "cache-control": "no-cache", "content-security-policy": POLICY}
         known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-        if file.tag in known or "*" in known:
+        if file.etag in known or "*" in known:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, headers=headers, media_type=file.kind)
+        return Response(file.content, headers=headers, media_type=file.media_type)
 
 
-def _file(path: Path) -> File:
+def _file(path: Path) -> StaticFile:
     content = path.read_bytes()
-    return File(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', TYPES[path.suffix])
+    return StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', TYPES[path.suffix])

@@ -1,7 +1,7 @@
-"""A plan from the request log: `knapcache plan` in a process of its own, beside the proxy and behind it.
+"""Capacity plans: runs `knapcache plan` on the request log in a child process.
 
-Replaying takes all of a core for a while, so it happens elsewhere: with a lower priority, one at a time, on one core,
-and not longer than LIMIT. What came of the last one is kept until the next.
+A replay uses a whole core for a while. So it runs in another process with a lower priority, one at a time, on one core,
+for at most LIMIT seconds. The last result is available until the next plan starts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
+from knapcache.serve.admin.models import PlanStatus
 from knapcache.serve.http.asgi_request import RequestRejected
 
 log = logging.getLogger("knapcache.serve")
@@ -26,37 +27,31 @@ NICE = 10
 
 
 class Planner:
-    """At most one plan at a time."""
+    """Runs at most one plan at a time. folder: the request log."""
 
     def __init__(self, folder: Path | None, limit: float = LIMIT) -> None:
         self._folder, self._limit = folder, limit
         self._task: asyncio.Task[None] | None = None
-        self._state = "idle"
-        self._result: Any = None
+        self._state: Literal["idle", "running", "done", "failed"] = "idle"
+        self._result: dict[str, Any] | None = None
         self._started: float | None = None
         self._seconds: float | None = None
 
-    def report(self) -> dict[str, Any]:
-        """How far it is."""
-        return {
-            "state": self._state,
-            "started": self._started,
-            "seconds": self._seconds,
-            "result": self._result,
-        }
+    def status(self) -> PlanStatus:
+        return PlanStatus(state=self._state, started=self._started, seconds=self._seconds, result=self._result)
 
     def start(self) -> None:
-        """Begin; RequestRejected where there is nothing to begin with, or one is on its way."""
+        """Start a plan. Raises RequestRejected (409) if there is no request log, or if a plan is running."""
         if self._folder is None:
-            raise RequestRejected(409, "there is no request log (request_log = true keeps one)", "no_request_log")
+            raise RequestRejected(409, "There is no request log (request_log = true enables it).", "no_request_log")
         if self._state == "running":
-            raise RequestRejected(409, "a plan is on its way", "already_running")
+            raise RequestRejected(409, "A plan is already running.", "already_running")
         self._state, self._result = "running", None
         self._started, self._seconds = time.time(), None
         self._task = asyncio.create_task(self._run(self._folder))
 
     async def close(self) -> None:
-        """Stop one that is on its way."""
+        """Stop a running plan."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -69,15 +64,15 @@ class Planner:
             self._state = "done"
         except (OSError, ValueError) as error:
             self._state, self._result = "failed", {"message": str(error)}
-            log.warning("no plan: %s", error)
+            log.warning("capacity plan failed: %s", error)
         except BaseException:
-            self._state, self._result = "failed", {"message": "it was stopped"}
+            self._state, self._result = "failed", {"message": "the plan was stopped"}
             raise
         finally:
             self._seconds = time.monotonic() - began
 
-    async def _replay(self, folder: Path) -> Any:
-        # -P: the folder that the proxy was started in is not where modules are looked for.
+    async def _replay(self, folder: Path) -> dict[str, Any]:
+        # -P: do not import modules from the working directory.
         command = ["-P", "-m", "knapcache", "plan", str(folder), "--json", "-", "--jobs", "1"]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -86,20 +81,21 @@ class Planner:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        # From here, as a function that runs in the child before it begins is not safe beside threads.
+        # Set from the parent: a preexec function is not safe in a process with threads.
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         try:
             async with asyncio.timeout(self._limit):
-                said, errors = await process.communicate()
+                output, errors = await process.communicate()
         except TimeoutError:
-            raise ValueError(f"it took more than {self._limit:.0f} s") from None
+            raise ValueError(f"the plan took more than {self._limit:.0f} s") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
         if process.returncode:
-            lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"it ended with {process.returncode}"]
+            lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit code {process.returncode}"]
             raise ValueError(lines[-1].removeprefix("knapcache: error: ")[:500])
-        return orjson.loads(said)
+        found: dict[str, Any] = orjson.loads(output)
+        return found

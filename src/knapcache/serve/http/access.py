@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from knapcache.exchange.exchange import ROUTING_HEADERS, VARY_HEADERS
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
 from knapcache.serve.http.auth import Authenticator, Principal
+from knapcache.serve.http.hosts import HostCheck
 from knapcache.wire.cache_control import CONTROL_HEADERS
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class AccessControl:
 
     def __init__(self, settings: Settings, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._hosts = None if "*" in settings.allowed_hosts else frozenset(settings.allowed_hosts)
+        self._hosts = HostCheck(settings.allowed_hosts)
         self._max_size = settings.max_headers
         self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
 
@@ -72,18 +73,4 @@ class AccessControl:
         """Raise RequestRejected for headers that are too large, and for foreign hosts and origins."""
         if sum(map(len, headers)) + sum(map(len, headers.values())) > self._max_size:
             raise RequestRejected(431, f"The headers have more than {self._max_size} bytes.", "too_large")
-        if self._hosts is None:
-            return
-        # Only browsers send Origin. A page of another site must not spend money here, whatever Host it was made to use.
-        origin = headers.get("origin")
-        if origin is not None and host_of(origin.partition("://")[2]) not in self._hosts:
-            raise RequestRejected(403, "Pages of other sites may not use this proxy.", "origin_not_allowed")
-        if host_of(headers.get("host", "")) not in self._hosts:
-            raise RequestRejected(421, "The Host header is not in allowed_hosts.", "host_not_allowed")
-
-
-def host_of(authority: str) -> str:
-    """Return the host of `host:port`, in lower case."""
-    if authority.startswith("["):
-        return authority.partition("]")[0].lower() + "]"
-    return authority.partition(":")[0].lower()
+        self._hosts.check(headers.get("host", ""), headers.get("origin"))

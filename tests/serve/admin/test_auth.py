@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from knapcache.serve.admin import sessions as subject
-from knapcache.serve.admin.auth import name_of, same_host
+from knapcache.serve.admin import auth as subject
+from knapcache.serve.admin.auth import Sessions, TokenCheck
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
-from knapcache.serve.admin.sessions import Sessions, Tokens
 from knapcache.serve.http.asgi_request import RequestRejected
+from knapcache.serve.http.hosts import host_name, origin_authority
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
 
-GUARDED = [route for route in ROUTES if route.access != "anyone"]
+GUARDED = [route for route in ROUTES if route.access != "public"]
 
 
 class Clock:
@@ -54,7 +54,7 @@ def address(route: Route) -> str:
 
 
 def test_a_token_is_right_or_wrong() -> None:
-    tokens = Tokens("right")
+    tokens = TokenCheck("right")
     assert tokens.check("right", "a")
     for wrong in ("", "righ", "right ", "Right", "\udc80", "rightright"):
         assert not tokens.check(wrong, "a")
@@ -62,7 +62,7 @@ def test_a_token_is_right_or_wrong() -> None:
 
 def test_guessing_is_slow_for_the_one_who_guesses() -> None:
     clock = Clock()
-    tokens = Tokens("right", clock)
+    tokens = TokenCheck("right", clock)
     for k in range(10):
         assert not tokens.check(f"wrong {k}", "a")
     for given_token in ("wrong 11", "wrong 1", "right"):
@@ -76,14 +76,14 @@ def test_guessing_is_slow_for_the_one_who_guesses() -> None:
 
 
 def test_the_same_wrong_token_locks_nobody_out() -> None:
-    tokens = Tokens("right")
+    tokens = TokenCheck("right")
     for _ in range(1000):
         assert not tokens.check("old", "a")
     assert tokens.check("right", "a")
 
 
 def test_addresses_take_bounded_room() -> None:
-    tokens = Tokens("right")
+    tokens = TokenCheck("right")
     for k in range(3000):
         tokens.check("wrong", str(k))
     assert len(tokens._wrong) == 1000
@@ -95,9 +95,9 @@ def test_sessions_end_by_time_by_number_and_by_will() -> None:
     first = sessions.begin()
     assert sessions.find(first.id) == first
     assert len(first.id) >= 43  # 32 bytes
-    clock.now = subject.LIFE - 1
+    clock.now = subject.SESSION_SECONDS - 1
     assert sessions.find(first.id) == first
-    clock.now = subject.LIFE
+    clock.now = subject.SESSION_SECONDS
     assert sessions.find(first.id) is None
     made = [sessions.begin() for _ in range(101)]
     assert len({one.id for one in made} | {one.csrf for one in made}) == 202
@@ -247,6 +247,7 @@ def test_our_own_page_may(harness: AdminHarness) -> None:
 
 @given(st.text(max_size=30))
 def test_no_text_is_a_host_by_chance(text: str) -> None:
-    name = name_of(text)
+    name = host_name(text)
     assert name == "" or text.startswith(name)
-    assert same_host(text, "127.0.0.1:8080") == (text.lower() in ("http://127.0.0.1:8080", "https://127.0.0.1:8080"))
+    same = origin_authority(text) == "127.0.0.1:8080"
+    assert same == (text.lower() in ("http://127.0.0.1:8080", "https://127.0.0.1:8080"))
