@@ -90,7 +90,7 @@ def splits(sent: bytes) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("kind", COMPLETE_RESPONSES)
 def test_every_split_of_a_response(run: Run, kind: str) -> None:
-    sent, again, method = COMPLETE_RESPONSES[kind]
+    sent, reused, method = COMPLETE_RESPONSES[kind]
     expected = parse_with_h11(method, sent, closed=False)
     assert expected is not None
 
@@ -100,8 +100,8 @@ def test_every_split_of_a_response(run: Run, kind: str) -> None:
             for count, pieces in enumerate(splits(sent), 1):
                 plan.pieces = pieces
                 assert await harness.get(method=method) == expected, pieces
-                await wait_until(lambda: len(harness.client) == again)
-                assert harness.server.accepted == (1 if again else count)
+                await wait_until(lambda: len(harness.client) == reused)
+                assert harness.server.accepted == (1 if reused else count)
 
     run(scenario())
 
@@ -361,6 +361,11 @@ def test_parse_base_url() -> None:
     assert parse_base_url("http://[::1]:8080/v1/") == (("::1", 8080, False), "[::1]:8080", "/v1")
     assert parse_base_url("https://[2001:db8::1]") == (("2001:db8::1", 443, True), "[2001:db8::1]", "")
     assert parse_base_url("https://Api.Example:443/a/b") == (("api.example", 443, True), "api.example", "/a/b")
+    assert parse_base_url("http://bücher.example") == (
+        ("xn--bcher-kva.example", 80, False),
+        "xn--bcher-kva.example",
+        "",
+    )
     assert parse_base_url("http://api.example:443") == (("api.example", 443, False), "api.example:443", "")
 
 

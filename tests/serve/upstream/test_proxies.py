@@ -190,9 +190,9 @@ def test_a_refusal_is_reported_without_credentials(
                 assert message.startswith(f"fake cannot be reached: its proxy refused with status {status}")
                 assert ("authentication" in message) == (status == 407)
                 assert caught.value.status == 502
-                told = f"{message} {caught.value.__cause__!r} {harness.client._proxy!r} {harness.client._proxy}"
-                assert "secret" not in told
-                assert "dXNlc" not in told
+                shown = f"{message} {caught.value.__cause__!r} {harness.client._proxy!r} {harness.client._proxy}"
+                assert "secret" not in shown
+                assert "dXNlc" not in shown
                 await wait_until(lambda: not len(harness.client))
             assert upstream.accepted == 0
 

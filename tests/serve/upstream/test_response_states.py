@@ -11,7 +11,7 @@ from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import Response
 from knapcache.serve.upstream import response as response_module
 from knapcache.serve.upstream.connection import Connection, Origin
-from knapcache.serve.upstream.response import MAX_INFORMATIONAL, State
+from knapcache.serve.upstream.response import MAX_INFORMATIONAL, ExchangeState
 from tests.support.scripted_server import (
     OK,
     ClientHarness,
@@ -46,16 +46,16 @@ async def cancel(task: asyncio.Task[object]) -> None:
 @pytest.mark.parametrize(
     ("sent", "state"),
     [
-        (b"", State.AWAITING_RESPONSE),
-        (b"H", State.READING_HEAD),
-        (EARLY_HINTS, State.READING_HEAD),
-        (HEAD + b"content-length: 2\r\n", State.READING_HEAD),
-        (HEAD + b"content-length: 2\r\n\r\n", State.READING_BODY),
-        (HEAD + b"\r\n", State.READING_BODY),
+        (b"", ExchangeState.AWAITING_RESPONSE),
+        (b"H", ExchangeState.READING_HEAD),
+        (EARLY_HINTS, ExchangeState.READING_HEAD),
+        (HEAD + b"content-length: 2\r\n", ExchangeState.READING_HEAD),
+        (HEAD + b"content-length: 2\r\n\r\n", ExchangeState.READING_BODY),
+        (HEAD + b"\r\n", ExchangeState.READING_BODY),
     ],
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_states_before_the_end(run: Run, sent: bytes, state: State, lost: bool) -> None:
+def test_states_before_the_end(run: Run, sent: bytes, state: ExchangeState, lost: bool) -> None:
     """A lost connection fails the exchange, except that it ends a body without a length."""
     end = asyncio.Event()
 
@@ -73,18 +73,20 @@ def test_states_before_the_end(run: Run, sent: bytes, state: State, lost: bool) 
             if lost:
                 end.set()
                 ended_by_close = sent.endswith(b"OK\r\n\r\n")
-                await wait_until(lambda: response.state is (State.COMPLETE if ended_by_close else State.FAILED))
-                assert response.safe_to_retry == (state is State.AWAITING_RESPONSE)
+                await wait_until(
+                    lambda: response.state is (ExchangeState.COMPLETE if ended_by_close else ExchangeState.FAILED)
+                )
+                assert response.safe_to_retry == (state is ExchangeState.AWAITING_RESPONSE)
                 await asyncio.wait([task])
             elif response.status:
                 await task
                 response.abort()
-                assert response.state is State.CLOSED
+                assert response.state is ExchangeState.CLOSED
                 with pytest.raises(UpstreamFailed):
                     await response.read()
             else:
                 await cancel(task)
-                assert response.state is State.CLOSED
+                assert response.state is ExchangeState.CLOSED
             await wait_until(lambda: not len(harness.client))
 
     run(scenario())
@@ -108,7 +110,7 @@ def test_complete_responses(run: Run, sent: bytes, method: str, reused: bool) ->
         async with client_harness(respond_always(sent)) as harness:
             response = await harness.request(method=method)
             await response.read()
-            assert response.state is State.COMPLETE
+            assert response.state is ExchangeState.COMPLETE
             await wait_until(lambda: len(harness.client) == reused)
 
     run(scenario())
@@ -137,7 +139,7 @@ def test_a_reader_is_woken_when_its_response_is_closed(run: Run, monkeypatch: py
             await response.close()
             with pytest.raises(UpstreamFailed, match="ConnectionLost"):
                 await reader
-            assert response.state is State.CLOSED
+            assert response.state is ExchangeState.CLOSED
 
     run(scenario())
 
@@ -161,7 +163,7 @@ def test_the_total_timeout_ends_a_body_that_trickles(run: Run) -> None:
             with pytest.raises(UpstreamFailed, match="did not complete its answer in time") as caught:
                 await response.read()
             assert (caught.value.status, caught.value.safe_to_retry) == (504, False)
-            assert response.state is State.FAILED
+            assert response.state is ExchangeState.FAILED
             await wait_until(lambda: not len(harness.client))
 
     run(scenario())
@@ -171,7 +173,7 @@ def test_the_total_timeout_ends_a_body_that_is_not_read(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(trickle, idle_timeout=5, total_timeout=0.1) as harness:
             response = await harness.request()
-            await wait_until(lambda: response.state is State.FAILED)
+            await wait_until(lambda: response.state is ExchangeState.FAILED)
             await wait_until(lambda: not len(harness.client))
 
     run(scenario())

@@ -185,18 +185,18 @@ def test_paths() -> None:
 
 def test_headers_for_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KEY", "sk-ours")
-    given = {
+    headers = {
         "user-agent": "sdk", "authorization": "Bearer sk-caller", "connection": "close", "cookie": "c", "via": "v",
         "proxy-authorization": "Basic x", "x-forwarded-for": "1.2.3.4", "cache-control": "no-store", "content-length": "2",
         "content-encoding": "gzip", "x-team": "caller",
     }  # fmt: skip
     passed = [("user-agent", "sdk"), ("authorization", "Bearer sk-caller"), ("x-team", "caller")]
-    assert configured().request_headers(given, True) == passed
-    assert configured().request_headers(given, False) == [passed[0], passed[2]]
-    raw = configured().request_headers(given, True, raw=True)
+    assert configured().request_headers(headers, True) == passed
+    assert configured().request_headers(headers, False) == [passed[0], passed[2]]
+    raw = configured().request_headers(headers, True, raw=True)
     assert ("content-length", "2") in raw
     assert ("content-encoding", "gzip") in raw
-    ours = configured(key_env="FAKE_KEY", headers={"X-Team": "ours"}).request_headers(given, True)
+    ours = configured(key_env="FAKE_KEY", headers={"X-Team": "ours"}).request_headers(headers, True)
     assert ours == [("user-agent", "sdk"), ("authorization", "Bearer sk-ours"), ("x-team", "ours")]
     anthropic = configured(kind="anthropic", key_env="FAKE_KEY").request_headers({}, True)
     assert anthropic == [("x-api-key", "sk-ours")]

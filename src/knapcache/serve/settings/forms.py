@@ -69,7 +69,8 @@ def split_http_url(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is no number, or a bracket is not closed
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # the port is no number, a bracket is not closed, a label is empty or longer than 63 characters
         return None
     return parts if usable and not re.search(r"[\s\\\x00-\x1f\x7f]", url) else None
 

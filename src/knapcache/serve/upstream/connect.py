@@ -66,6 +66,8 @@ async def connect_through(
     tunnel = await open_connection(ConnectTunnel, proxy.host, proxy.port, proxy_tls)
     try:
         await tunnel.open(origin, proxy)
+        if tunnel.transport.is_closing():  # start_tls would wait for bytes that never come
+            raise ConnectionLost("the proxy closed the connection")
         connection = new()
         transport = await asyncio.get_running_loop().start_tls(
             tunnel.transport, connection, tls_context(*files), server_hostname=origin.host

@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
-        if self.response is None:  # nothing was requested: the next response could not be told from these bytes
+        if self.response is None:  # nothing was requested: the next request would take these bytes for its response
             self.transport.abort()
         else:
             self.response.feed(data)

@@ -125,7 +125,6 @@ class ConnectTunnel(asyncio.Protocol):
     def __init__(self) -> None:
         self._received = b""
         self._size = 0
-        self._status = 0
         self._established: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, origin: Origin, proxy: HttpProxy) -> None:
@@ -158,10 +157,10 @@ class ConnectTunnel(asyncio.Protocol):
         head, end, self._received = self._received.partition(b"\r\n\r\n")
         parser = httptools.HttpResponseParser(self)
         parser.feed_data(head + end)
-        self._status = parser.get_status_code()
-        if self._status >= 300:
-            raise ProxyRefused(self._status)
-        if self._status >= 200:
+        status = parser.get_status_code()
+        if status >= 300:
+            raise ProxyRefused(status)
+        if status >= 200:
             if self._received:
                 raise ProtocolError("the proxy sent bytes before the tunnel was used")
             self._established.set_result(None)

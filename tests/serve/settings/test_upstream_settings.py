@@ -1,4 +1,4 @@
-"""Settings of an upstream for TLS and proxies: checked at the start, and secrets are not shown."""
+"""Settings of an upstream: addresses, TLS files and proxies are checked at the start, and secrets are not shown."""
 
 from __future__ import annotations
 
@@ -77,6 +77,19 @@ def test_a_proxy_is_not_shown_with_the_settings(tmp_path: Path) -> None:
     secret = loaded.settings.upstreams[0].proxy
     assert secret is not None
     assert secret.get_secret_value() == "http://user:hunter2@p:1"
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "ü..de", "[::1", "a b"])
+def test_hosts_that_cannot_be_resolved(host: str) -> None:
+    assert problem(name="n", url=f"https://{host}/v1").startswith("upstreams[0].url: must be an address")
+    assert problem(proxy=f"http://{host}:1").startswith("upstreams[0].proxy: must be the URL of a proxy")
+
+
+@pytest.mark.parametrize(
+    "host", ["api.example.com", "api.example.com.", "10.0.0.1", "[::1]", "my_host", "bücher.example"]
+)
+def test_hosts_that_can_be_resolved(host: str) -> None:
+    assert settings(url=f"https://{host}:8443/v1").upstreams[0].url == f"https://{host}:8443/v1"
 
 
 def test_total_timeout() -> None:
