@@ -99,14 +99,14 @@ def simulate(trial: Trial) -> TrialResult:
     """Run one trial."""
     queries, trace = _draw(trial.workload, trial.seed, trial.repeat)
     policy = build_policy(trial, queries, trace)
-    worth = queries.worth * (1.0 - trial.workload.one_hits)
-    best = np.array([oracle.solve(w, queries.sizes, trial.capacity).value for w in worth])
-    run = replay(policy, trace, worth=worth, phases=trial.workload.phases)
+    values = queries.values * (1.0 - trial.workload.one_hits)
+    best = np.array([oracle.solve(w, queries.sizes, trial.capacity).value for w in values])
+    run = replay(policy, trace, values=values, phases=trial.workload.phases)
     if trial.policy != AS_PRINTED:  # the printed algorithm exceeds its capacity
         policy.check()
-    assert run.value is not None
+    assert run.resident_values is not None
     phase = np.searchsorted(trial.workload.phases, np.arange(len(trace)), side="right") - 1
-    regret = theory.cumulative_regret(run.value, best[phase])
+    regret = theory.cumulative_regret(run.resident_values, best[phase])
     cost = np.cumsum(np.where(run.hits, 0.0, trace.costs))
     rounds = (
         np.unique(np.geomspace(1, len(trace), CHECKPOINTS).astype(np.int64))
@@ -114,7 +114,7 @@ def simulate(trial: Trial) -> TrialResult:
         else np.unique(np.linspace(1, len(trace), CHECKPOINTS).astype(np.int64))
     )
     one_hit_cost = trace.costs[trace.keys >= trial.workload.queries].sum()
-    clairvoyant_cost = float((worth.sum(axis=1) - best)[phase].sum() + one_hit_cost)
+    clairvoyant_cost = float((values.sum(axis=1) - best)[phase].sum() + one_hit_cost)
     counters = policy.counters if isinstance(policy, AsPrinted) else {}
     if isinstance(policy, VSOCB):
         counters["oracle_work"] = float(policy.oracle_work)

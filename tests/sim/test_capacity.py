@@ -1,4 +1,4 @@
-"""Capacities as people write them."""
+"""Parsing of capacities and ranges of capacities."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ from knapcache.sim.capacity import Capacity, CapacityRange
         (str(2**62), 2**62),
     ],
 )
-def test_read(text: str, units: int) -> None:
+def test_valid_capacities(text: str, units: int) -> None:
     assert Capacity.parse(text).units(1000) == units
 
 
 def test_shares_are_exact() -> None:
-    assert Capacity.parse("100%").units(2**62 - 1) == 2**62 - 1  # as a float it would be more
+    assert Capacity.parse("100%").units(2**62 - 1) == 2**62 - 1  # a float would round up
 
 
 @pytest.mark.parametrize(
     "text", ["", "%", "ten", "-5", "1e6", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4m"]
 )
-def test_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot be read; allowed is a number with an optional unit"):
+def test_invalid_texts(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot be read; it must be a number with an optional unit"):
         Capacity.parse(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("0", "must be at least 1"),
         ("0%", "must be at least 1"),
-        ("0.01%", r"'0.01%' of a working set of 1000 is 0, and must be at least 1"),
+        ("0.01%", r"'0.01%' of a working set of 1000 is 0; it must be at least 1"),
         ("5T%", "cannot be read"),
-        ("0.5", "is 0.5 units, and must be a whole number of them"),
+        ("0.5", "is 0.5 units; it must be a whole number of units"),
         ("1.0005k", "is 1000.5 units"),
         (str(2**62 + 1), r"at most 2\^62"),
     ],
 )
-def test_of_no_use(text: str, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_invalid_amounts(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         Capacity.parse(text).units(1000)
 
 
@@ -81,7 +81,7 @@ def test_ranges(text: str, working_set: int, units: list[int]) -> None:
     assert CapacityRange.parse(text).units(working_set) == units
 
 
-def test_a_range_has_ten_sizes_at_equal_ratios() -> None:
+def test_a_range_has_ten_capacities_at_equal_ratios() -> None:
     units = CapacityRange.parse("1%..100%").units(10**9)
     assert len(units) == 10
     assert [b / a for a, b in itertools.pairwise(units)] == pytest.approx([100 ** (1 / 9)] * 9)

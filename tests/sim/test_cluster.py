@@ -1,4 +1,4 @@
-"""A sweep on a real cluster of two processes gives what it gives here, and a cluster that fails says so in one line."""
+"""A sweep on a real cluster of two processes equals a local one, and a cluster that fails gives an error of one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMMAND = [sys.executable, "-W", "error", "-c", "from knapcache.cli.main import 
 
 @contextmanager
 def started(workers: int, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """A scheduler and its workers, as `dask scheduler` and `dask worker` start them; the address."""
+    """Start a scheduler and workers with `dask scheduler` and `dask worker`; yields the address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
@@ -44,8 +44,8 @@ def started(workers: int, environment: dict[str, str] | None = None) -> Iterator
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     running = [subprocess.Popen([*dask, "scheduler", "--host", address, "--no-dashboard"], env=here, **quiet)]
     try:
-        patience = time.monotonic() + 30
-        while time.monotonic() < patience:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
@@ -65,26 +65,26 @@ def started(workers: int, environment: dict[str, str] | None = None) -> Iterator
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with started(2) as where:
-        patience = time.monotonic() + 30
-        while time.monotonic() < patience:  # for both of them
-            with DaskExecutor(where) as cluster:
+    with started(2) as scheduler:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:  # wait for both workers
+            with DaskExecutor(scheduler) as cluster:
                 if len(cluster._client.scheduler_info()["workers"]) == 2:
                     break
             time.sleep(0.2)
-        yield where
+        yield scheduler
 
 
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-def where_and_what(arrays: list[np.ndarray[Any, Any]], k: int) -> tuple[int, int, int, bool]:
+def describe(arrays: list[np.ndarray[Any, Any]], k: int) -> tuple[int, int, int, bool]:
     time.sleep(0.05)
     return k, os.getpid(), id(arrays[0]), arrays[0].flags.writeable
 
 
-def picky(k: int) -> int:
+def fails_on_3(k: int) -> int:
     if k == 3:
         raise InvalidInput("cannot use 3")
     return k
@@ -106,17 +106,17 @@ def note(folder: Path, k: int) -> None:
     time.sleep(0.5)
 
 
-def test_rows_are_those_of_this_machine(address: str) -> None:
+def test_rows_equal_those_of_this_machine(address: str) -> None:
     with DaskExecutor(address) as cluster:
         there = [replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=cluster) for _ in range(2)]
     here = replay_grid(TRACE, ["lru", "gdsf-cost"], ["10%", 60, "50%"], jobs=1)
-    assert timeless(there[0]) == timeless(there[1]) == timeless(here)
+    assert without_seconds(there[0]) == without_seconds(there[1]) == without_seconds(here)
 
 
-def test_what_is_shared_travels_once_to_each_worker(address: str) -> None:
+def test_shared_values_are_sent_once_to_each_worker(address: str) -> None:
     with DaskExecutor(address) as cluster:
         assert sweep(abs, [], jobs=cluster) == []
-        found = sweep(where_and_what, range(12), shared=([np.arange(1_000_000)],), jobs=cluster)
+        found = sweep(describe, range(12), shared=([np.arange(1_000_000)],), jobs=cluster)
     assert [k for k, *_ in found] == list(range(12))
     workers = {pid for _, pid, _, _ in found}
     assert len(workers) == 2
@@ -125,32 +125,32 @@ def test_what_is_shared_travels_once_to_each_worker(address: str) -> None:
     assert all(writable for *_, writable in found)  # kernels are compiled for such arrays
 
 
-def test_an_error_of_an_item_is_the_callers(address: str) -> None:
+def test_an_exception_of_an_item_reaches_the_caller(address: str) -> None:
     with DaskExecutor(address) as cluster:
         with pytest.raises(InvalidInput, match="cannot use 3"):
-            sweep(picky, range(6), jobs=cluster)
+            sweep(fails_on_3, range(6), jobs=cluster)
         with pytest.raises(FileNotFoundError, match="no file 0"):
             sweep(lost_file, range(2), jobs=cluster)
-        assert sweep(picky, range(3), jobs=cluster) == [0, 1, 2]  # the cluster goes on
+        assert sweep(fails_on_3, range(3), jobs=cluster) == [0, 1, 2]  # the cluster is still usable
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Where the tests run in the background of a script, SIGINT is ignored."""
+    """Restore Python's SIGINT handler: in the background of a script SIGINT is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_nothing_is_begun_after_an_interrupt(address: str, tmp_path: Path) -> None:
+def test_no_item_starts_after_an_interrupt(address: str, tmp_path: Path) -> None:
     with DaskExecutor(address) as cluster:
         timer = threading.Timer(1.2, signal.raise_signal, [signal.SIGINT])
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             sweep(note, range(40), shared=(tmp_path,), jobs=cluster)
         timer.join()
-        time.sleep(0.7)  # what had begun ends
+        time.sleep(0.7)  # running items finish
         begun = len(list(tmp_path.iterdir()))
         time.sleep(1.2)
         assert len(list(tmp_path.iterdir())) == begun < 20
@@ -165,7 +165,7 @@ def test_the_command(address: str, tmp_path: Path) -> None:
     there = subprocess.run([*COMMAND, *arguments, "--scheduler", address], capture_output=True, text=True, check=False)
     assert (there.returncode, there.stderr) == (0, "")
     here = subprocess.run([*COMMAND, *arguments, "--jobs", "1"], capture_output=True, text=True, check=True)
-    assert timeless(json.loads(there.stdout)) == timeless(json.loads(here.stdout))
+    assert without_seconds(json.loads(there.stdout)) == without_seconds(json.loads(here.stdout))
 
 
 def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,26 +173,26 @@ def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, caps
     path.write_text("key,size,cost\n" + "a,5,1\nb,6,2\n" * 20)
     plan = ["plan", str(path), "--no-time", "--policy", "lru", "--capacity", "5,11", "--json", "-"]
     texts = []
-    for where in (["--scheduler", address], ["--jobs", "1"]):
-        assert main([*plan, *where]) == 0
+    for options in (["--scheduler", address], ["--jobs", "1"]):
+        assert main([*plan, *options]) == 0
         texts.append(capsys.readouterr())
     assert texts[0] == texts[1]
     small = ["--quick", "--rounds", "60", "--repeats", "2", "--queries", "10", "--policies", "lru"]
-    for name, where in (("there", ["--scheduler", address]), ("here", ["--jobs", "1"])):
-        assert main(["experiment", "figure-1", *small, *where, "--out", str(tmp_path / name)]) == 0
+    for name, options in (("there", ["--scheduler", address]), ("here", ["--jobs", "1"])):
+        assert main(["experiment", "figure-1", *small, *options, "--out", str(tmp_path / name)]) == 0
     one, two = ((tmp_path / name / "figure-1.json").read_bytes() for name in ("there", "here"))
     assert one == two
 
 
 def test_a_worker_that_dies_is_replaced_by_the_other(tmp_path: Path) -> None:
-    with started(2) as where, DaskExecutor(where) as cluster:
+    with started(2) as scheduler, DaskExecutor(scheduler) as cluster:
         cluster._client.wait_for_workers(2, timeout=30)
         assert sweep(dies_once, range(8), shared=(tmp_path,), jobs=cluster) == list(range(8))
     assert (tmp_path / "died").exists()
 
 
-def test_an_item_that_no_worker_survives() -> None:
-    with started(2) as where, DaskExecutor(where) as cluster:
+def test_an_item_that_kills_every_worker() -> None:
+    with started(2) as scheduler, DaskExecutor(scheduler) as cluster:
         cluster._client.wait_for_workers(2, timeout=30)
         with pytest.raises(ClusterFailed, match=r"died, and so did|lost the work"):
             sweep(os._exit, [1], jobs=cluster)
@@ -200,17 +200,17 @@ def test_an_item_that_no_worker_survives() -> None:
 
 def test_the_command_is_interrupted(tmp_path: Path) -> None:
     arguments = ["experiment", "long-run", "--rounds", "10000000", "--out", str(tmp_path / "out")]
-    with started(1) as where, DaskExecutor(where) as watching:
+    with started(1) as scheduler, DaskExecutor(scheduler) as watching:
         run = subprocess.Popen(
-            [*COMMAND, *arguments, "--scheduler", where],
+            [*COMMAND, *arguments, "--scheduler", scheduler],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Where the tests run in the background of a script, their SIGINT is ignored, and that is inherited.
+            # In the background of a script SIGINT is ignored, and child processes inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        patience = time.monotonic() + 60
-        while not any(watching._client.processing().values()) and time.monotonic() < patience:
+        deadline = time.monotonic() + 60
+        while not any(watching._client.processing().values()) and time.monotonic() < deadline:
             time.sleep(0.1)
         run.send_signal(signal.SIGINT)
         assert run.communicate(timeout=30) == ("", "knapcache: interrupted\n")
@@ -218,16 +218,18 @@ def test_the_command_is_interrupted(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_worker_with_other_code(tmp_path: Path) -> None:
+def test_a_worker_with_different_code(tmp_path: Path) -> None:
     home = Path(knapcache.__file__).parent
     shutil.copytree(home, tmp_path / "knapcache", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "knapcache" / "model.py").open("a") as file:
         file.write("# changed\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
-        started(1, {"PYTHONPATH": path}) as where,
-        DaskExecutor(where) as cluster,
-        pytest.raises(ClusterFailed, match=r"^worker tcp://.* runs knapcache .*, but here it is .*: install the same$"),
+        started(1, {"PYTHONPATH": path}) as scheduler,
+        DaskExecutor(scheduler) as cluster,
+        pytest.raises(
+            ClusterFailed, match=r"^worker tcp://.* runs knapcache .*, this process .*: install the same version$"
+        ),
     ):
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
 
@@ -237,16 +239,16 @@ def test_a_worker_without_this_package(tmp_path: Path) -> None:
     (tmp_path / "knapcache" / "__init__.py").write_text("__version__ = '0.0.1'")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
-        started(1, {"PYTHONPATH": path}) as where,
-        DaskExecutor(where) as cluster,
+        started(1, {"PYTHONPATH": path}) as scheduler,
+        DaskExecutor(scheduler) as cluster,
         pytest.raises(ClusterFailed, match=r"^worker tcp://.* cannot run this knapcache: ModuleNotFoundError"),
     ):
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
 
 
-def test_a_cluster_that_goes_away(tmp_path: Path) -> None:
-    with started(1) as where:
-        cluster = DaskExecutor(where)
+def test_a_cluster_that_stops(tmp_path: Path) -> None:
+    with started(1) as scheduler:
+        cluster = DaskExecutor(scheduler)
         work = threading.Thread(target=lambda: seen.append(failure(cluster, tmp_path)))
         seen: list[str] = []
         work.start()
@@ -254,7 +256,7 @@ def test_a_cluster_that_goes_away(tmp_path: Path) -> None:
             time.sleep(0.05)
     work.join(30)
     cluster.close()
-    assert seen == [f"the cluster at {where} lost the work: its scheduler, or all workers that had it, are gone"]
+    assert seen == [f"the cluster at {scheduler} lost the work: its scheduler, or all workers that had it, stopped"]
 
 
 def failure(cluster: DaskExecutor, folder: Path) -> str:
@@ -264,20 +266,23 @@ def failure(cluster: DaskExecutor, folder: Path) -> str:
 
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("knapcache.sim.cluster.PATIENCE", 1.0)
-    with started(0) as where, pytest.raises(ClusterFailed, match=f"^the scheduler at {where} has no workers: start"):
-        DaskExecutor(where)
+    monkeypatch.setattr("knapcache.sim.cluster.TIMEOUT", 1.0)
+    with (
+        started(0) as scheduler,
+        pytest.raises(ClusterFailed, match=f"^the scheduler at {scheduler} has no workers: start"),
+    ):
+        DaskExecutor(scheduler)
 
 
 @pytest.mark.parametrize(
-    ("says", "said"),
+    ("reply", "message"),
     [
-        (b"", "no Dask scheduler answers at .*: it says nothing"),
-        (b"HTTP/1.0 400 Bad Request\r\n\r\nwhat do you want, and who are you at all?", "is not a Dask scheduler"),
+        (b"", "cannot reach a Dask scheduler at .*: no reply"),
+        (b"HTTP/1.0 400 Bad Request\r\n\r\nthis server does not speak Dask's protocol", "is not a Dask scheduler"),
     ],
 )
-def test_somebody_else_answers(says: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("knapcache.sim.cluster.PATIENCE", 1.0)
+def test_another_server_at_the_address(reply: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knapcache.sim.cluster.TIMEOUT", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         calls: list[socket.socket] = []
 
@@ -285,32 +290,32 @@ def test_somebody_else_answers(says: bytes, said: str, monkeypatch: pytest.Monke
             while True:
                 try:
                     calls.append(server.accept()[0])
-                    calls[-1].sendall(says)
-                except ConnectionError:  # the first call only looks whether we are there
+                    calls[-1].sendall(reply)
+                except ConnectionError:  # the first connection only probes the port
                     continue
                 except OSError:
                     return
 
         threading.Thread(target=answer, daemon=True).start()
         start = time.monotonic()
-        with pytest.raises(ClusterFailed, match=said):
+        with pytest.raises(ClusterFailed, match=message):
             DaskExecutor(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         assert time.monotonic() - start < 4
         for call in calls:
             call.close()
 
 
-def test_nobody_answers() -> None:
-    """As the command says it: one line, soon, and nothing of Dask's logs."""
+def test_no_server_at_the_address() -> None:
+    """The command prints one line soon, and none of Dask's logs."""
     arguments = ["replay", "nowhere.csv", "--policy", "lru", "--capacity", "5", "--scheduler", "tcp://127.0.0.1:1"]
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "knapcache: error: no Dask scheduler answers at tcp://127.0.0.1:1: Connection refused\n"
+    assert done.stderr == "knapcache: error: cannot reach a Dask scheduler at tcp://127.0.0.1:1: Connection refused\n"
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "foo://host:1", "tcp://", "tcp://host:99999", "tcp://host:0"])
-def test_no_address(address: str) -> None:
-    with pytest.raises(InvalidInput, match="is not the address of a Dask scheduler, which looks like tcp://host:8786"):
+def test_invalid_addresses(address: str) -> None:
+    with pytest.raises(InvalidInput, match="is not the address of a Dask scheduler; it must look like tcp://host:8786"):
         DaskExecutor(address)
 
 

@@ -1,4 +1,4 @@
-"""What is laid down for other processes is picked up as it was; early ends leave nothing behind."""
+"""Shared values are read back unchanged, and an executor that is closed early leaves no process or file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARRAYS = arrays.arrays(st.sampled_from([np.int64, np.float64, np.uint8]), SHAPES
 
 
 @given(st.lists(ARRAYS, max_size=5), st.integers())
-def test_what_is_laid_down_is_picked_up(given: list[np.ndarray[Any, Any]], number: int) -> None:
+def test_shared_values_are_read_back(given: list[np.ndarray[Any, Any]], number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_shared((given, number), Path(folder))
         again, same = map_shared(Path(folder))
@@ -36,11 +36,11 @@ def test_what_is_laid_down_is_picked_up(given: list[np.ndarray[Any, Any]], numbe
             assert two.flags.writeable  # kernels are compiled for such arrays
             assert two.size == 0 or two.ctypes.data % ALIGNED == 0
             two[...] = 7
-        for one, two in zip(given, map_shared(Path(folder))[0], strict=True):  # nobody else sees what one has written
+        for one, two in zip(given, map_shared(Path(folder))[0], strict=True):  # writes are private to a process
             assert one.tobytes() == two.tobytes()
 
 
-def test_a_trace_is_picked_up_as_it_was(tmp_path: Path) -> None:
+def test_a_trace_is_read_back(tmp_path: Path) -> None:
     trace = Trace(np.arange(5), np.arange(5) + 1, np.ones(5), 5)
     write_shared(trace, tmp_path)
     again = map_shared(tmp_path)
@@ -49,7 +49,7 @@ def test_a_trace_is_picked_up_as_it_was(tmp_path: Path) -> None:
     assert again.ids == 5
 
 
-def who(shared: Sequence[int], k: int) -> tuple[int, int]:
+def sum_and_pid(shared: Sequence[int], k: int) -> tuple[int, int]:
     time.sleep(0.05)
     return sum(shared) + k, os.getpid()
 
@@ -58,26 +58,26 @@ def idle(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def test_closed_early_nothing_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_closed_early_stops_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = multiprocessing.get_context("spawn").Process(target=idle, args=(60,))
-    mine.start()
+    own = multiprocessing.get_context("spawn").Process(target=idle, args=(60,))
+    own.start()
     try:
-        results = LocalExecutor(2).run(TaskBatch(who, ([1, 2],), tuple(range(500))))
+        results = LocalExecutor(2).run(TaskBatch(sum_and_pid, ([1, 2],), tuple(range(500))))
         assert next(results)[0] == 3
         results.close()
-        assert multiprocessing.active_children() == [mine]  # the caller's own process is left alone
-        assert mine.is_alive()
+        assert multiprocessing.active_children() == [own]  # the caller's own process is left alone
+        assert own.is_alive()
         assert list(tmp_path.iterdir()) == []
     finally:
-        mine.terminate()
-        mine.join()
+        own.terminate()
+        own.join()
 
 
-def test_what_jobs_means() -> None:
+def test_the_executor_of_jobs() -> None:
     cores = os.cpu_count() or 1
     assert [made.jobs for made in map(executor, (None, 3)) if isinstance(made, LocalExecutor)] == [cores, 3]
-    ours: Executor = LocalExecutor(1)
-    assert executor(ours) is ours
+    local: Executor = LocalExecutor(1)
+    assert executor(local) is local
     with pytest.raises(InvalidInput, match="jobs must be at least 1, not 0"):
         LocalExecutor(0)

@@ -1,4 +1,4 @@
-"""Every policy at every capacity: rows are what single replays give, on any number of processes."""
+"""Rows of a grid equal those of single replays, on any number of processes."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ FIELDS = [
 ]
 
 
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 def lru_by_hand(trace: Trace, capacity: int) -> tuple[int, float]:
-    """Hits and cost of the misses."""
-    held: OrderedDict[int, int] = OrderedDict()
+    """Return the number of hits and the cost of the misses."""
+    cached: OrderedDict[int, int] = OrderedDict()
     hits, paid = 0, 0.0
     for key, size, cost in zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs.tolist(), strict=True):
-        if key in held:
-            held.move_to_end(key)
+        if key in cached:
+            cached.move_to_end(key)
             hits += 1
             continue
         paid += cost
         if size <= capacity:
-            while sum(held.values()) + size > capacity:
-                held.popitem(last=False)
-            held[key] = size
+            while sum(cached.values()) + size > capacity:
+                cached.popitem(last=False)
+            cached[key] = size
     return hits, paid
 
 
@@ -71,19 +71,18 @@ def test_rows() -> None:
         if row["policy"] == "lru":
             hits, paid = lru_by_hand(TRACE, row["capacity"])
             assert (row["hits"], row["miss_cost"]) == (hits, pytest.approx(paid))
-    assert rows[-1]["hits"] == 3000 - len(
-        largest
-    )  # everything fits: static, told the future, misses only first requests
+    # Everything fits: `static` misses only first requests.
+    assert rows[-1]["hits"] == 3000 - len(largest)
 
 
-def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_processes_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     one, two = (replay_grid(TRACE, POLICIES, ["10%", "30%"], jobs=jobs) for jobs in (1, 2))
-    assert timeless(one) == timeless(two)
-    assert list(tmp_path.iterdir()) == []  # what was laid down is gone
+    assert without_seconds(one) == without_seconds(two)
+    assert list(tmp_path.iterdir()) == []  # temporary files are removed
 
 
-class Drawing(LRU):
+class Seeded(LRU):
     """A policy with a seed."""
 
     seen: ClassVar[list[int]] = []
@@ -94,14 +93,14 @@ class Drawing(LRU):
 
 
 def test_the_seed_reaches_policies_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry.Spec, "policy_class", Drawing)
+    monkeypatch.setattr(registry.Spec, "policy_class", Seeded)
     replay_grid(TRACE, ["lru"], [60], seed=3, jobs=1)
     registry.find("lru").build_for(60, TRACE)
-    assert Drawing.seen == [3, 7]
+    assert Seeded.seen == [3, 7]
 
 
 @pytest.mark.parametrize(
-    ("policies", "capacities", "more", "said"),
+    ("policies", "capacities", "more", "message"),
     [
         (["lru", "lrru"], [5], {}, "unknown policy 'lrru': did you mean 'lru'?"),
         (["lru", "lru"], [5], {}, "policy 'lru' is named twice"),
@@ -114,21 +113,21 @@ def test_the_seed_reaches_policies_that_have_one(monkeypatch: pytest.MonkeyPatch
         (["lru"], [5], {"jobs": 0}, "jobs must be at least 1, not 0"),
     ],
 )
-def test_bad_choices(policies: list[str], capacities: list[Any], more: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_bad_arguments(policies: list[str], capacities: list[Any], more: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         replay_grid(TRACE, policies, capacities, **more)
 
 
-def test_traces_of_no_use() -> None:
+def test_unusable_traces() -> None:
     nothing = Trace(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), 1)
     with pytest.raises(InvalidInput, match="the trace has no requests"):
         replay_grid(nothing, ["lru"], [5])
-    dear = Trace(np.zeros(9, np.int64), np.ones(9, np.int64), np.full(9, 1e308), 1)
-    with pytest.raises(InvalidInput, match="sum to more than a number holds"):
-        replay_grid(dear, ["lru"], [5])
+    expensive = Trace(np.zeros(9, np.int64), np.ones(9, np.int64), np.full(9, 1e308), 1)
+    with pytest.raises(InvalidInput, match="sum to more than a float can hold"):
+        replay_grid(expensive, ["lru"], [5])
 
 
-def test_requests_that_cost_nothing_have_no_ratio() -> None:
+def test_a_total_cost_of_0_has_no_ratio() -> None:
     free = Trace(np.zeros(9, np.int64), np.ones(9, np.int64), np.zeros(9), 1)
     (row,) = replay_grid(free, ["lru"], [5], jobs=1)
     assert (row["hits"], row["miss_cost"], row["cost_ratio"]) == (8, 0.0, None)

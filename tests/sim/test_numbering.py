@@ -1,4 +1,4 @@
-"""Keys are numbered in the order of their first appearance, as a dict would."""
+"""Keys are numbered in the order of first appearance, as with a dict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5) | st.integers(0, 9
 
 
 @given(st.lists(KEYS, max_size=4))
-def test_as_a_dict_in_any_number_of_pieces(pieces: list[list[int]]) -> None:
+def test_numbering_in_pieces_equals_a_dict(pieces: list[list[int]]) -> None:
     numbering = Numbering()
     found = [i for piece in pieces for i in numbering.number(np.array(piece, np.uint64)).tolist()]
     whole = [key for piece in pieces for key in piece]
@@ -42,22 +42,22 @@ def test_the_table_grows_and_keeps_every_id(step: int) -> None:
     numbering.check()
 
 
-def test_a_field_of_packed_records_may_be_numbered() -> None:
+def test_a_field_of_packed_records_is_accepted() -> None:
     packed = np.zeros(5, np.dtype([("time", "<u4"), ("id", "<u8")]))
     packed["id"] = [7, 8, 7, 2**64 - 1, 8]
     assert Numbering().number(packed["id"]).tolist() == [0, 1, 0, 2, 1]
 
 
-def test_a_lost_key_is_noticed() -> None:
+def test_check_finds_a_lost_key() -> None:
     numbering = Numbering()
     numbering.number(np.arange(10, dtype=np.uint64))
     numbering._table["number"][numbering._table["key"] == 4] = 0
-    with pytest.raises(CorruptState, match="lost some"):
+    with pytest.raises(CorruptState, match="lost keys"):
         numbering.check()
 
 
 @pytest.mark.parametrize("keys", [np.array([1, 2]), np.array([1.0]), np.zeros((2, 2), np.uint64)])
-def test_other_keys_are_refused(keys: Any) -> None:
+def test_keys_of_other_types_are_rejected(keys: Any) -> None:
     with pytest.raises(InvalidInput, match="flat array of uint64"):
         Numbering().number(keys)
 

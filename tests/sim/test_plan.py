@@ -1,4 +1,4 @@
-"""Curves, knees and prices, against examples worked by hand and against full replays."""
+"""Curves, knees and prices against examples computed by hand and against full replays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def zipf() -> Trace:
 def test_knee() -> None:
     assert knee([10, 100], [0.0, 10.0], 10.0) == 80  # 10·10^0.9 = 79.4, rounded up
     assert knee([10, 20, 40], [2.0, 9.0, 10.0], 10.0) == 20
-    assert knee([10, 20], [9.5, 10.0], 10.0) == 10  # from the first on
+    assert knee([10, 20], [9.5, 10.0], 10.0) == 10  # already at the first capacity
     assert knee([10, 20], [3.0, 8.9], 10.0) is None
     assert knee([10, 20], [0.0, 0.0], 0.0) is None
     assert knee([10, 20, 40], [0.0, 8.0, 10.0], 10.0) == 29  # 20·2^0.5 = 28.3
@@ -45,8 +45,8 @@ def test_prices() -> None:
     assert prices([10], [1.0], 40) == [None]
 
 
-def test_oracle_prices_are_the_oracles() -> None:
-    # Values 8, 6 and 0: 0.8 and 0.2 a unit; the third is worth nothing. What is larger than all the room is no item.
+def test_oracle_prices_equal_the_oracles() -> None:
+    # Values 8, 6 and 0: 0.8 and 0.2 per unit; the third has no value. Items larger than the capacity do not count.
     assert oracle_prices(small(), [5, 10, 39, 40, 100]) == [0.0, 0.0, 0.2, 0.0, 0.0]
     _, trace = Workload(queries=50, rounds=2000).draw(np.random.default_rng(1))
     first = np.unique(trace.keys, return_index=True)[1]
@@ -59,13 +59,13 @@ def test_oracle_prices_are_the_oracles() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    """Without times savings are per request; room for all saves all but the first requests: 2·4 + 6 of 29."""
+    """Without times savings are per request. Unlimited capacity saves all but the first requests: 2·4 + 6 of 29."""
     plan = make_plan(small(), ["lru"], "10,40,100", jobs=1)
     assert (plan.stats.requests, plan.stats.keys, plan.stats.working_set) == (6, 3, 100)
     assert (plan.stats.total_cost, plan.stats.largest_saving, plan.stats.per) == (29.0, 14.0, "request")
     assert plan.capacities == (10, 40, 100)
     (curve,) = plan.curves
-    # 10: key 0 alone fits, and stays. 40: keys 0 and 1 fit, and key 2 is too large to come in.
+    # 10: only key 0 fits, and stays. 40: keys 0 and 1 fit, and key 2 is too large to be admitted.
     assert np.multiply(curve.saved, 6) == pytest.approx([8.0, 14.0, 14.0])
     assert curve.errors is None
     assert np.multiply(curve.prices, 6) == pytest.approx([0.2, 0.0, 0.0])  # type: ignore[arg-type]
@@ -75,9 +75,9 @@ def test_a_plan_by_hand() -> None:
     assert plan.recommendation.saved * 6 == pytest.approx(12.6)
 
 
-def test_days_come_from_the_times_and_from_nothing_else() -> None:
+def test_days_are_computed_from_the_times() -> None:
     assert trace_stats(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
-    assert trace_stats(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # the order of the file is not that of time
+    assert trace_stats(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # times need not be in order
     assert trace_stats(small([5] * 6)).days is None
     assert trace_stats(small([0, 0, 0, 0, 0, 0.5])).days is None
     assert trace_stats(small()).days is None
@@ -90,8 +90,8 @@ def by_sample(trace: Trace, seed: int) -> CapacityPlan:
     return make_plan(trace, ["lru", "gdsf-cost"], "1%..60%:4", sample=50_000, seed=seed, jobs=1)
 
 
-def test_a_sample_stands_for_the_whole(zipf: Trace) -> None:
-    """Within a few points of the full replay; and the error bars know it: few estimates are off by more than two."""
+def test_a_sample_estimates_the_full_replay(zipf: Trace) -> None:
+    """Estimates are within a few points of the full replay, and few are off by more than two standard errors."""
     whole = make_plan(zipf, ["lru", "gdsf-cost"], "1%..60%:4", sample=None, jobs=1)
     rows = replay_grid(zipf, ["gdsf-cost"], list(whole.capacities), jobs=1)
     assert [cost(whole, "gdsf-cost", k)[0] for k in range(4)] == pytest.approx([row["cost_ratio"] for row in rows])
@@ -128,14 +128,14 @@ def test_tiny_traces() -> None:
     assert table(make_plan(free, ["lru"], jobs=1))[0]["cost_lru"] == ""
 
 
-def test_policies_that_see_the_future_are_not_recommended() -> None:
+def test_offline_policies_are_not_recommended() -> None:
     assert make_plan(small(), ["static"], jobs=1).recommendation is None
     recommendation = make_plan(small(), ["static", "lru"], "10", jobs=1).recommendation
     assert recommendation is not None
     assert (recommendation.policy, recommendation.capacity, recommendation.at_knee) == ("lru", 10, False)
 
 
-def test_bad_choices() -> None:
+def test_bad_arguments() -> None:
     with pytest.raises(InvalidInput, match="the trace has no requests"):
         make_plan(Trace(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), 1))
     with pytest.raises(InvalidInput, match="unknown policy"):

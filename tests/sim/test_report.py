@@ -1,4 +1,4 @@
-"""Pages and pictures: whole, offline, and the same for the same plan."""
+"""Report files are complete, make no network request, and are equal for equal plans."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def plan() -> CapacityPlan:
 
 
 class Page(HTMLParser):
-    """What a browser would load, and the text it would show."""
+    """The addresses that a browser would load, and the text that it would show."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.wanted: list[str] = []
+        self.loaded: list[str] = []
         self.tags: list[str] = []
         self.shown = ""
         self.policy = ""
@@ -32,7 +32,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.wanted += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
         if ("http-equiv", "Content-Security-Policy") in attrs:
             self.policy = str(dict(attrs)["content"])
 
@@ -43,14 +43,14 @@ class Page(HTMLParser):
 
 def test_the_page_loads_nothing(plan: CapacityPlan) -> None:
     page = Page(report.page(plan, "log.csv"))
-    assert page.wanted == []
+    assert page.loaded == []
     assert page.policy.startswith("default-src 'none'")
     assert "http" not in page.policy
     assert page.tags.count("script") == 4  # the library and three plots
     assert not {"link", "img", "iframe", "object"} & set(page.tags)
 
 
-def test_the_page_says_what_the_terminal_says(plan: CapacityPlan) -> None:
+def test_the_page_contains_the_text_of_the_terminal(plan: CapacityPlan) -> None:
     page = Page(report.page(plan, "<b>&.csv"))
     assert "knapcache plan: <b>&.csv" in page.shown
     assert "b" not in page.tags
@@ -61,7 +61,7 @@ def test_the_page_says_what_the_terminal_says(plan: CapacityPlan) -> None:
         assert "±" in row["cost_lru"]
 
 
-def test_all_numbers_are_in_the_record(plan: CapacityPlan) -> None:
+def test_the_json_contains_all_numbers(plan: CapacityPlan) -> None:
     record = json.loads(summary.to_json(plan, "log.csv"))
     assert [(row["policy"], row["capacity"]) for row in record["rows"]] == [
         (policy, capacity) for policy in ("lru", "gdsf-cost") for capacity in plan.capacities
@@ -85,7 +85,7 @@ def test_the_same_plan_gives_the_same_files(plan: CapacityPlan) -> None:
 
 
 def test_a_plan_with_nothing_to_draw() -> None:
-    """One budget, one policy, and prices that a logarithm has no place for."""
+    """One capacity, one policy, and no price that a log axis can show."""
     _, trace = Workload(queries=5, rounds=5, arrivals="uniform").draw(np.random.default_rng(2))
     assert report.files(make_plan(trace, ["lru"], "100%", jobs=1), "log")["plan.png"].startswith(b"\x89PNG")
 

@@ -1,4 +1,4 @@
-"""Slices of a log: all requests of a key or none, no key twice, the same ones every time."""
+"""Slices have all requests of a key or none, share no key, and depend only on the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _, TRACE = Workload(queries=4000, rounds=40_000, arrivals="zipf:0.6").draw(np.ra
 
 
 def marked() -> Trace:
-    """A trace whose costs name its requests, and whose sizes name its keys."""
+    """Return a trace whose costs are request numbers and whose sizes are keys + 1."""
     return Trace(TRACE.keys, TRACE.keys + 1, np.arange(len(TRACE), dtype=np.float64), TRACE.ids)
 
 
@@ -35,7 +35,7 @@ def test_a_key_is_in_one_slice_with_all_its_requests_in_order() -> None:
     assert sum(map(len, sample.slices)) == pytest.approx(10_000, rel=0.2)
 
 
-def test_the_same_sample_every_time_and_another_for_another_seed() -> None:
+def test_a_sample_depends_only_on_the_seed() -> None:
     one, two, other = (take_sample(marked(), 10_000, seed=seed).slices[0].costs for seed in (3, 3, 4))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, other)
@@ -49,7 +49,7 @@ def test_hashes_are_spread_evenly() -> None:
     assert len(set(found.tolist())) == 100_000
 
 
-def test_small_logs_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_logs_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     for amount in (None, AUTO, 40_000, 10**9):
         sample = take_sample(TRACE, amount)
         assert sample.whole
@@ -70,12 +70,12 @@ def test_capacities_shrink_with_the_sample() -> None:
         sample.scaled_capacity(15)
 
 
-def test_samples_of_nothing() -> None:
+def test_a_sample_without_requests_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="a sample of 1 requests leaves a slice without any"):
         take_sample(TRACE, 1)
 
 
-def test_amounts() -> None:
+def test_parsing_of_the_sample_option() -> None:
     assert [parse_sample(text) for text in ("auto", "off", "5000")] == [AUTO, None, 5000]
     for text in ("", "0", "-1", "1.5", "some"):
         with pytest.raises(InvalidInput, match="sample must be auto, off or a number"):

@@ -1,4 +1,4 @@
-"""Many runs side by side give what one after the other gives."""
+"""Parallel runs give the same results as sequential ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from knapcache.sim.sweep import sweep
 
 
 def slowest_first(k: int) -> tuple[int, int]:
-    """Late items are done first."""
+    """Finish later items first."""
     time.sleep(0.02 * (5 - k))
     return k * k, os.getpid()
 
 
-def picky(path: Path) -> str:
-    """Fails on one item, in a way a caller can tell from others."""
+def fails_on_3(path: Path) -> str:
+    """Raise InvalidInput for one item."""
     if path.name == "3":
         raise InvalidInput(f"cannot use {path}")
     return path.name
@@ -35,22 +35,22 @@ def test_results_come_in_the_order_of_the_items(jobs: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_in_a_worker_is_the_callers(jobs: int) -> None:
+def test_an_exception_in_a_worker_reaches_the_caller(jobs: int) -> None:
     with pytest.raises(InvalidInput, match=r"cannot use 3"):
-        sweep(picky, [Path(str(k)) for k in range(6)], jobs=jobs)
+        sweep(fails_on_3, [Path(str(k)) for k in range(6)], jobs=jobs)
 
 
-def test_nothing_to_do() -> None:
+def test_no_items() -> None:
     assert sweep(abs, [], jobs=4) == []
 
 
 @pytest.mark.parametrize("jobs", [0, -2])
-def test_no_processes(jobs: int) -> None:
+def test_an_invalid_number_of_processes(jobs: int) -> None:
     with pytest.raises(InvalidInput, match=f"jobs must be at least 1, not {jobs}"):
         sweep(abs, [1, 2, 3], jobs=jobs)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_silent_in_a_pipe(jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_output_without_a_terminal(jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
     sweep(abs, [-1, -2, -3], jobs=jobs, title="counting")
     assert capfd.readouterr() == ("", "")

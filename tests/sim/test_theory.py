@@ -1,4 +1,4 @@
-"""The paper's definitions, by hand on small instances and against naive versions written with itertools."""
+"""The paper's definitions, against values computed by hand and against naive implementations."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from knapcache.sim import theory
 from knapcache.sim.theory import BanditInstance
 
 # Sizes 3, 2, 2 in capacity 4. Valid: {0} (3 of 4, the smallest left out needs 2) and {1,2} (4 of 4); {1} and {2} have
-# room for the other, {} for anything. So l_min = 1, l_max = 2, l = min(2, 3 − 1) = 2.
-# Values P·C* = .5, .6, .4. M* = {1,2} is worth 1.0 and costs .5; {0} is worth .5 and costs 1.0.
+# capacity left for the other, {} for anything. So l_min = 1, l_max = 2, l = min(2, 3 − 1) = 2.
+# Values P·C* = .5, .6, .4. M* = {1,2} has value 1.0 and cost .5; {0} has value .5 and cost 1.0.
 HAND_SIZES = np.array([3, 2, 2])
 HAND = BanditInstance(np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 2.0]), HAND_SIZES, 4)
 
@@ -47,7 +47,7 @@ sizes_and_capacity = st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[BanditInstance, list[Fraction]]:
-    """An instance and its exact values P·C*, as fractions."""
+    """Draw an instance and its exact values P·C* as fractions."""
     sizes, capacity = draw(sizes_and_capacity)
     n = len(sizes)
     weights = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
@@ -68,7 +68,7 @@ def test_valid_sets_by_hand() -> None:
 
 
 @given(sizes_and_capacity)
-def test_valid_sets_are_the_naive_ones(given: tuple[list[int], int]) -> None:
+def test_valid_sets_equal_the_naive_ones(given: tuple[list[int], int]) -> None:
     sizes, capacity = given
     found, expected = as_sets(theory.valid_sets(np.array(sizes), capacity)), naive_valid(sizes, capacity)
     assert len(found) == len(expected)
@@ -121,7 +121,7 @@ def test_when_nothing_fits_the_empty_set_is_the_only_one(capacity: int) -> None:
     assert theory.cached_gaps(nothing).size == 0
     assert theory.problem_dependent_bound(nothing, 1000) == 0
     assert theory.problem_independent_bound(nothing, 1000) == 0
-    # N − l_min = N: printed, and loose.
+    # N − l_min = N, as printed: a loose bound.
     assert theory.approximate_problem_dependent_bound(nothing, 0.5, 1000) == 0
     assert theory.approximate_problem_independent_bound(nothing, 1000) > 0
 
@@ -151,7 +151,7 @@ def test_approximate_gaps_by_hand() -> None:
 
 
 @given(instances(), st.sampled_from([Fraction(0), Fraction(1, 4), Fraction(1)]), st.booleans())
-def test_gaps_are_the_naive_ones(
+def test_gaps_equal_the_naive_ones(
     given: tuple[BanditInstance, list[Fraction]], beta: Fraction, harmful_only: bool
 ) -> None:
     instance, values = given
@@ -167,7 +167,7 @@ def test_gaps_are_the_naive_ones(
     gap = {a: cost(a) - (1 + beta) * cost(optimal) for a in valid}
     counted = [a for a in valid if a != optimal and (gap[a] > 0 or not harmful_only)]
     expected = [float(min((gap[a] for a in counted if q not in a), default=math.inf)) for q in range(instance.n)]
-    # Exactly 0 where the fractions are: a tie is a tie.
+    # Exactly 0 where the fractions are 0.
     assert [x == 0 for x in found.of_query] == [x == 0 for x in expected]
     assert found.of_query.tolist() == pytest.approx(expected)
     assert found.minimum == pytest.approx(min((float(gap[a]) for a in counted), default=math.inf))
@@ -184,7 +184,7 @@ def test_cached_gaps_need_no_enumeration(given: tuple[BanditInstance, list[Fract
     assert ((cached == 0) == (found.of_query[found.optimal] == 0)).all()
 
 
-def test_large_instances_ask_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_instances_use_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     for capacity in (5, 20, 40, 200):
         weights = rng.random(12)
@@ -212,11 +212,11 @@ def test_bounds_by_hand() -> None:
 
 
 def test_bounds_are_infinite_without_a_gap() -> None:
-    # Two queries of the same value, room for one.
+    # Two queries of equal value, capacity for one.
     tie = BanditInstance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), np.array([1, 1]), 1)
     assert theory.problem_dependent_bound(tie, 10) == math.inf
     assert theory.problem_independent_bound(tie, 10) < math.inf
-    # β = 1: Δ^c of {0} is 1.0 − 2·.5 = 0. Harmful sets alone: there is none, so no β-regret.
+    # β = 1: Δ^c of {0} is 1.0 − 2·.5 = 0. There is no harmful set, so no β-regret.
     assert theory.approximate_problem_dependent_bound(HAND, 1, 10) == math.inf
     assert theory.approximate_problem_dependent_bound(HAND, 1, 10, harmful_only=True) == 0
 
@@ -246,7 +246,7 @@ def test_oracle_call_bound_by_hand() -> None:
 
 
 def test_regret_by_hand() -> None:
-    # V* = 1.5, V_all = 2: β = .5 forgives .5·(2 − 1.5) = .25 a request.
+    # V* = 1.5, V_all = 2: β = .5 allows .5·(2 − 1.5) = .25 per request.
     assert theory.cumulative_regret([0, 1, 1.5], 1.5).tolist() == [1.5, 2, 2]
     assert theory.cumulative_beta_regret([0, 1, 1.5], 1.5, 2, 0.5).tolist() == [1.25, 1.5, 1.25]
     assert theory.cumulative_beta_regret([0, 1, 1.5], 1.5, 2, 0).tolist() == [1.5, 2, 2]
@@ -255,7 +255,7 @@ def test_regret_by_hand() -> None:
 # Bad arguments
 
 
-def test_arrays_of_an_instance_are_its_own() -> None:
+def test_an_instance_copies_its_arrays() -> None:
     sizes = np.array([1, 2])
     instance = BanditInstance(np.array([0.5, 0.5]), np.array([1.0, 1.0]), sizes, 2)
     sizes[0] = 9
@@ -267,15 +267,15 @@ def test_arrays_of_an_instance_are_its_own() -> None:
 @pytest.mark.parametrize(
     ("probabilities", "costs", "sizes", "capacity", "message"),
     [
-        ([0.5, 0.5], [1, 1], [1, 0], 3, r"sizes are \[1, 0\]; .* from 1"),
-        ([0.5, 0.5], [1, 1], [1.5, 1], 3, "whole numbers from 1"),
+        ([0.5, 0.5], [1, 1], [1, 0], 3, r"sizes are \[1, 0\]; .* at least 1"),
+        ([0.5, 0.5], [1, 1], [1.5, 1], 3, "integers, at least 1"),
         ([0.5, 0.5], [1, 1], [[1, 1]], 3, "flat array"),
         ([], [], [], 3, "flat array"),
-        ([0.5, 0.5], [1, 1], [1, 1], -1, "capacity is -1; a whole number from 0"),
+        ([0.5, 0.5], [1, 1], [1, 1], -1, "capacity is -1; it must be an integer, at least 0"),
         ([0.5, 0.5], [1, 1], [1, 1], 2.5, "capacity is 2.5"),
-        ([0.5, 0.4], [1, 1], [1, 1], 3, "sum 0.9; positive numbers that sum to 1"),
+        ([0.5, 0.4], [1, 1], [1, 1], 3, "sum 0.9; they must be positive and sum to 1"),
         ([1.0, 0.0], [1, 1], [1, 1], 3, "minimum 0 "),
-        ([0.5, 0.5], [1, 0], [1, 1], 3, "costs have minimum 0; positive"),
+        ([0.5, 0.5], [1, 0], [1, 1], 3, "costs have minimum 0; they must be positive"),
         ([0.5, 0.5], [1, np.nan], [1, 1], 3, r"costs are \[1.0, nan\]; .* finite"),
         ([0.5, 0.5], [1], [1, 1], 3, "2 probabilities, 1 costs and 2 sizes"),
     ],
@@ -287,23 +287,23 @@ def test_bad_instances(probabilities: object, costs: object, sizes: object, capa
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(InvalidInput, match="21 queries were given to enumerate; at most 20"):
+    with pytest.raises(InvalidInput, match="21 queries are too many to enumerate; at most 20"):
         theory.valid_sets(np.ones(21, dtype=np.int64), 3)
     with pytest.raises(InvalidInput, match="coarser size unit"):
         theory.lengths(np.array([10**6, 10**6]), 10**6 + 1)
-    with pytest.raises(InvalidInput, match="beta is -1; a finite number from 0"):
+    with pytest.raises(InvalidInput, match="beta is -1; it must be a finite number, at least 0"):
         theory.gaps(HAND, -1)
-    with pytest.raises(InvalidInput, match=r"horizons are 0.0; finite numbers from 1"):
+    with pytest.raises(InvalidInput, match=r"horizons are 0.0; they must be finite numbers, at least 1"):
         theory.problem_independent_bound(HAND, 0)
-    with pytest.raises(InvalidInput, match="constant is 0; a finite number above 0"):
+    with pytest.raises(InvalidInput, match="constant is 0; it must be a finite number above 0"):
         theory.problem_independent_bound(HAND, 10, constant=0)
-    with pytest.raises(InvalidInput, match="alpha is 0; a finite number above 0"):
+    with pytest.raises(InvalidInput, match="alpha is 0; it must be a finite number above 0"):
         theory.oracle_call_bound(3, 10, 0)
-    with pytest.raises(InvalidInput, match="N is 0; a finite number from 1"):
+    with pytest.raises(InvalidInput, match="N is 0; it must be a finite number, at least 1"):
         theory.oracle_call_bound(0, 10, 1)
-    with pytest.raises(InvalidInput, match=r"best_value are .*nan.*; a flat array of finite numbers is allowed"):
+    with pytest.raises(InvalidInput, match=r"best_value are .*nan.*; they must be a flat array of finite numbers"):
         theory.cumulative_regret([1.0], math.nan)
     with pytest.raises(InvalidInput, match="cache_values are "):
         theory.cumulative_regret([], 1)
-    with pytest.raises(InvalidInput, match="all_values is 1; a finite number from 2"):
+    with pytest.raises(InvalidInput, match="all_values is 1; it must be a finite number, at least 2"):
         theory.cumulative_beta_regret([1.0], 2, 1, 0.5)

@@ -1,4 +1,4 @@
-"""A trace is checked once, and says which request is wrong."""
+"""A trace is validated at construction, and the error names the invalid request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
 
 
-def test_plain_lists_and_narrow_types_are_taken() -> None:
+def test_lists_and_narrow_types_are_accepted() -> None:
     trace = Trace([0, 1, 0], np.array([3, 2, 3], np.uint8), [1, 2, 3], 2)  # type: ignore[arg-type]
     assert [str(x.dtype) for x in (trace.keys, trace.sizes, trace.costs)] == ["int64", "int64", "float64"]
     assert len(trace) == 3
@@ -20,7 +20,7 @@ def test_plain_lists_and_narrow_types_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "sizes", "costs", "ids", "said"),
+    ("keys", "sizes", "costs", "ids", "message"),
     [
         ([0, 1], [1], [1.0, 1.0], 2, "differ in length: 2, 1, 2"),
         ([0, 2], [1, 1], [1.0, 1.0], 2, r"request 1: key must be in 0 … 1, not 2"),
@@ -35,6 +35,6 @@ def test_plain_lists_and_narrow_types_are_taken() -> None:
         ([0, 1], [1, 1], ["a", "b"], 2, "costs must be a flat array of numbers"),
     ],
 )
-def test_bad_requests(keys: Any, sizes: Any, costs: Any, ids: int, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_bad_requests(keys: Any, sizes: Any, costs: Any, ids: int, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         Trace(keys, sizes, costs, ids)

@@ -1,4 +1,4 @@
-"""Each kind of traffic is what it says."""
+"""Each kind of traffic has its documented properties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from knapcache.sim.trace import Floats, Trace
 
 
 def counts(trace: Trace) -> Floats:
-    """Requests of each key, most first."""
+    """Return the number of requests of each key, in decreasing order."""
     return np.sort(np.bincount(trace.keys))[::-1].astype(np.float64)
 
 
@@ -24,7 +24,7 @@ def counts(trace: Trace) -> Floats:
 def test_any_number_of_requests(kind: str, requests: int, seed: int) -> None:
     trace, again = (traffic.draw(kind, requests=requests, seed=seed) for _ in range(2))
     assert len(trace) == requests
-    assert len(np.unique(trace.keys)) == trace.ids, "every id is asked for"
+    assert len(np.unique(trace.keys)) == trace.ids, "every id is requested"
     for field in ("keys", "sizes", "costs"):
         assert np.array_equal(getattr(trace, field), getattr(again, field))
     first = np.unique(trace.keys, return_index=True)[1]
@@ -39,61 +39,61 @@ def test_seeds_differ(kind: str) -> None:
 
 
 def test_unknown_kind_and_bad_numbers() -> None:
-    with pytest.raises(InvalidInput, match="unknown kind of traffic 'rain'; there are: sessions, changes"):
+    with pytest.raises(InvalidInput, match="unknown kind of traffic 'rain': allowed are sessions, changes"):
         traffic.draw("rain")
-    with pytest.raises(InvalidInput, match="at least 1 request"):
+    with pytest.raises(InvalidInput, match="requests must be at least 1"):
         traffic.draw("loop", requests=0)
-    with pytest.raises(InvalidInput, match="a seed from 0 on, not 10 and -1"):
+    with pytest.raises(InvalidInput, match="seed at least 0, not 10 and -1"):
         traffic.draw("loop", requests=10, seed=-1)
 
 
 @pytest.mark.parametrize("kind", traffic.KINDS)
-def test_costs_follow_sizes_but_where_they_must_not(kind: str) -> None:
+def test_costs_depend_on_sizes_except_for_stationary_traffic(kind: str) -> None:
     trace = traffic.draw(kind)
     _, first = np.unique(trace.keys, return_index=True)
-    together = np.corrcoef(np.log(trace.sizes[first]), np.log(trace.costs[first]))[0, 1]
-    assert abs(together) < 0.03 if kind == "stationary" else together > 0.8
-    expected = (traffic.SECONDS + traffic.SECONDS_A_TOKEN * trace.sizes / traffic.BYTES_A_TOKEN)[first].mean()
+    correlation = np.corrcoef(np.log(trace.sizes[first]), np.log(trace.costs[first]))[0, 1]
+    assert abs(correlation) < 0.03 if kind == "stationary" else correlation > 0.8
+    expected = (traffic.SECONDS + traffic.SECONDS_PER_TOKEN * trace.sizes / traffic.BYTES_PER_TOKEN)[first].mean()
     assert trace.costs[first].mean() == pytest.approx(expected, rel=0.05)
 
 
 def test_sessions_end() -> None:
     trace = traffic.draw("sessions")
-    assert counts(trace).mean() == pytest.approx(1 / (1 - traffic.AGAIN), rel=0.05)
+    assert counts(trace).mean() == pytest.approx(1 / (1 - traffic.REPEAT), rel=0.05)
     order = np.argsort(trace.keys, kind="stable")
     gaps = np.diff(order)[np.diff(trace.keys[order]) == 0]
     assert np.median(gaps) == pytest.approx(traffic.GAP, rel=0.05)
-    assert (gaps < 40_000).all(), "nobody comes back after the end"
+    assert (gaps < 40_000).all(), "no request after the end of a session"
 
 
-def test_changes_deal_anew() -> None:
+def test_changes_reshuffle_popularity() -> None:
     parts = np.split(traffic.draw("changes").keys, 5)
-    favourites = [set(np.argsort(np.bincount(part, minlength=5000))[-50:]) for part in parts]
-    for a, b in itertools.pairwise(favourites):
+    popular = [set(np.argsort(np.bincount(part, minlength=5000))[-50:]) for part in parts]
+    for a, b in itertools.pairwise(popular):
         assert len(a & b) < 10
 
 
-def test_flood_is_of_one_hits() -> None:
+def test_flood_consists_of_one_hits() -> None:
     assert (counts(traffic.draw("flood")) == 1).sum() == pytest.approx(60_000, rel=0.01)
 
 
-def test_loop_comes_round() -> None:
-    asked = traffic.loop(np.random.default_rng(0), 100_000)
-    scan = asked[asked >= 4000]
+def test_loop_repeats_its_scan() -> None:
+    keys = traffic.loop(np.random.default_rng(0), 100_000)
+    scan = keys[keys >= 4000]
     assert len(scan) == pytest.approx(30_000, rel=0.02)
     assert set((np.diff(scan) % 3000).tolist()) == {1}
 
 
 def test_stationary_is_zipf() -> None:
-    asked = np.bincount(traffic.stationary(np.random.default_rng(0), 100_000), minlength=20_000)
+    keys = np.bincount(traffic.stationary(np.random.default_rng(0), 100_000), minlength=20_000)
     expected = np.arange(1.0, 20_001.0) ** -0.7
     expected *= 100_000 / expected.sum()
-    assert asked[:100].sum() == pytest.approx(expected[:100].sum(), rel=0.02)
-    assert asked[:10_000].sum() == pytest.approx(expected[:10_000].sum(), rel=0.01)
+    assert keys[:100].sum() == pytest.approx(expected[:100].sum(), rel=0.02)
+    assert keys[:10_000].sum() == pytest.approx(expected[:10_000].sum(), rel=0.01)
 
 
-def test_news_fade() -> None:
-    """A favourite is asked for within a small part of the trace, more in the first half of that than in the second."""
+def test_news_fades() -> None:
+    """A popular key is requested in a small part of the trace, more often in the first half of it than in the second."""
     trace = traffic.draw("news")
     falling = []
     for key in np.argsort(np.bincount(trace.keys))[-200:]:
@@ -106,6 +106,6 @@ def test_news_fade() -> None:
 
 
 def test_half_and_half() -> None:
-    asked = traffic.half(np.random.default_rng(0), 100_000)
-    assert (asked < 3000).sum() == 50_000
-    assert np.bincount(asked[asked >= 3000]).max() < 40
+    keys = traffic.half(np.random.default_rng(0), 100_000)
+    assert (keys < 3000).sum() == 50_000
+    assert np.bincount(keys[keys >= 3000]).max() < 40

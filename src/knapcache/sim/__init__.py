@@ -1,1 +1,1 @@
-"""The lab: requests made or read, policies replayed over them, regret and bounds."""
+"""The lab: generate or read traces, replay policies over them, compare them with bounds."""

@@ -1,4 +1,4 @@
-"""Capacities as people write them: `4096`, `64k`, `4GB`, `1.5GiB`, `10%`."""
+"""Capacities as command-line texts: `4096`, `64k`, `4GB`, `1.5GiB`, `10%`, and ranges of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 MAX_CAPACITY = 2**62
 STEPS = 10
-"""Sizes in a range that does not say how many."""
+"""Capacities in a range without a count."""
 MAX_STEPS = 100
 ALLOWED = f"{ALLOWED_AMOUNTS}, or % of the working set"
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Units of a trace, or a share of its working set."""
+    """An amount in units of a trace, or a share of its working set."""
 
     text: str
     amount: Fraction
@@ -25,61 +25,63 @@ class Capacity:
 
     @classmethod
     def parse(cls, text: str) -> Capacity:
-        """Read what somebody wrote."""
+        """Parse a text; raises InvalidInput."""
         found = parse_amount(text)
         if found is None:
-            raise InvalidInput(f"capacity {text!r} cannot be read; allowed is {ALLOWED}")
+            raise InvalidInput(f"capacity {text!r} cannot be read; it must be {ALLOWED}")
         units, share = found
         if share:
             return cls(text, units / 100, relative=True)
         if units.denominator != 1:
-            raise InvalidInput(f"capacity {text!r} is {float(units):g} units, and must be a whole number of them")
+            raise InvalidInput(f"capacity {text!r} is {float(units):g} units; it must be a whole number of units")
         return cls(text, units, relative=False)
 
     def units(self, working_set: int) -> int:
-        """In units of a trace with this working set; a share is rounded down."""
+        """Return the capacity in units of a trace with this working set. A share is rounded down."""
         units = int(self.amount * working_set if self.relative else self.amount)
         if not 1 <= units <= MAX_CAPACITY:
             of = f" of a working set of {working_set}" if self.relative else ""
-            raise InvalidInput(f"capacity {self.text!r}{of} is {units}, and must be at least 1 and at most 2^62")
+            raise InvalidInput(f"capacity {self.text!r}{of} is {units}; it must be at least 1 and at most 2^62")
         return units
 
 
 @dataclass(frozen=True)
 class CapacityRange:
-    """Sizes of cache to compare: `0.5%..100%` for ten of them at equal ratios, `1MB..1GB:7` for seven, or a list."""
+    """Capacities to compare: `0.5%..100%` (ten at equal ratios), `1MB..1GB:7` (seven), or a list with commas."""
 
     capacities: tuple[Capacity, ...]
     steps: int | None
-    """How many between the two that were given, with them; None for a list."""
+    """Number of capacities in the range, including both ends; None for a list."""
 
     @classmethod
     def parse(cls, text: str) -> CapacityRange:
-        """Read what somebody wrote."""
+        """Parse a text; raises InvalidInput."""
         if ".." not in text:
             return cls(tuple(map(Capacity.parse, text.split(","))), None)
         ends, colon, count = text.partition(":")
         low, _, high = ends.partition("..")
         steps = int(count) if count.strip().isdecimal() else STEPS if not colon else 0
         if not 2 <= steps <= MAX_STEPS:
-            raise InvalidInput(f"range {text!r} must have 2 to {MAX_STEPS} sizes, as in {low}..{high}:{STEPS}")
+            raise InvalidInput(f"range {text!r} must have 2 to {MAX_STEPS} capacities, as in {low}..{high}:{STEPS}")
         found = cls((Capacity.parse(low), Capacity.parse(high)), steps)
         if (
             found.capacities[0].relative == found.capacities[1].relative
             and found.capacities[0].amount >= found.capacities[1].amount
         ):
-            raise InvalidInput(f"range {text!r} must rise")
+            raise InvalidInput(f"range {text!r} must be increasing")
         return found
 
     def units(self, working_set: int) -> list[int]:
-        """In units of a trace with this working set, rising, each once."""
+        """Return the distinct capacities in units of a trace with this working set, in increasing order."""
         if self.steps is None:
             return sorted({capacity.units(working_set) for capacity in self.capacities})
         low, high = self.capacities
-        # A small share of a small working set is less than a unit; the range then starts at one.
+        # A small share of a small working set can be less than one unit; the range then starts at 1.
         first = max(1, int(low.amount * working_set)) if low.relative else low.units(working_set)
         last = high.units(working_set)
         if first > last:
-            raise InvalidInput(f"range {low.text}..{high.text} is {first} to {last} with this trace, and must rise")
+            raise InvalidInput(
+                f"range {low.text}..{high.text} is {first} to {last} for this trace; it must be increasing"
+            )
         between = (round(first * (last / first) ** (k / (self.steps - 1))) for k in range(1, self.steps - 1))
         return sorted({first, last, *(min(max(units, first), last) for units in between)})

@@ -3,15 +3,15 @@
     with DaskExecutor("tcp://host:8786") as cluster:
         rows = replay_grid(trace, policies, capacities, jobs=cluster)
 
-A parcel is *scattered*: sent through the scheduler to one worker, from there to the others, and to one that joins later
-when it first needs it. Workers need not share a file system with each other or with us. A task is the number of an
-item. Items of a worker that died Dask gives to others, three times by default, then it gives up.
+A batch is *scattered*: sent through the scheduler to one worker, from there to the others, and to a worker that joins
+later when it first needs it. Workers need no common file system. A task is the number of an item. If a worker dies, Dask
+gives its items to other workers, three times by default, and then gives up.
 
-Equal rows need equal code: every worker is asked for a digest of its sources before it is sent anything, and compares
+Equal rows need equal code: before anything is sent, every worker reports a digest of its sources. A worker compares it
 again with every item, in case it joined later.
 
-Rejected: a worker plugin that carries the parcel. The scheduler would keep it, a trace and all, after a client that was
-killed; scattered data go with their client. The price: when all workers die at once, the sweep fails.
+Rejected: a worker plugin that carries the batch. After a client is killed the scheduler would keep it, including the
+trace; scattered data are released with their client. The drawback: if all workers die at once, the sweep fails.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from knapcache.sim.executors import TaskBatch
 
 Result = TypeVar("Result")
 Client: TypeAlias = Any
-"""distributed.Client, most of which has no types."""
-PATIENCE = 5.0
-"""Seconds for the scheduler to answer, and for a first worker to be there."""
+"""distributed.Client, which is mostly untyped."""
+TIMEOUT = 5.0
+"""Seconds to wait for the scheduler's reply, and for the first worker."""
 
 LOGGERS = ("distributed", "distributed.client", "tornado.application")
 
 
 class DaskExecutor:
-    """A cluster, by the address of its scheduler. Connected from construction to `close()`."""
+    """A cluster, given by its scheduler's address. Connected from construction to `close()`."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        with ExitStack() as leaving:
-            leaving.enter_context(_silent())
+        with ExitStack() as stack:
+            stack.enter_context(_silent())
             self._client = _connect(address)
-            leaving.callback(_close, self._client)
+            stack.callback(_close, self._client)
             _require_workers(self._client, address)
-            self._leaving = leaving.pop_all()
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -60,33 +60,34 @@ class DaskExecutor:
         self.close()
 
     def close(self) -> None:
-        """Leave the cluster, which goes on."""
-        self._leaving.close()
+        """Disconnect. The cluster keeps running."""
+        self._stack.close()
 
-    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
-        """See Executor."""
+    def run(self, batch: TaskBatch[Result]) -> Generator[Result, None, None]:
         from distributed import KilledWorker
 
-        if not len(parcel):
+        if not len(batch):
             return
         futures: list[Any] = []
         try:
-            stamp = _require_equal_code(self._client, parcel.function)
-            # Neither is named by its content, as Dask would: an equal sweep before this one may just be on its way out.
-            (sent,) = self._client.scatter([parcel], broadcast=True, hash=False)
-            futures = self._client.map(_run_sent, range(len(parcel)), parcel=sent, stamp=stamp, pure=False)
+            stamp = _require_equal_code(self._client, batch.function)
+            # No names by content (hash, pure): an equal sweep before this one may still be releasing its data.
+            (scattered,) = self._client.scatter([batch], broadcast=True, hash=False)
+            futures = self._client.map(_run_item, range(len(batch)), batch=scattered, stamp=stamp, pure=False)
             for future in futures:
                 yield future.result()
         except KilledWorker as error:
-            raise ClusterFailed(f"a worker of {self.address} died, and so did those that took over its work") from error
+            raise ClusterFailed(
+                f"a worker of {self.address} died, and so did the workers that took over its items"
+            ) from error
         except (CancelledError, OSError) as error:
             if not isinstance(error, CancelledError) and self._client.status == "running":
-                raise  # an item's own
+                raise  # raised by an item
             raise ClusterFailed(
-                f"the cluster at {self.address} lost the work: its scheduler, or all workers that had it, are gone"
+                f"the cluster at {self.address} lost the work: its scheduler, or all workers that had it, stopped"
             ) from error
         finally:
-            # What has begun runs to its end, since a thread cannot be stopped; nothing else is begun.
+            # Running items finish, because a thread cannot be stopped; no other item is started.
             with suppress(CancelledError, OSError):
                 self._client.cancel(futures)
 
@@ -100,27 +101,27 @@ def _connect(address: str) -> Client:
     except ValueError:
         host, port = "", 0
     if not host or not 0 < port < 2**16:
-        raise InvalidInput(f"{address!r} is not the address of a Dask scheduler, which looks like tcp://host:8786")
+        raise InvalidInput(f"{address!r} is not the address of a Dask scheduler; it must look like tcp://host:8786")
     try:
-        socket.create_connection((host, port), PATIENCE).close()  # Dask would try a closed port again and again
-        # In a thread of its own: the caller may have a loop, as notebooks do.
+        socket.create_connection((host, port), TIMEOUT).close()  # Dask would retry a closed port many times
+        # In its own thread: the caller may run an event loop, as notebooks do.
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, _greet(address)).result()
-        return distributed.Client(address, timeout=PATIENCE, set_as_default=False, name="knapcache")  # type: ignore[no-untyped-call]
-    except (OSError, ImportError) as error:  # nobody there; or a Dask that does not get along with ours
-        reason = getattr(error, "strerror", None) or str(error) or "it says nothing"
-        raise ClusterFailed(f"no Dask scheduler answers at {address}: {reason.splitlines()[0]}") from None
-    except (MemoryError, ValueError):  # the first bytes of an answer are taken for its length
-        raise ClusterFailed(f"what answers at {address} is not a Dask scheduler") from None
+            thread.submit(asyncio.run, _probe(address)).result()
+        return distributed.Client(address, timeout=TIMEOUT, set_as_default=False, name="knapcache")  # type: ignore[no-untyped-call]
+    except (OSError, ImportError) as error:  # no listener, or an incompatible version of Dask
+        reason = getattr(error, "strerror", None) or str(error) or "no reply"
+        raise ClusterFailed(f"cannot reach a Dask scheduler at {address}: {reason.splitlines()[0]}") from None
+    except (MemoryError, ValueError):  # Dask reads the first bytes of a foreign reply as its length
+        raise ClusterFailed(f"the server at {address} is not a Dask scheduler") from None
 
 
-async def _greet(address: str) -> None:
-    """Ask for a sign of life. A Client would wait forever for somebody who takes the call and says nothing."""
+async def _probe(address: str) -> None:
+    """Send one request and wait for the reply. A Client would wait forever for a server that accepts and stays silent."""
     from distributed.comm.core import connect
     from distributed.security import Security
 
-    async with asyncio.timeout(PATIENCE):
-        comm = await connect(address, timeout=PATIENCE, **Security().get_connection_args("client"))  # type: ignore[no-untyped-call]
+    async with asyncio.timeout(TIMEOUT):
+        comm = await connect(address, timeout=TIMEOUT, **Security().get_connection_args("client"))  # type: ignore[no-untyped-call]
         try:
             await comm.write({"op": "identity", "reply": True})
             await comm.read()
@@ -129,26 +130,28 @@ async def _greet(address: str) -> None:
 
 
 def _close(client: Client) -> None:
-    with suppress(TimeoutError):  # of a scheduler that is gone
-        client.close(PATIENCE)
+    with suppress(TimeoutError):  # the scheduler has stopped
+        client.close(TIMEOUT)
 
 
 def _require_workers(client: Client, address: str) -> None:
     try:
-        client.wait_for_workers(1, timeout=PATIENCE)
+        client.wait_for_workers(1, timeout=TIMEOUT)
     except TimeoutError:
         raise ClusterFailed(f"the scheduler at {address} has no workers: start some with `dask worker`") from None
 
 
 def _require_equal_code(client: Client, function: Callable[..., Any]) -> str:
-    """Compare the sources of `function` and of knapcache with those of all workers; their digest."""
+    """Return the digest of the sources of `function` and knapcache; raise ClusterFailed if a worker's differs."""
     packages = _packages(function)
     stamp = code_stamp(packages)
     for worker, found in client.run(code_stamp, packages, on_error="return").items():
         if isinstance(found, Exception):
             raise ClusterFailed(f"worker {worker} cannot run this knapcache: {found}")
         if found != stamp:
-            raise ClusterFailed(f"worker {worker} runs knapcache {found}, but here it is {stamp}: install the same")
+            raise ClusterFailed(
+                f"worker {worker} runs knapcache {found}, this process {stamp}: install the same version"
+            )
     return stamp
 
 
@@ -158,28 +161,28 @@ def _packages(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @functools.cache
 def code_stamp(packages: tuple[str, ...]) -> str:
-    """Version of knapcache, and a digest of the sources of these packages, as far as they have any."""
+    """Return the version of knapcache and a digest of the sources of these packages."""
     files = [getattr(importlib.import_module(name), "__file__", None) for name in packages]
-    version = importlib.import_module("knapcache").__version__  # by name: layers point one way
+    version = importlib.import_module("knapcache").__version__  # by name: the layer rules forbid a static import
     digests = [source_digest(Path(file).resolve().parent).hex()[:8] for file in files if file]
     return f"{version} ({' '.join(digests)})"
 
 
-def _run_sent(k: int, parcel: TaskBatch[Result], stamp: str) -> Result:
-    """On a worker."""
-    here = code_stamp(_packages(parcel.function))
+def _run_item(k: int, batch: TaskBatch[Result], stamp: str) -> Result:
+    """Run item k on a worker."""
+    here = code_stamp(_packages(batch.function))
     if here != stamp:
-        raise ClusterFailed(f"a worker that came later runs knapcache {here}, not {stamp}: install the same")
-    return parcel.run(k)
+        raise ClusterFailed(f"a worker that joined later runs knapcache {here}, not {stamp}: install the same version")
+    return batch.run(k)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Dask logs what it raises, and prints its log: said once, by the error, is enough."""
+    """Silence Dask's loggers, which would print every error that it also raises."""
     try:
-        import distributed  # noqa: F401 - which sets up its logs
+        import distributed  # noqa: F401 - sets up its loggers
     except ImportError:
-        raise MissingExtra("clusters are reached with Dask: pip install 'knapcache[cluster]'") from None
+        raise MissingExtra("clusters need Dask: pip install 'knapcache[cluster]'") from None
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [logger.level for logger in loggers]
     for logger in loggers:

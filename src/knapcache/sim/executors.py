@@ -1,11 +1,11 @@
-"""Where a sweep runs: the processes of this machine here, the workers of a cluster in cluster.py.
+"""Executors of a sweep: processes of this machine here, workers of a cluster in cluster.py.
 
-All work of a sweep is one *parcel*: a function, the values that all its calls share, and the items. The parcel
-travels once to each process, and what is sent for an item is its number. A trace of millions of requests thus costs one
-copy a machine, however many cells it is replayed in.
+The work of a sweep is one *batch*: a function, the values that all its calls share, and the items. The batch is sent once
+to each process; for an item only its number is sent. So a trace of millions of requests is copied once per machine,
+however many cells it is replayed in.
 
-An executor takes a parcel and yields the results, in the order of the items. Closed early, by an error, Ctrl-C or a
-caller that has seen enough, it leaves nothing running that it can stop.
+An executor takes a batch and yields the results in the order of the items. If it is closed early (an error, Ctrl-C, or a
+caller that stops iterating), it stops all work that can be stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from knapcache.errors import InvalidInput
 
 Result = TypeVar("Result")
 ALIGNED = 64
-"""Arrays start at multiples of this, a cache line, as NumPy's own do or better."""
+"""Alignment of mapped arrays in bytes: one cache line, at least that of NumPy's own arrays."""
 
 
 @dataclass(frozen=True)
@@ -44,54 +44,49 @@ class TaskBatch(Generic[Result]):
         return len(self.items)
 
     def run(self, k: int) -> Result:
-        """The result of item k."""
         return self.function(*self.shared, self.items[k])
 
 
 class Executor(Protocol):
-    """Runs parcels."""
-
-    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
-        """The results, in the order of the items; the first error of an item is raised as it is."""
+    def run(self, batch: TaskBatch[Result]) -> Generator[Result, None, None]:
+        """Yield the results in the order of the items. The first exception of an item is raised unchanged."""
 
 
 Jobs: TypeAlias = int | Executor | None
-"""Where to run: a number of processes of this machine, all its cores (None), or an executor."""
+"""Where to run: a number of local processes, one per core (None), or an executor."""
 
 
 def executor(jobs: Jobs) -> Executor:
-    """What `jobs` says."""
     return LocalExecutor(jobs) if jobs is None or isinstance(jobs, int) else jobs
 
 
 class LocalExecutor:
-    """Processes of this machine: all cores by default, and never more than items. One process is this one."""
+    """Local processes: one per core by default, and never more than items. A single one is the current process."""
 
     def __init__(self, jobs: int | None = None) -> None:
         if jobs is not None and jobs < 1:
             raise InvalidInput(f"jobs must be at least 1, not {jobs}")
         self.jobs = jobs if jobs is not None else os.cpu_count() or 1
 
-    def run(self, parcel: TaskBatch[Result]) -> Generator[Result, None, None]:
-        """See Executor."""
-        jobs = min(self.jobs, len(parcel))
+    def run(self, batch: TaskBatch[Result]) -> Generator[Result, None, None]:
+        jobs = min(self.jobs, len(batch))
         if jobs <= 1:
-            yield from map(parcel.run, range(len(parcel)))
+            yield from map(batch.run, range(len(batch)))
             return
-        # Fresh interpreters, not forks: the progress bar runs a thread, and a fork may copy a lock in mid-use.
+        # spawn, not fork: the progress bar runs a thread, and a fork may copy a held lock.
         with (
             tempfile.TemporaryDirectory(prefix="knapcache-") as folder,
             ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            write_shared(parcel, Path(folder))
-            others = multiprocessing.active_children()  # the caller's, which are none of our business
+            write_shared(batch, Path(folder))
+            others = multiprocessing.active_children()  # started by the caller
             try:
                 with _ignoring_interrupts():
-                    futures = [pool.submit(_run_shared, Path(folder), k) for k in range(len(parcel))]
+                    futures = [pool.submit(_run_shared, Path(folder), k) for k in range(len(batch))]
                 for future in futures:
                     yield future.result()
             except BaseException:
-                # Nothing is cancelled (as pool.map would): the pool trips over cancelled work whose process then ends.
+                # Do not cancel futures, as pool.map would: the pool fails on cancelled work whose process has ended.
                 for child in multiprocessing.active_children():
                     if child not in others:
                         child.terminate()
@@ -100,7 +95,7 @@ class LocalExecutor:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which the terminal sends to all of them: their parent ends them."""
+    """Make processes started here ignore Ctrl-C, which a terminal sends to all of them; the parent terminates them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
         return
@@ -112,9 +107,9 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def write_shared(value: object, folder: Path) -> None:
-    """A value as two files: its pickle, and its arrays for others to map."""
+    """Write a value as two files: its pickle, and its arrays for other processes to map."""
     arrays: list[pickle.PickleBuffer] = []
-    text = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
     spans = []
     with (folder / "arrays").open("wb") as file:
         for array in arrays:
@@ -123,19 +118,19 @@ def write_shared(value: object, folder: Path) -> None:
                 spans.append((file.tell(), raw.nbytes))
                 file.write(raw)
         file.write(b"\0")  # an empty file cannot be mapped
-    (folder / "pickle").write_bytes(pickle.dumps((text, spans)))
+    (folder / "pickle").write_bytes(pickle.dumps((pickled, spans)))
 
 
 def map_shared(folder: Path) -> Any:
-    """The value again. Processes that pick up the same one share the memory of its arrays."""
-    text, spans = pickle.loads((folder / "pickle").read_bytes())
+    """Read a value written by `write_shared`. All processes share the memory of its arrays."""
+    pickled, spans = pickle.loads((folder / "pickle").read_bytes())
     with (folder / "arrays").open("rb") as file:
-        # Copy on write, not read-only: kernels are compiled for arrays that may be written, and once is enough.
+        # Copy on write, not read-only: kernels would be compiled again for read-only arrays.
         arrays = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    return pickle.loads(text, buffers=[arrays[start : start + length] for start, length in spans])
+    return pickle.loads(pickled, buffers=[arrays[start : start + length] for start, length in spans])
 
 
-_map_shared_once = functools.lru_cache(maxsize=1)(map_shared)  # a process of the pool has one parcel in its life
+_map_shared_once = functools.lru_cache(maxsize=1)(map_shared)  # a process of the pool runs a single batch
 
 
 def _run_shared(folder: Path, k: int) -> Any:

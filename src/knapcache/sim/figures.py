@@ -1,4 +1,4 @@
-"""One look for all figures."""
+"""Common style of all figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colour-blind safe (Okabe and Ito); a policy has the same colour in every figure, and a dash where lines lie close.
+# Colour-blind safe (Okabe and Ito). A policy has the same colour and line style in every figure.
 STYLES: dict[str, tuple[str, str]] = {
     "adaptive": ("#C1121F", "-"),
     "vsocb": ("#0072B2", "-"),
@@ -32,12 +32,12 @@ STYLES: dict[str, tuple[str, str]] = {
 def new_figure(
     columns: int = 1, *, rows: int = 1, width: float = 6.4, height: float = 4.2
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `columns` panels in each of its `rows`; width and height are a panel's, in inches."""
+    """Create a figure with `rows` × `columns` panels. Width and height are those of a panel, in inches."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("figures are drawn with Matplotlib: pip install 'knapcache[lab]'") from None
+        raise MissingExtra("figures need Matplotlib: pip install 'knapcache[lab]'") from None
     mpl.rcParams.update(
         {
             "axes.spines.top": False,
@@ -56,14 +56,13 @@ def new_figure(
 
 
 def style(policy: str) -> dict[str, Any]:
-    """Colour and dash of a policy."""
+    """Return the colour and line style of a policy as Matplotlib arguments."""
     colour, dash = STYLES.get(policy, ("#666666", "-"))
     return {"color": colour, "linestyle": dash}
 
 
 def as_png(figure: Figure) -> bytes:
-    """The picture."""
-    picture = io.BytesIO()
-    # Without the drawing program's version: equal numbers should give equal files.
-    figure.savefig(picture, dpi=150, format="png", metadata={"Software": None})
-    return picture.getvalue()
+    png = io.BytesIO()
+    # Without Matplotlib's version in the metadata, equal numbers give equal files.
+    figure.savefig(png, dpi=150, format="png", metadata={"Software": None})
+    return png.getvalue()

@@ -1,4 +1,4 @@
-"""Results as files: a place is found writable before the work starts, and written whole or not at all."""
+"""Output files that are checked for write access before the work starts, and written atomically after it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from knapcache.errors import InvalidInput
 
 
 class OutputFile:
-    """A file to write later."""
+    """A file to write later. Raises InvalidInput at construction if it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.target = path.resolve()  # a link stays a link
-        # A device or a pipe is written to, never replaced.
+        self.target = path.resolve()  # so that a symbolic link is kept
+        # A device or a pipe is written in place, not replaced.
         self.special = self.target.exists() and not self.target.is_file() and not self.target.is_dir()
         try:
             if self.target.is_dir():
@@ -28,7 +28,6 @@ class OutputFile:
             raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
 
     def write(self, text: str) -> None:
-        """Write all of it."""
         try:
             if self.special:
                 self.target.write_text(text, encoding="utf-8")
@@ -42,22 +41,22 @@ class OutputFile:
 
 
 class OutputDirectory:
-    """A directory to put files into later; made if missing."""
+    """A directory for output files, created on the first write. Raises InvalidInput if it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        there = path
+        existing = path
         try:
-            while not there.exists():  # it is made when there is something to put into it
-                there = there.parent
-            if not there.is_dir():
-                raise InvalidInput(f"cannot write to {path}: {there} is not a directory")
-            tempfile.TemporaryFile(dir=there).close()
+            while not existing.exists():
+                existing = existing.parent
+            if not existing.is_dir():
+                raise InvalidInput(f"cannot write to {path}: {existing} is not a directory")
+            tempfile.TemporaryFile(dir=existing).close()
         except OSError as error:
             raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
 
     def write(self, files: Mapping[str, bytes]) -> list[Path]:
-        """Put all of them there; where they are."""
+        """Write all files, or none if an error occurs before the first is in place; returns their paths."""
         paths = [self.path / name for name in files]
         try:
             self.path.mkdir(parents=True, exist_ok=True)

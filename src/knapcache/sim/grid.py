@@ -1,7 +1,6 @@
-"""A trace against policies and capacities: every pair is replayed, and makes a row.
+"""Replays of a trace for every combination of policy and capacity: one row each.
 
-Cells run where an executor runs them: in the processes of this machine, or on a cluster. The trace does not travel with
-them, but once to each place (executors.py).
+Cells run in local processes or on a cluster. The trace is sent once to each process, not with every cell (executors.py).
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from knapcache.sim.trace import Trace
 
 @dataclass(frozen=True)
 class GridCell:
-    """One replay."""
+    """One replay of the grid."""
 
     policy: str
     capacity: int
     seed: int
     trace: int = 0
-    """Which of the traces."""
+    """Index of the trace."""
 
 
 def replay_grid(
@@ -42,39 +41,39 @@ def replay_grid(
     seed: int = 0,
     jobs: Jobs = None,
 ) -> list[dict[str, Any]]:
-    """One row for each capacity and policy, in that order.
+    """Return one row for each capacity and policy, in that order.
 
-    `capacities` are in units of the trace, as numbers or texts such as `4GB`, or `10%` of the working set. Equal seeds
-    give equal rows, except for `seconds`.
+    Capacities are numbers in units of the trace, or texts such as `4GB`, or `10%` of the working set. Equal seeds give
+    equal rows, except for `seconds`.
     """
-    given = check_arguments(policies, capacities, seed, jobs)
+    parsed = check_arguments(policies, capacities, seed, jobs)
     working_set = trace.working_set
-    rooms = [capacity.units(working_set) for capacity in given]
+    units = [capacity.units(working_set) for capacity in parsed]
     require_usable(trace)
-    return replay_cells([trace], [GridCell(policy, room, seed) for room in rooms for policy in policies], jobs=jobs)
+    return replay_cells([trace], [GridCell(policy, unit, seed) for unit in units for policy in policies], jobs=jobs)
 
 
 def replay_cells(traces: Sequence[Trace], cells: Sequence[GridCell], *, jobs: Jobs = None) -> list[dict[str, Any]]:
-    """One row for each cell."""
-    # Times and names stay here: no policy sees them, and names are slow to send.
+    """Return one row for each cell."""
+    # Times and names are not sent: policies do not use them, and names are slow to send.
     bare = [Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for trace in traces]
     return sweep(run_cell, cells, shared=(bare,), jobs=jobs, title="replay")
 
 
 def require_usable(trace: Trace) -> None:
-    """Refuse a trace of which nothing can be said."""
+    """Raise InvalidInput for a trace without requests, or whose total cost overflows."""
     if not len(trace):
         raise InvalidInput("the trace has no requests")
     with np.errstate(over="ignore"):
         total = trace.total_cost
     if not math.isfinite(total):
-        raise InvalidInput("the costs of the trace sum to more than a number holds: use a larger unit of cost")
+        raise InvalidInput("the costs of the trace sum to more than a float can hold: use a larger unit of cost")
 
 
 def check_arguments(
     policies: Sequence[str], capacities: Sequence[Capacity | str | int], seed: int, jobs: Jobs
 ) -> list[Capacity]:
-    """Check all that can be checked without a trace, which may take long to read; the capacities."""
+    """Check everything that needs no trace, because reading one may take long; returns the parsed capacities."""
     for k, name in enumerate(policies):
         registry.find(name, bounds=True)
         if name in policies[:k]:
@@ -88,13 +87,13 @@ def check_arguments(
 
 
 def run_cell(traces: Sequence[Trace], cell: GridCell) -> dict[str, Any]:
-    """Replay and account."""
+    """Replay one cell and return its row."""
     trace = traces[cell.trace]
     spec = registry.find(cell.policy, bounds=True)
     if isinstance(spec, registry.Bound):
         start = time.perf_counter()
         miss_cost = spec.miss_cost(cell.capacity, trace)
-        # A bound has a cost, and nothing that was run.
+        # A bound has a cost but no replay.
         hits, peak, calls, seconds = None, None, None, time.perf_counter() - start
     else:
         policy = spec.build_for(cell.capacity, trace, seed=cell.seed)
@@ -110,7 +109,7 @@ def run_cell(traces: Sequence[Trace], cell: GridCell) -> dict[str, Any]:
         "hits": hits,
         "miss_cost": miss_cost,
         "total_cost": total,
-        "cost_ratio": miss_cost / total if total else None,  # of nothing there is no share
+        "cost_ratio": miss_cost / total if total else None,  # undefined for a total of 0
         "peak_size": peak,
         "oracle_calls": calls,
         "seconds": seconds,

@@ -1,8 +1,7 @@
-"""Run a policy over a trace.
+"""Replay: run a policy over a trace.
 
-The loop below is compiled anew for each policy, around that policy's own kernels, and all state lives in the
-policy's arrays. So a long trace is run in pieces, with a word to the progress bar between two of them, and
-nothing changes.
+The loop is compiled separately for each policy, around the policy's own kernels. All state is in the policy's arrays, so
+a long trace can be replayed in pieces, with a progress report after each, and the same result.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from knapcache.policy.base import Policy
 from knapcache.sim.trace import Floats, Ints, Trace
 
 PIECE = 1 << 18
-"""Requests between two reports of progress."""
+"""Requests between two progress reports."""
 
 
 @functools.cache
 def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Callable[..., Any]:
-    """The loop around a policy's kernels."""
+    """Return the compiled loop around a policy's kernels."""
 
     @kernel
     def loop(
@@ -37,17 +36,17 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
         keys: Ints,
         sizes: Ints,
         costs: Floats,
-        worth: Floats,
+        values: Floats,
         hits: npt.NDArray[np.bool_],
-        value: Floats,
+        resident_values: Floats,
     ) -> int:
-        """Fill `hits` and, where ids have a `worth`, the `value` of the cache before each request; returns the peak."""
+        """Fill `hits`, and `resident_values` with the total value of the residents before each request; returns the peak size."""
         head, rows = borrowed(head), borrowed(rows)
         peak = head[0].used
         for k in range(len(keys)):
-            for i in range(len(worth)):
+            for i in range(len(values)):
                 if rows[i].resident:
-                    value[k] += worth[i]
+                    resident_values[k] += values[i]
             hits[k] = arrive(head, rows, keys[k])
             if not hits[k]:
                 settle(head, rows, keys[k], sizes[k], costs[k])
@@ -61,7 +60,7 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
 def recycling_loop(
     arrive: Callable[..., Any], settle: Callable[..., Any], recycle: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The loop for more keys than ids: an id means a key until it is recycled, as in a live cache."""
+    """Return the loop for more keys than ids: an id belongs to a key until it is recycled, as in a live cache."""
 
     @kernel
     def loop(
@@ -75,7 +74,7 @@ def recycling_loop(
         key_of: Ints,
         taken: int,
     ) -> tuple[int, int]:
-        """Fill `hits`; returns the peak, and how many ids mean something. `id_of` is −1 for keys without one."""
+        """Fill `hits`; returns the peak size and the number of ids in use. `id_of` is −1 for keys without an id."""
         head, rows = borrowed(head), borrowed(rows)
         peak = head[0].used
         for k in range(len(keys)):
@@ -100,7 +99,7 @@ def recycling_loop(
 
 @kernel
 def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> int:
-    """Copy the costs of misses to the front of `missed`; returns how many. `costs[~hits]` in a fraction of the time."""
+    """Copy the costs of misses to the front of `missed`; returns their number. Much faster than `costs[~hits]`."""
     count = 0
     for k in range(len(costs)):
         missed[count] = costs[k]
@@ -110,13 +109,11 @@ def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> i
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """What happened."""
-
     hits: npt.NDArray[np.bool_]
-    value: Floats | None
-    """Σ worth of the residents before each request, if worth was given."""
+    resident_values: Floats | None
+    """Total value of the residents before each request; None if `values` was not given."""
     peak: int
-    """The most room ever used."""
+    """Largest total size of the residents."""
     oracle_calls: int
     miss_cost: float
     seconds: float
@@ -126,53 +123,53 @@ def replay(
     policy: Policy,
     trace: Trace,
     *,
-    worth: Floats | None = None,
+    values: Floats | None = None,
     phases: Sequence[int] = (0,),
     progress: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """Let `policy` serve the requests of `trace`.
+    """Replay the requests of `trace` with `policy`.
 
-    `worth`: what a round with id i resident saves, P(i)·C*(i), a row for each of the `phases`, which begin at these
-    requests.
-    `progress` is called with the number of requests done since its last call.
+    `values` holds P(i)·C*(i) of each id i, the expected cost that one round saves if i is resident: one row for each of
+    the `phases`, which begin at these requests.
+    `progress` is called with the number of requests replayed since its last call.
     """
     ids = policy.ids
     if trace.ids > ids:
-        if worth is None and type(policy).recycle_kernel:
+        if values is None and type(policy).recycle_kernel:
             return _replay_recycling(policy, trace, progress)
-        raise InvalidInput(f"the trace has {trace.ids} ids, the policy was made for {ids}")
-    table = np.zeros((1, 0)) if worth is None else np.atleast_2d(np.ascontiguousarray(worth, np.float64))
+        raise InvalidInput(f"the trace has {trace.ids} ids, the policy only {ids}")
+    table = np.zeros((1, 0)) if values is None else np.atleast_2d(np.ascontiguousarray(values, np.float64))
     if len(table) != len(phases) or table.shape[1] > ids:
-        raise InvalidInput(f"worth must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
+        raise InvalidInput(f"values must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
     if list(phases) != sorted(set(phases)) or phases[0] != 0:
-        raise InvalidInput(f"phases must begin at request 0 and rise, not {list(phases)}")
+        raise InvalidInput(f"phases must begin at request 0 and increase, not {list(phases)}")
     loop = replay_loop(type(policy).arrive_kernel, type(policy).settle_kernel)
     hits = np.zeros(len(trace), np.bool_)
-    value = np.zeros(len(trace) if worth is not None else 0)
+    resident_values = np.zeros(len(trace) if values is not None else 0)
     borders = sorted({*range(0, len(trace), PIECE), *(p for p in phases if p < len(trace)), len(trace)})
     peak = policy.used
-    nothing = slice(0, 0)  # compiles the loop, or loads it, before the clock starts
+    nothing = slice(0, 0)  # compiles or loads the loop before the timing starts
     loop(
         policy.head,
         policy.rows,
         *(x[nothing] for x in (trace.keys, trace.sizes, trace.costs)),
         table[0],
         hits[nothing],
-        value[nothing],
+        resident_values[nothing],
     )
     start = time.perf_counter()
     for a, b in itertools.pairwise(borders):
         row = table[int(np.searchsorted(phases, a, side="right")) - 1]
-        piece = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b], row, hits[a:b], value[a:b])
+        piece = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b], row, hits[a:b], resident_values[a:b])
         peak = max(peak, loop(policy.head, policy.rows, *piece))
         if progress:
             progress(b - a)
     seconds = time.perf_counter() - start
-    return _run(policy, trace, hits, value if worth is not None else None, peak, seconds)
+    return _result(policy, trace, hits, resident_values if values is not None else None, peak, seconds)
 
 
 def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> ReplayResult:
-    """`replay` with fewer ids than keys, beginning with no key known."""
+    """Replay with fewer ids than keys. At the start no key has an id."""
     kernels = type(policy)
     loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
     hits = np.zeros(len(trace), np.bool_)
@@ -186,12 +183,24 @@ def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], No
         peak = max(peak, here)
         if progress:
             progress(min(PIECE, len(trace) - a))
-    return _run(policy, trace, hits, None, peak, time.perf_counter() - start)
+    return _result(policy, trace, hits, None, peak, time.perf_counter() - start)
 
 
-def _run(
-    policy: Policy, trace: Trace, hits: npt.NDArray[np.bool_], value: Floats | None, peak: int, seconds: float
+def _result(
+    policy: Policy,
+    trace: Trace,
+    hits: npt.NDArray[np.bool_],
+    resident_values: Floats | None,
+    peak: int,
+    seconds: float,
 ) -> ReplayResult:
     missed = np.empty(len(trace))
     miss_cost = float(missed[: take_missed(trace.costs, hits, missed)].sum())
-    return ReplayResult(hits, value, int(peak), policy.oracle_calls, miss_cost, seconds)
+    return ReplayResult(
+        hits=hits,
+        resident_values=resident_values,
+        peak=int(peak),
+        oracle_calls=policy.oracle_calls,
+        miss_cost=miss_cost,
+        seconds=seconds,
+    )

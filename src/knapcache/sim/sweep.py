@@ -1,7 +1,7 @@
-"""Many independent runs, side by side, with a progress bar.
+"""Independent runs in parallel, with a progress bar.
 
-Results come back in the order of the items, and each item carries its own seed, so where they ran, and on how many
-processes, changes nothing but the time it takes.
+Results are in the order of the items, and each item has its own seed. So the place and the number of processes affect
+only the run time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def sweep(
     jobs: Jobs = None,
     title: str = "",
 ) -> list[Result]:
-    """`[function(*shared, item) for item in items]`, on all cores, on `jobs` processes, or where an executor runs it.
+    """Return `[function(*shared, item) for item in items]`, computed on all cores, `jobs` processes, or an executor.
 
-    What is shared may be large: it travels once to each process, not once for each item.
+    `shared` may be large: it is sent once to each process, not once for each item.
     """
     results = executor(jobs).run(TaskBatch(function, shared, tuple(items)))
     with _bar(title, len(items)) as tick, closing(results):
@@ -37,7 +37,7 @@ def sweep(
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Callable[[Iterable[Result]], Iterator[Result]]]:
-    """A bar on a terminal, silence elsewhere."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

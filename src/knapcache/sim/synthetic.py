@@ -1,20 +1,20 @@
-"""Requests made to measure: the paper's model, and the traffic that breaks it.
+"""Synthetic workloads: the paper's model, and traffic that violates its assumptions.
 
-A workload is drawn in two steps from one generator that the caller seeds. First the queries: size S(q),
-probability P(q), mean cost C*(q). Then the requests: a query a round, and what it costs if it misses.
+A workload is drawn in two steps from one generator that the caller seeds. First the queries: size S(q), probability P(q),
+mean cost C*(q). Then the requests: one query per round, and its cost if it misses.
 
-Choices are named by short words with numbers behind a colon:
+Distributions are named by a word and optional numbers after colons:
 
     sizes      uniform:10       1 … 10, all equally likely             arrivals   uniform
                lognormal:5.5    median 5.5, log-sd 0.8                            zipf:0.8      P ∝ rank^−0.8
-               proportional     to the mean cost, 5.5 on average                  power:2       floor(N·U^(1/2))
+               proportional     to the mean cost, mean 5.5                        power:2       floor(N·U^(1/2))
     costs      uniform:1:2      mean cost uniform in [1, 2]
                two:1:101        mean cost 1 or 101
                lognormal        median 1.5, log-sd 0.8
 
-The cost of a miss is normal around C*(q). The paper also wants it bounded and positive, which a normal variable
-is not; so it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, hence its mean is C*(q) exactly,
-and it is never negative.
+The cost of a miss is normal around C*(q). The paper also requires it to be bounded and positive, which a normal variable
+is not. So it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, so its mean is exactly C*(q), and never
+negative.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Floats, Ints, Trace
 
 MAX_AMOUNT = 1e9
-"""The largest size or cost one can ask for: sums stay exact, and nobody measures in smaller units."""
+"""Largest size or cost parameter. Sums of larger ones would not stay exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What the generator knows and a policy has to learn."""
+    """The parameters of the queries, which a policy has to learn."""
 
     sizes: Ints
     costs: Floats
     """C*(q)."""
     probabilities: Floats
-    """P(q), one row for each phase of popularity."""
+    """P(q), one row per phase of popularity."""
     cost_range: tuple[float, float] | None
-    """c1 and c2 of the mean costs, where the choice of costs has bounds."""
+    """Bounds c1 and c2 of the mean costs; None for an unbounded distribution."""
 
     @property
-    def worth(self) -> Floats:
-        """P(q)·C*(q), one row a phase."""
+    def values(self) -> Floats:
+        """P(q)·C*(q), one row per phase."""
         return self.probabilities * self.costs
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A recipe for queries and requests."""
+    """The distributions of queries and requests."""
 
     queries: int = 100
     rounds: int = 20_000
@@ -60,14 +60,14 @@ class Workload:
     noise: float = 1.0
     """Standard deviation of the cost of a miss, before truncation."""
     changes: int = 0
-    """How often popularity is dealt anew, at equal distances."""
+    """Number of times popularity is reshuffled, at equal distances."""
     one_hits: float = 0.0
-    """Share of requests that are for a query never seen again."""
+    """Share of requests for a query that occurs only once."""
 
     def __post_init__(self) -> None:
-        for name, least in (("queries", 1), ("rounds", 1), ("changes", 0)):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name, minimum in (("queries", 1), ("rounds", 1), ("changes", 0)):
+            if getattr(self, name) < minimum:
+                raise InvalidInput(f"{name} must be at least {minimum}, not {getattr(self, name)}")
         if not 0.0 <= self.noise < np.inf:
             raise InvalidInput(f"noise must be finite and not negative, not {self.noise}")
         if not 0.0 <= self.one_hits < 1.0:
@@ -75,21 +75,20 @@ class Workload:
         if self.changes >= self.rounds:
             raise InvalidInput(f"changes must be fewer than the {self.rounds} rounds, not {self.changes}")
         rng = np.random.default_rng(0)
-        draw_queries(self, rng)  # raises on a word that cannot be read
+        draw_queries(self, rng)  # raises InvalidInput for an invalid distribution
 
     @property
     def phases(self) -> list[int]:
-        """The requests at which a phase of popularity begins."""
+        """The rounds at which a phase of popularity begins."""
         return [k * self.rounds // (self.changes + 1) for k in range(self.changes + 1)]
 
     def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
-        """Queries and requests, all randomness from `rng`."""
+        """Draw queries and requests. All randomness comes from `rng`."""
         queries = draw_queries(self, rng)
         return queries, draw_requests(self, queries, rng)
 
 
 def draw_queries(workload: Workload, rng: np.random.Generator) -> Queries:
-    """The queries of a workload."""
     n = workload.queries
     costs, cost_range = _mean_costs(workload.costs, n, rng)
     sizes = _sizes(workload.sizes, n, rng, costs)
@@ -99,28 +98,28 @@ def draw_queries(workload: Workload, rng: np.random.Generator) -> Queries:
 
 
 def draw_requests(workload: Workload, queries: Queries, rng: np.random.Generator) -> Trace:
-    """The requests of a workload. Queries seen once and never again have the ids behind those of `queries`."""
+    """Draw the requests of a workload. Queries that occur only once have ids after those of `queries`."""
     borders = [*workload.phases, workload.rounds]
     keys = np.concatenate(
         [rng.choice(workload.queries, borders[k + 1] - borders[k], p=p) for k, p in enumerate(queries.probabilities)]
     )
-    flood = rng.random(workload.rounds) < workload.one_hits
-    strangers = int(flood.sum())
-    keys[flood] = workload.queries + np.arange(strangers)
+    is_one_hit = rng.random(workload.rounds) < workload.one_hits
+    one_hit_count = int(is_one_hit.sum())
+    keys[is_one_hit] = workload.queries + np.arange(one_hit_count)
     sizes, means = queries.sizes, queries.costs
-    if strangers:
-        more, _ = _mean_costs(workload.costs, strangers, rng)
-        sizes = np.concatenate([sizes, _sizes(workload.sizes, strangers, rng, more)])
+    if one_hit_count:
+        more, _ = _mean_costs(workload.costs, one_hit_count, rng)
+        sizes = np.concatenate([sizes, _sizes(workload.sizes, one_hit_count, rng, more)])
         means = np.concatenate([means, more])
     costs = truncated_normal(means[keys], workload.noise, rng)
-    return Trace(keys, sizes[keys], costs, workload.queries + strangers)
+    return Trace(keys, sizes[keys], costs, workload.queries + one_hit_count)
 
 
 def truncated_normal(means: Floats, sd: float, rng: np.random.Generator) -> Floats:
-    """Draws from the normal around each mean, truncated to [0, 2·mean], by rejection.
+    """Draw from the normal around each mean, truncated to [0, 2·mean], by rejection sampling.
 
-    Where the bell is wider than the interval, most of its draws would fall outside; there the proposals are uniform.
-    Either way at least two in three are kept.
+    If the deviation exceeds the mean, most normal proposals would be rejected, so proposals are uniform. Either way at
+    least two in three are accepted.
     """
     costs = np.empty(len(means))
     wide = sd > means
@@ -138,8 +137,8 @@ def truncated_normal(means: Floats, sd: float, rng: np.random.Generator) -> Floa
 
 
 def popularity(word: str, n: int) -> Floats:
-    """The probabilities of n queries, by rank."""
-    kind, numbers = _read("arrivals", word, {"uniform": (), "zipf": (0.8,), "power": (2.0,)})
+    """Return the probabilities of n queries, by rank."""
+    kind, numbers = _parse("arrivals", word, {"uniform": (), "zipf": (0.8,), "power": (2.0,)})
     if kind == "power":
         a = _positive("arrivals", word, numbers[0])
         return np.diff((np.arange(n + 1) / n) ** a)
@@ -151,17 +150,17 @@ def popularity(word: str, n: int) -> Floats:
 
 
 def _mean_costs(word: str, n: int, rng: np.random.Generator) -> tuple[Floats, tuple[float, float] | None]:
-    kind, numbers = _read("costs", word, {"uniform": (1.0, 2.0), "two": (1.0, 101.0), "lognormal": (1.5,)})
+    kind, numbers = _parse("costs", word, {"uniform": (1.0, 2.0), "two": (1.0, 101.0), "lognormal": (1.5,)})
     if kind == "lognormal":
         return _positive("costs", word, numbers[0]) * rng.lognormal(0.0, 0.8, n), None
     low, high = numbers
     if not 0.0 < low <= high <= MAX_AMOUNT:
-        raise InvalidInput(f"costs {word!r}: bounds must be above 0, in order and at most {MAX_AMOUNT:g}")
+        raise InvalidInput(f"costs {word!r}: bounds must be above 0, increasing and at most {MAX_AMOUNT:g}")
     return (rng.uniform(low, high, n) if kind == "uniform" else rng.choice([low, high], n)), (low, high)
 
 
 def _sizes(word: str, n: int, rng: np.random.Generator, costs: Floats) -> Ints:
-    kind, numbers = _read("sizes", word, {"uniform": (10.0,), "lognormal": (5.5,), "proportional": ()})
+    kind, numbers = _parse("sizes", word, {"uniform": (10.0,), "lognormal": (5.5,), "proportional": ()})
     if kind == "uniform":
         largest = _positive("sizes", word, numbers[0])
         if largest != int(largest):
@@ -174,8 +173,8 @@ def _sizes(word: str, n: int, rng: np.random.Generator, costs: Floats) -> Ints:
     return np.maximum(1, np.rint(drawn)).astype(np.int64)
 
 
-def _read(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[str, tuple[float, ...]]:
-    """Split "kind:number:number"; the table gives each kind's numbers when they are left out."""
+def _parse(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[str, tuple[float, ...]]:
+    """Parse "kind:number:number". `kinds` gives the default numbers of each kind."""
     kind, *rest = word.split(":")
     allowed = ", ".join(":".join([k, *(f"{x:g}" for x in numbers)]) for k, numbers in kinds.items())
     try:
@@ -183,7 +182,7 @@ def _read(what: str, word: str, kinds: dict[str, tuple[float, ...]]) -> tuple[st
         if len(numbers) != len(kinds[kind]) or not np.isfinite(numbers).all():
             raise ValueError
     except (KeyError, ValueError):
-        raise InvalidInput(f"{what} {word!r} cannot be read; allowed are, for example: {allowed}") from None
+        raise InvalidInput(f"{what} {word!r} cannot be read; examples: {allowed}") from None
     return kind, numbers
 
 

@@ -1,17 +1,17 @@
-"""The paper's theory as code: valid sets, gaps and the bounds of both theorems, to lay beside a measured run.
+"""The paper's theory as code: valid sets, gaps and the bounds of both theorems, for comparison with measured runs.
 
-Notation: N queries, query q has arrival probability P(q), mean cost C*(q) and size S(q); the cache has capacity M.
-A set of queries is worth the sum of its P·C*; the best one that fits is M*. A set is *valid* when it fits and no
+Notation: N queries; query q has arrival probability P(q), mean cost C*(q) and size S(q); the cache has capacity M.
+The value of a set of queries is the sum of its P·C*; the best set that fits is M*. A set is *valid* if it fits and no
 query left out would fit as well. 𝔙 is the set of all valid sets.
 
-What is exact and what is not: sets, lengths and gaps are exact. The bounds are shapes (see `log_factor`).
+Sets, lengths and gaps are exact. The bounds are only shapes (see `log_factor`).
 
 Where the printed definitions cannot be meant literally:
 - Δ_q is a minimum over sets that leave q out, so it is +∞ when no such set exists (printed: when none holds q).
 - Δ_min is printed as min over all of 𝔙, which holds M* itself and would always give 0. Here: over 𝔙 without M*.
 - The approximate theorem asks for Δ_min > 0. Its sum divides by Δ^c_q, so it needs Δ^c_min > 0.
 
-Longer than most files here, so that one reading from top to bottom follows the paper: 𝔙, l, Δ, theorems, regret.
+This file is longer than most, so that it follows the paper from top to bottom: 𝔙, l, Δ, theorems, regret.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_ENUMERATED = 20
-"""Enumeration visits 2^N sets: above this many queries it is refused."""
+"""Enumeration visits 2^N sets; it raises InvalidInput for more queries than this."""
 MAX_TABLE = 1_000_000
 """Largest capacity (in size units) for which a table over capacities is filled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BanditInstance:
-    """One problem of the paper, all unknowns known. Arrays are copied and made read-only."""
+    """One problem of the paper with all parameters known. Arrays are copied and made read-only."""
 
     probabilities: FloatArray
     """P(q), positive, summing to 1."""
     costs: FloatArray
-    """C*(q), positive. So every query is worth something, and an optimal set is always valid."""
+    """C*(q), positive. So every query has a positive value, and an optimal set is always valid."""
     sizes: IntArray
-    """S(q), whole numbers from 1."""
+    """S(q), integers of at least 1."""
     capacity: int
     """M."""
 
@@ -58,15 +58,15 @@ class BanditInstance:
         if not len(sizes) == len(probabilities) == len(costs):
             raise InvalidInput(
                 f"{len(probabilities)} probabilities, {len(costs)} costs and {len(sizes)} sizes were given; "
-                "one of each a query is allowed"
+                "each query needs one of each"
             )
         if probabilities.min() <= 0 or abs(probabilities.sum() - 1) > 1e-9:
             raise InvalidInput(
                 f"probabilities have minimum {probabilities.min():g} and sum {probabilities.sum():.12g}; "
-                "positive numbers that sum to 1 are allowed"
+                "they must be positive and sum to 1"
             )
         if costs.min() <= 0:
-            raise InvalidInput(f"costs have minimum {costs.min():g}; positive numbers are allowed")
+            raise InvalidInput(f"costs have minimum {costs.min():g}; they must be positive")
         for name, array in (("probabilities", probabilities), ("costs", costs), ("sizes", sizes)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
@@ -79,7 +79,7 @@ class BanditInstance:
 
     @property
     def values(self) -> FloatArray:
-        """P(q)·C*(q): what caching q saves a request, on average."""
+        """P(q)·C*(q): the expected saving per request if q is cached."""
         return self.probabilities * self.costs
 
 
@@ -87,17 +87,17 @@ class BanditInstance:
 
 
 def valid_sets(sizes: IntArray, capacity: int) -> BoolArray:
-    """𝔙 = {A : M − min_{q'∉A} S(q') < Σ_{q∈A} S(q) ≤ M}, one row a set, one column a query. N ≤ MAX_ENUMERATED.
+    """𝔙 = {A : M − min_{q'∉A} S(q') < Σ_{q∈A} S(q) ≤ M}, one row per set, one column per query. N ≤ MAX_ENUMERATED.
 
     The set of all queries, if it fits, is valid: no q' remains. It is then the only valid set.
     """
     sizes, capacity = _checked_sizes(sizes, capacity)
     capacity, n = min(capacity, int(sizes.sum())), len(sizes)
     if n > MAX_ENUMERATED:
-        raise InvalidInput(f"{n} queries were given to enumerate; at most {MAX_ENUMERATED} are allowed")
-    # Sets are bit masks 0 … 2^N − 1. Query i doubles both tables: first half without it, second half with it.
+        raise InvalidInput(f"{n} queries are too many to enumerate; at most {MAX_ENUMERATED} are allowed")
+    # Sets are bit masks 0 … 2^N − 1. Query i doubles both tables: the first half without it, the second half with it.
     total = np.zeros(1, dtype=np.int64)
-    smallest_out = np.full(1, capacity + 1, dtype=np.int64)  # nothing is left out: as good as something that never fits
+    smallest_out = np.full(1, capacity + 1, dtype=np.int64)  # nothing left out yet: a size that never fits
     for size in sizes:
         total = np.concatenate((total, total + size))
         smallest_out = np.concatenate((np.minimum(smallest_out, size), smallest_out))
@@ -122,15 +122,15 @@ class Lengths(NamedTuple):
 
 
 def lengths_by_enumeration(sizes: IntArray, capacity: int) -> Lengths:
-    """l_min and l_max straight from their definitions. N ≤ MAX_ENUMERATED."""
+    """Compute l_min and l_max from their definitions. N ≤ MAX_ENUMERATED."""
     held = valid_sets(sizes, capacity).sum(axis=1)
     return Lengths(len(sizes), int(held.min()), int(held.max()))
 
 
 def lengths(sizes: IntArray, capacity: int) -> Lengths:
-    """l_min and l_max without enumeration, in O(N·M).
+    """Compute l_min and l_max without enumeration, in O(N·M).
 
-    l_max: take the smallest first. No feasible set holds more, and the next one does not fit, so it is valid.
+    l_max: take the smallest queries first. No feasible set holds more, and the next one does not fit, so it is valid.
     """
     sizes, capacity = _checked_sizes(sizes, capacity)
     l_max = int(np.searchsorted(np.cumsum(np.sort(sizes)), capacity, side="right"))
@@ -138,30 +138,32 @@ def lengths(sizes: IntArray, capacity: int) -> Lengths:
 
 
 def _l_min(sizes: IntArray, capacity: int) -> int:
-    """For each size s that could be the smallest one left out: all smaller ones are in, one of size s is out, the
-    others are free; the fewest that bring the total into (M − s, M]. A table over totals, grown from the largest
-    size down, so that it always holds exactly the free ones.
+    """Compute l_min by a table over total sizes.
+
+    For each size s that could be the smallest one left out, all smaller queries are in, one of size s is out, and the
+    others are free to choose: find the fewest that bring the total into (M − s, M]. The table grows from the largest
+    size down, so it always covers exactly the free queries.
     """
-    room = _table_room(sizes, capacity)
-    if room == sizes.sum():
+    usable = _table_capacity(sizes, capacity)
+    if usable == sizes.sum():
         return len(sizes)
     unreachable = len(sizes) + 1
-    fewest = np.full(room + 1, unreachable, dtype=np.int64)  # fewest free queries whose sizes sum to exactly this
+    fewest = np.full(usable + 1, unreachable, dtype=np.int64)  # fewest free queries with exactly this total size
     fewest[0] = 0
     best = unreachable
 
-    def free(size: int) -> None:
-        if size <= room:
-            np.minimum(fewest[size:], fewest[: room + 1 - size] + 1, out=fewest[size:])
+    def add_free(size: int) -> None:
+        if size <= usable:
+            np.minimum(fewest[size:], fewest[: usable + 1 - size] + 1, out=fewest[size:])
 
     for size, copies in sorted(Counter(sizes.tolist()).items(), reverse=True):
         smaller = sizes[sizes < size]
         for _ in range(copies - 1):
-            free(size)
-        left = room - int(smaller.sum())
+            add_free(size)
+        left = usable - int(smaller.sum())
         if left >= 0:
             best = min(best, len(smaller) + int(fewest[max(0, left - size + 1) : left + 1].min()))
-        free(size)  # the one left out is free for every smaller s
+        add_free(size)  # the one left out is free for every smaller s
     return best
 
 
@@ -169,27 +171,27 @@ def _l_min(sizes: IntArray, capacity: int) -> int:
 
 
 def optimal_cache(instance: BanditInstance) -> BoolArray:
-    """M*, one flag a query: by enumeration up to MAX_ENUMERATED queries, by the exact Oracle above."""
+    """Return M*, one flag per query: by enumeration up to MAX_ENUMERATED queries, by the exact Oracle above."""
     if instance.n <= MAX_ENUMERATED:
         valid = valid_sets(instance.sizes, instance.capacity)
         return np.asarray(valid[np.argmax(valid @ instance.values)])
     selection = oracle.solve(instance.values, instance.sizes, instance.capacity)
     if not selection.proven:
         raise InvalidInput(
-            f"the Oracle left a gap of {selection.gap:g} on {instance.n} queries; only a proven optimum is allowed"
+            f"the Oracle left a gap of {selection.gap:g} on {instance.n} queries; a proven optimum is needed"
         )
     return selection.chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gaps:
-    """How much worse than M* the other valid sets are. With β = 0 these are Δ, with β > 0 they are Δ^c."""
+    """How much worse than M* the other valid sets are: Δ for β = 0, Δ^c for β > 0."""
 
     beta: float
     optimal: BoolArray
-    """M*, one flag a query. With ties, one of the best: then Δ_min = 0."""
+    """M*, one flag per query. With ties, one of the best sets: then Δ_min = 0."""
     valid: BoolArray
-    """𝔙, one row a set."""
+    """𝔙, one row per set."""
     of_set: FloatArray
     """Δ_A of each row. M* has its row too: 0, or −β·cost(M*)."""
     of_query: FloatArray
@@ -199,12 +201,12 @@ class Gaps:
 
 
 def gaps(instance: BanditInstance, beta: float = 0.0, *, harmful_only: bool = False) -> Gaps:
-    """All gaps by enumeration (N ≤ MAX_ENUMERATED): Δ^c_A = Σ_{q∉A} P·C* − (1+β)·Σ_{q∉M*} P·C*.
+    """Compute all gaps by enumeration (N ≤ MAX_ENUMERATED): Δ^c_A = Σ_{q∉A} P·C* − (1+β)·Σ_{q∉M*} P·C*.
 
     For β = 0 that is Δ_A = Σ_{q∈M*} P·C* − Σ_{q∈A} P·C*.
-    `harmful_only` takes Δ_q over sets with Δ_A > 0 alone, as combinatorial bandits do: a set that is within 1+β of
-    the best adds no β-regret. The paper does not say so, but for β > 0 its own minimum is easily negative.
-    Gaps within rounding error of 0 are exactly 0, so that a tie looks like one.
+    `harmful_only` restricts Δ_q to sets with Δ_A > 0, as is usual for combinatorial bandits: a set within 1+β of the
+    best adds no β-regret. The paper does not say so, but for β > 0 its own minimum is easily negative.
+    Gaps within rounding error of 0 are set to exactly 0, so that ties are recognised.
     """
     beta = _checked_number("beta", beta, at_least=0)
     optimal = optimal_cache(instance)
@@ -219,17 +221,17 @@ def gaps(instance: BanditInstance, beta: float = 0.0, *, harmful_only: bool = Fa
 
 
 def cached_gaps(instance: BanditInstance) -> FloatArray:
-    """Δ_q of each q ∈ M*, in the order of the queries, without enumeration: O(N·log N·M). Its minimum is Δ_min.
+    """Compute Δ_q of each q ∈ M*, in the order of the queries, without enumeration: O(N·log N·M). Its minimum is Δ_min.
 
     Δ_q = V* − max{value of A : q ∉ A, M − S(q) < Σ S ≤ M}. Each valid set without q is among these, and since
-    every value is positive the best of them has no room left: it is valid. Any valid A ≠ M* misses some q ∈ M*
+    every value is positive nothing more fits into the best of them: it is valid. Any valid A ≠ M* misses some q ∈ M*
     (it would hold M* and more otherwise, and more does not fit), so the minimum over M* is Δ_min.
     """
     return _cached_gaps(instance, optimal_cache(instance))
 
 
 def _cached_gaps(instance: BanditInstance, optimal: BoolArray) -> FloatArray:
-    room = _table_room(instance.sizes, instance.capacity)
+    usable = _table_capacity(instance.sizes, instance.capacity)
     sizes, values = instance.sizes.tolist(), instance.values.tolist()
     best = float(instance.values[optimal].sum())
     found: list[float] = []
@@ -237,20 +239,23 @@ def _cached_gaps(instance: BanditInstance, optimal: BoolArray) -> FloatArray:
     def grown(table: FloatArray, queries: list[int]) -> FloatArray:
         table = table.copy()
         for q in queries:
-            if sizes[q] <= room:
-                np.maximum(table[sizes[q] :], table[: room + 1 - sizes[q]] + values[q], out=table[sizes[q] :])
+            if sizes[q] <= usable:
+                np.maximum(table[sizes[q] :], table[: usable + 1 - sizes[q]] + values[q], out=table[sizes[q] :])
         return table
 
     def leave_out_each(table: FloatArray, queries: list[int]) -> None:
-        """`table[c]`: most value with total size exactly c, from all queries but these. Halving shares the work."""
+        """Leave out each query in turn. `table[c]` is the best value of total size c without these queries.
+
+        Halving shares the work between queries.
+        """
         if len(queries) == 1:
-            found.append(best - float(table[max(0, room - sizes[queries[0]] + 1) :].max()))
+            found.append(best - float(table[max(0, usable - sizes[queries[0]] + 1) :].max()))
             return
         left, right = queries[: len(queries) // 2], queries[len(queries) // 2 :]
         leave_out_each(grown(table, right), left)
         leave_out_each(grown(table, left), right)
 
-    empty = np.full(room + 1, -np.inf)
+    empty = np.full(usable + 1, -np.inf)
     empty[0] = 0.0
     if optimal.any():
         leave_out_each(grown(empty, np.flatnonzero(~optimal).tolist()), np.flatnonzero(optimal).tolist())
@@ -261,10 +266,10 @@ def _cached_gaps(instance: BanditInstance, optimal: BoolArray) -> FloatArray:
 
 
 def log_factor(n: int, horizons: npt.ArrayLike) -> FloatArray:
-    """ln(16TN/δ) with δ = 1/T: the logarithm that the bounds below put in for the one the paper's Õ hides.
+    """Return ln(16TN/δ) with δ = 1/T: the logarithm that the bounds below use in place of the paper's Õ.
 
-    The paper states its bounds with Õ: constants, logarithms and even the unit of cost (c2 − c1, c2) are hidden. Each
-    bound below is the printed leading term × this factor × `constant`. They are shapes to lay beside a measured
+    The paper states its bounds with Õ, which hides constants, logarithms and even the unit of cost (c2 − c1, c2). Each
+    bound below is the printed leading term × this factor × `constant`. They are shapes for comparison with a measured
     regret, not certified numbers: a run above such a curve refutes nothing, one below it proves nothing.
     """
     T = _checked_horizons(horizons)
@@ -292,7 +297,7 @@ def approximate_problem_dependent_bound(
 ) -> FloatArray:
     """β-approximate Oracle, β-regret: Σ_q P(q)·N·(N − l_min)/Δ^c_q, over all queries. N ≤ MAX_ENUMERATED.
 
-    Infinite when some Δ^c_q ≤ 0: the theorem's premise fails and it says nothing. `harmful_only`: see `gaps`.
+    Infinite when some Δ^c_q ≤ 0: the theorem's premise fails. `harmful_only`: see `gaps`.
     """
     found = gaps(instance, beta, harmful_only=harmful_only)
     per_gap = _sum_over_gaps(instance.probabilities, found.of_query)
@@ -320,7 +325,7 @@ def _sum_over_gaps(probabilities: FloatArray, of_query: FloatArray) -> float:
 
 
 def oracle_call_bound(n: int, horizons: npt.ArrayLike, alpha: float) -> FloatArray:
-    """N·(1 + log_{1+α} T) + log_{1+α} T: each query's miss count, and the clock, can only grow 1+α-fold so often."""
+    """N·(1 + log_{1+α} T) + log_{1+α} T: how often each query's miss count, and the time, can grow by a factor 1+α."""
     growths = np.log(_checked_horizons(horizons)) / math.log1p(_checked_number("alpha", alpha, above=0))
     return np.asarray(_checked_number("N", n, at_least=1) * (1 + growths) + growths)
 
@@ -329,7 +334,7 @@ def oracle_call_bound(n: int, horizons: npt.ArrayLike, alpha: float) -> FloatArr
 
 
 def cumulative_regret(cache_values: npt.ArrayLike, best_value: npt.ArrayLike) -> FloatArray:
-    """Σ_{s≤t} [V* − V_s] for each t, V_s = Σ_{q∈M_{s−1}} P·C*: the cache as request s finds it.
+    """Σ_{s≤t} [V* − V_s] for each t, V_s = Σ_{q∈M_{s−1}} P·C*: the cache before request s.
 
     V* is one number, or one for each request where popularity changes.
     """
@@ -340,9 +345,9 @@ def cumulative_regret(cache_values: npt.ArrayLike, best_value: npt.ArrayLike) ->
 def cumulative_beta_regret(
     cache_values: npt.ArrayLike, best_value: float, all_values: float, beta: float
 ) -> FloatArray:
-    """Σ_{s≤t} [(V_all − V_s) − (1+β)·(V_all − V*)] for each t, V_all = Σ_q P·C*. Negative when better than asked."""
+    """Σ_{s≤t} [(V_all − V_s) − (1+β)·(V_all − V*)] for each t, V_all = Σ_q P·C*. Negative if better than required."""
     regret = cumulative_regret(cache_values, best_value)
-    slack = 1e-9 * abs(best_value)  # when everything fits, both are the same sum in another order
+    slack = 1e-9 * abs(best_value)  # if everything fits, both are the same sum in another order
     left_out = max(0.0, _checked_number("all_values", all_values, at_least=best_value - slack) - best_value)
     return regret - _checked_number("beta", beta, at_least=0) * left_out * np.arange(1, len(regret) + 1)
 
@@ -354,42 +359,42 @@ def _without_rounding(differences: FloatArray, scale: float, n: int) -> FloatArr
     return np.where(np.abs(differences) <= 4 * n * np.finfo(np.float64).eps * scale, 0.0, differences)
 
 
-def _table_room(sizes: IntArray, capacity: int) -> int:
-    room = min(capacity, int(sizes.sum()))
-    if room > MAX_TABLE:
-        raise InvalidInput(f"capacity is {room} in use; at most {MAX_TABLE} is allowed (use a coarser size unit)")
-    return room
+def _table_capacity(sizes: IntArray, capacity: int) -> int:
+    usable = min(capacity, int(sizes.sum()))
+    if usable > MAX_TABLE:
+        raise InvalidInput(f"capacity is {usable}; at most {MAX_TABLE} is allowed for tables (use a coarser size unit)")
+    return usable
 
 
 def _shown(array: npt.NDArray[np.generic]) -> str:
-    return reprlib.repr(array.tolist())  # one short line, whatever was given
+    return reprlib.repr(array.tolist())  # one short line for any array
 
 
 def _checked_sizes(sizes: npt.ArrayLike, capacity: int) -> tuple[IntArray, int]:
     array = np.asarray(sizes)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 1:
-        raise InvalidInput(f"sizes are {_shown(array)}; a flat array of whole numbers from 1 is allowed")
+        raise InvalidInput(f"sizes are {_shown(array)}; they must be a flat array of integers, at least 1")
     if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 0:
-        raise InvalidInput(f"capacity is {capacity!r}; a whole number from 0 is allowed")
+        raise InvalidInput(f"capacity is {capacity!r}; it must be an integer, at least 0")
     return array.astype(np.int64), int(capacity)
 
 
 def _checked_floats(name: str, numbers: npt.ArrayLike) -> FloatArray:
     array = np.array(numbers, dtype=np.float64)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
-        raise InvalidInput(f"{name} are {_shown(array)}; a flat array of finite numbers is allowed")
+        raise InvalidInput(f"{name} are {_shown(array)}; they must be a flat array of finite numbers")
     return array
 
 
 def _checked_horizons(horizons: npt.ArrayLike) -> FloatArray:
     T = np.asarray(horizons, dtype=np.float64)
     if not (np.isfinite(T) & (T >= 1)).all():
-        raise InvalidInput(f"horizons are {_shown(T)}; finite numbers from 1 are allowed")
+        raise InvalidInput(f"horizons are {_shown(T)}; they must be finite numbers, at least 1")
     return T
 
 
 def _checked_number(name: str, number: float, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
     if not (math.isfinite(number) and number >= at_least and number > above):
-        allowed = f" above {above:g}" if above > -math.inf else f" from {at_least:g}" if at_least > -math.inf else ""
-        raise InvalidInput(f"{name} is {number}; a finite number{allowed} is allowed")
+        bound = f" above {above:g}" if above > -math.inf else f", at least {at_least:g}" if at_least > -math.inf else ""
+        raise InvalidInput(f"{name} is {number}; it must be a finite number{bound}")
     return float(number)

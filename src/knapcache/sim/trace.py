@@ -1,4 +1,4 @@
-"""A trace: who asked for what, how large the answer is, and what a miss costs."""
+"""Traces: the key, answer size and miss cost of each request."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A sequence of requests. Arrays of one length, checked once, so that compiled loops need not."""
+    """A sequence of requests, as arrays of equal length. They are validated here, so compiled loops need no checks."""
 
     keys: Ints
     """Small integers, 0 … ids − 1."""
     sizes: Ints
     costs: Floats
-    """What each request costs if it misses."""
+    """The cost of each request if it misses."""
     ids: int
-    """How many different keys there can be."""
+    """Number of ids; keys are below it."""
     times: Floats | None = None
-    """When each request came, in seconds, where that is known. Requests are replayed in their order, not by time."""
+    """Arrival times in seconds, if known. Requests are replayed in array order, not by time."""
     names: Sequence[object] | None = None
-    """What each key was called where it was read."""
+    """The original key of each id."""
 
     def __post_init__(self) -> None:
         for name, kind in (("keys", np.int64), ("sizes", np.int64), ("costs", np.float64), ("times", np.float64)):
@@ -57,19 +57,19 @@ class Trace:
 
     @property
     def total_cost(self) -> float:
-        """What the requests cost without a cache."""
+        """The cost of all requests without a cache."""
         return float(self.costs.sum())
 
     @property
     def working_set(self) -> int:
-        """Room for everything at once: the sum, over all keys, of the largest size each was seen with."""
-        room = np.zeros(self.ids, np.int64)
-        np.maximum.at(room, self.keys, self.sizes)
-        return sum(room.tolist())  # Python's integers do not overflow
+        """The capacity that holds everything: the sum over all keys of the largest size of each."""
+        largest = np.zeros(self.ids, np.int64)
+        np.maximum.at(largest, self.keys, self.sizes)
+        return sum(largest.tolist())  # Python integers do not overflow
 
 
-def _within(what: str, array: Ints | Floats, least: float, most: float, allowed: str) -> None:
-    # Least and most first, which need no array of their own; NaN is neither. Then, to name the culprit, one by one.
-    if len(array) and not (array.min() >= least and array.max() <= most):
-        k = int(np.argmin((array >= least) & (array <= most)))
+def _within(what: str, array: Ints | Floats, minimum: float, maximum: float, allowed: str) -> None:
+    # First min and max, which need no temporary array (NaN fails both); then element by element to find the bad one.
+    if len(array) and not (array.min() >= minimum and array.max() <= maximum):
+        k = int(np.argmin((array >= minimum) & (array <= maximum)))
         raise InvalidInput(f"request {k}: {what} must be {allowed}, not {array[k]}")

@@ -237,7 +237,7 @@ def test_invalid_arguments_raise_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="at least 65536 bytes, not 1000"):
         RequestLog(tmp_path, 1000)
     log = log_all(tmp_path / "new", [])
-    with pytest.raises(InvalidInput, match="holds no requests"):
+    with pytest.raises(InvalidInput, match="contains no requests"):
         read_trace(log.path)
     log.consume([event()])
     assert log.dropped == 1, "closed"

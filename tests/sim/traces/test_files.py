@@ -1,4 +1,4 @@
-"""Files as they come: packed, cut off, empty, of a format that has to be told, or not there at all."""
+"""Compressed, truncated, damaged, empty, ambiguous and missing trace files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CSV = b"time,key,size,cost\n" + b"".join(b"%d,k%d,%d,1\n" % (i, i % 7, i % 7 + 1
 TRACES = Path(os.environ.get("KNAPCACHE_TRACES") or Path(__file__).parents[4] / "shared" / "data")
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 
-PACKED = {
+COMPRESSED = {
     "gzip": gzip.compress(CSV),
     "gzip, two members": gzip.compress(CSV[:1000]) + gzip.compress(CSV[1000:]),
     "zstd": zstandard.ZstdCompressor().compress(CSV),
@@ -29,72 +29,72 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize("outcome", PACKED)
-def test_packed_files_are_known_by_content(outcome: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"  # the name says nothing
-    path.write_bytes(PACKED[outcome])
+@pytest.mark.parametrize("compression", COMPRESSED)
+def test_compression_is_detected_by_content(compression: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"  # the name has no suffix for compression
+    path.write_bytes(COMPRESSED[compression])
     trace = read_trace(path)
     assert len(trace) == 5000
     assert trace.names == [f"k{i}" for i in range(7)]
 
 
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("outcome", ["gzip", "zstd", "zstd, two frames"])
-def test_a_file_that_is_cut_off_is_never_half_a_trace(outcome: str, skip: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "zstd, two frames"])
+def test_a_truncated_file_is_an_error(compression: str, skip: bool, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
-    for length in (len(PACKED[outcome]) - 1, len(PACKED[outcome]) * 2 // 3):
-        path.write_bytes(PACKED[outcome][:length])
-        with pytest.raises(InvalidInput, match=r"is cut off: its compressed data ends too early"):
+    for length in (len(COMPRESSED[compression]) - 1, len(COMPRESSED[compression]) * 2 // 3):
+        path.write_bytes(COMPRESSED[compression][:length])
+        with pytest.raises(InvalidInput, match=r"is truncated: its compressed data ends too early"):
             read_trace(path, on_broken=(lambda _: None) if skip else None)
 
 
-@pytest.mark.parametrize("outcome", ["gzip", "zstd"])
-def test_damaged_files(outcome: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_damaged_files(compression: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
-    content = bytearray(PACKED[outcome])
+    content = bytearray(COMPRESSED[compression])
     content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
     path.write_bytes(bytes(content))
-    with pytest.raises(InvalidInput, match=r"is (damaged|cut off)|line \d+: "):
+    with pytest.raises(InvalidInput, match=r"is (damaged|truncated)|line \d+: "):
         read_trace(path)
-    path.write_bytes(PACKED["gzip"] + b"something else")
+    path.write_bytes(COMPRESSED["gzip"] + b"something else")
     with pytest.raises(InvalidInput, match="is damaged"):
         read_trace(path)
 
 
 def test_zstd_without_a_decompressor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "t").write_bytes(PACKED["zstd"])
+    (tmp_path / "t").write_bytes(COMPRESSED["zstd"])
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"compressed with zstd: install knapcache\[lab\]"):
         read_trace(tmp_path / "t")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
         (b" \r\n\n", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty"),
-        (b"time,key,size,cost\n", "holds no requests"),
-        (b"time,key,size,cost", "holds no requests"),
+        (b"time,key,size,cost\n", "contains no requests"),
+        (b"time,key,size,cost", "contains no requests"),
         (b"key,size\na,1\n", "has no column 'time' among 'key', 'size'"),
-        (b"\x00\x01\x02\x03", "cannot tell what"),
-        (b"{not json\n", "cannot tell what"),
-        ("time,key,size,cost\n1,a,1,1\n".encode("utf-16"), "cannot tell what"),
-        (b"\x1f\x8b", "is cut off"),
+        (b"\x00\x01\x02\x03", "cannot detect the format of"),
+        (b"{not json\n", "cannot detect the format of"),
+        ("time,key,size,cost\n1,a,1,1\n".encode("utf-16"), "cannot detect the format of"),
+        (b"\x1f\x8b", "is truncated"),
     ],
 )
-def test_files_with_nothing_in_them(content: bytes, said: str, tmp_path: Path) -> None:
+def test_files_without_requests(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(content)
     for broken in (None, lambda _: None):
-        with pytest.raises(InvalidInput, match=said) as caught:
+        with pytest.raises(InvalidInput, match=message) as caught:
             read_trace(path, on_broken=broken)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cannot read .*nowhere.csv: No such file"):
         read_trace(tmp_path / "nowhere.csv")
     with pytest.raises(InvalidInput, match="is a directory without files"):
@@ -108,28 +108,28 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_several_files_are_one_trace(tmp_path: Path) -> None:
+def test_several_files_form_one_trace(tmp_path: Path) -> None:
     head = b"time,key,size,cost\n"
     first = write(tmp_path / "log-1.csv.gz", gzip.compress(head + b"1,a,5,1\n2,b,6,2\n"))
     second = write(tmp_path / "log-2.csv", head)
     last = write(tmp_path / "log.csv", head + b"3,c,7,3\n4,a,5,1\n")
     write(tmp_path / ".log.csv.part", b"half of")
     (tmp_path / "inner").mkdir()
-    told: list[tuple[int, int]] = []
-    meanings: list[Path | list[str | Path]] = [[first, second, last], tmp_path, [tmp_path], [first, str(last)]]
-    for meant in meanings:
-        trace = read_trace(meant, progress=lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int]] = []
+    arguments: list[Path | list[str | Path]] = [[first, second, last], tmp_path, [tmp_path], [first, str(last)]]
+    for argument in arguments:
+        trace = read_trace(argument, progress=lambda done, total: reports.append((done, total)))
         assert trace.names == ["a", "b", "c"]
         assert trace.keys.tolist() == [0, 1, 2, 0]
         assert trace.times is not None
         assert trace.times.tolist() == [1, 2, 3, 4]
-    assert told[-1][0] == told[-1][1] == sum(path.stat().st_size for path in (first, last))
+    assert reports[-1][0] == reports[-1][1] == sum(path.stat().st_size for path in (first, last))
     assert read_trace([last, first]).names == ["c", "a", "b"]
-    write(tmp_path / "log-2.csv.gz", b"\x1f\x8b")  # being packed, or just packed: the plain one is there
+    write(tmp_path / "log-2.csv.gz", b"\x1f\x8b")  # being compressed: the plain file is read
     assert len(read_trace(tmp_path)) == 4
 
 
-def test_files_of_one_trace_are_of_one_kind_and_their_broken_lines_are_named(tmp_path: Path) -> None:
+def test_files_of_a_trace_have_one_format_and_broken_lines_name_their_file(tmp_path: Path) -> None:
     first = write(tmp_path / "a.csv", b"time,key,size,cost\n1,a,5,1\n2,b\n")
     last = write(tmp_path / "b.csv", b"time,key,size,cost\n1,a,0,1\n")
     with pytest.raises(InvalidInput, match=r"a.csv, line 3: 2 fields where the header has 4"):
@@ -141,30 +141,30 @@ def test_files_of_one_trace_are_of_one_kind_and_their_broken_lines_are_named(tmp
     with pytest.raises(InvalidInput, match=r"a.csv is csv and .*c.jsonl is jsonl"):
         read_trace([first, other], on_broken=broken.append)
     blocks = write(tmp_path / "m", b'{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n')
-    with pytest.raises(InvalidInput, match="is mooncake, which is read one file at a time, not 2"):
+    with pytest.raises(InvalidInput, match="is mooncake: only one file is allowed, not 2"):
         read_trace([blocks, blocks])
     with pytest.raises(InvalidInput, match=r"cannot read .*nowhere"):
         read_trace([last, tmp_path / "nowhere"], on_broken=broken.append)
     empty = write(tmp_path / "e.csv", b"time,key,size,cost\n")
-    with pytest.raises(InvalidInput, match=r"the 2 files from .*e.csv to .*e.csv holds? no requests"):
+    with pytest.raises(InvalidInput, match=r"the 2 files from .*e.csv to .*e.csv contains? no requests"):
         read_trace([empty, empty])
 
 
 @pytest.mark.parametrize("polars", [True, False])
 @pytest.mark.parametrize("rows", [1, 511, 512, 513])
-def test_a_line_that_is_still_being_written_is_no_request_yet(
+def test_a_line_that_is_still_being_written_is_ignored(
     rows: int, polars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not polars:
         monkeypatch.setitem(sys.modules, "polars", None)
-    whole = b"time,key,size,cost,how\n" + b"".join(b"%d,k%d,5,1.25,hit\n" % (k, k) for k in range(rows))
+    whole = b"time,key,size,cost,outcome\n" + b"".join(b"%d,k%d,5,1.25,hit\n" % (k, k) for k in range(rows))
     line = b"9,last,5,1.25,hit"
     for cut in range(len(line) + 1):
         path = write(tmp_path / "t.csv", whole + line[:cut])
-        there = rows + (line[:cut].count(b",") == 4)
-        assert len(read_trace(path)) == there
+        expected = rows + (line[:cut].count(b",") == 4)
+        assert len(read_trace(path)) == expected
         write(path, whole + line[:cut] + b"\n")
-        if cut and there == rows:  # with its end it is a broken one
+        if cut and expected == rows:  # with a newline it is a broken line
             with pytest.raises(InvalidInput, match="fields where the header has 5"):
                 read_trace(path)
     with pytest.raises(InvalidInput, match=f"line {rows + 2}: 6 fields"):
@@ -184,21 +184,21 @@ def test_a_line_that_is_still_being_written_is_no_request_yet(
         (b"PAR1....", "parquet"),
     ],
 )
-def test_formats_are_known_by_content(content: bytes, format: str, tmp_path: Path) -> None:  # noqa: A002
-    for packed in (content, gzip.compress(content)):
-        (tmp_path / "x").write_bytes(packed)
+def test_formats_are_detected_by_content(content: bytes, format: str, tmp_path: Path) -> None:  # noqa: A002
+    for compressed in (content, gzip.compress(content)):
+        (tmp_path / "x").write_bytes(compressed)
         assert detect(tmp_path / "x") == format
 
 
-def test_formats_and_rules_that_do_not_go_together(tmp_path: Path) -> None:
+def test_formats_and_rules_that_do_not_match(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(CSV)
     with pytest.raises(InvalidInput, match="unknown format 'xml': allowed are csv, parquet"):
         read_trace(tmp_path / "t", format="xml")
-    with pytest.raises(InvalidInput, match=r"--prices has no meaning for .*, which is csv: allowed are --cost"):
+    with pytest.raises(InvalidInput, match=r"--prices does not apply to .*, which is csv: allowed are --cost"):
         read_trace(tmp_path / "t", ColumnRules(prices=Prices(1, 2)))
-    with pytest.raises(InvalidInput, match="exclude each other"):
+    with pytest.raises(InvalidInput, match="only one of"):
         ColumnRules(cost="x", prices=Prices(1, 2))
-    with pytest.raises(InvalidInput, match="exclude each other"):
+    with pytest.raises(InvalidInput, match="only one of"):
         ColumnRules(time="x", no_time=True)
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidInput, match="finite and not negative"):
@@ -210,7 +210,7 @@ def test_formats_and_rules_that_do_not_go_together(tmp_path: Path) -> None:
             ColumnRules(key=key)
 
 
-@pytest.mark.parametrize("content", [CSV, PACKED["gzip"], PACKED["zstd"]], ids=["csv", "gzip", "zstd"])
+@pytest.mark.parametrize("content", [CSV, COMPRESSED["gzip"], COMPRESSED["zstd"]], ids=["csv", "gzip", "zstd"])
 def test_progress_ends_at_the_end(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(content)
     seen: list[tuple[int, int]] = []
@@ -228,16 +228,16 @@ def test_progress_ends_at_the_end(content: bytes, tmp_path: Path) -> None:
         min_size=1,
         max_size=40,
     ),
-    packed=st.booleans(),
+    compressed=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_oracle_general(
-    rows: list[tuple[int, int, int]], packed: bool, tmp_path_factory: pytest.TempPathFactory
+    rows: list[tuple[int, int, int]], compressed: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("o") / "w01.oracleGeneral.bin"
     np.array([(*row, -1) for row in rows], RECORD).tofile(path)
     assert path.stat().st_size == 24 * len(rows)
-    if packed:
+    if compressed:
         path.write_bytes(zstandard.compress(path.read_bytes()))
     trace = read_trace(path)
     assert trace.names is not None
@@ -249,7 +249,7 @@ def test_oracle_general(
     assert read_trace(path, ColumnRules(cost_each=0.5)).total_cost == 0.5 * len(rows)
 
 
-def test_oracle_general_that_is_none(tmp_path: Path) -> None:
+def test_invalid_oracle_general(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     np.array([(0, 5, 10, 1), (1, 5, 0, 2), (2, 6, 7, -1)], RECORD).tofile(path)
     with pytest.raises(InvalidInput, match="record 2: size must be at least 1"):
@@ -258,12 +258,12 @@ def test_oracle_general_that_is_none(tmp_path: Path) -> None:
     assert read_trace(path, format="oracle-general", on_broken=broken.append).names == [5, 6]
     assert [b.place for b in broken] == ["record 2"]
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InvalidInput, match="is cut off, or no oracleGeneral: 23 bytes are left after record 2"):
+    with pytest.raises(InvalidInput, match="is truncated, or not oracleGeneral: 23 bytes are left after record 2"):
         read_trace(path, format="oracle-general")
     with pytest.raises(InvalidInput, match="--cost must be `size` for oracleGeneral, not 'latency'"):
         read_trace(path, ColumnRules(cost="latency"), format="oracle-general")
     path.write_bytes(b"")
-    with pytest.raises(InvalidInput, match="holds no requests"):
+    with pytest.raises(InvalidInput, match="contains no requests"):
         read_trace(path, format="oracle-general")
 
 

@@ -1,4 +1,4 @@
-"""Logs that hold no table of requests: calls, prefix blocks, token counts."""
+"""Logs without a table of requests: calls, prefix blocks, token counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def log(path: Path, *lines: Any) -> Path:
     return path
 
 
-def refused(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B008 - frozen
+def error_of(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B008 - frozen
     with pytest.raises(InvalidInput) as caught:
         read_trace(path, rules)
     assert "\n" not in str(caught.value)
@@ -33,7 +33,7 @@ def refused(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B00
 
 
 def call(text: str = "Hi", **more: Any) -> dict[str, Any]:
-    """A call as the API has it."""
+    """Return a logged call in the API's format."""
     request = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
     usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107}
     message = {"role": "assistant", "content": "Hello!"}
@@ -57,7 +57,7 @@ def test_sizes_are_bytes(tmp_path: Path) -> None:
     assert sizes[1] == sizes[0] + 1
 
 
-def test_what_does_not_change_the_answer_does_not_change_the_key(tmp_path: Path) -> None:
+def test_fields_that_do_not_affect_the_answer_are_not_in_the_key(tmp_path: Path) -> None:
     same = [
         call(),
         call(stream=True, stream_options={"include_usage": True}),
@@ -86,11 +86,11 @@ def test_usage_of_the_responses_api(tmp_path: Path) -> None:
     assert read_trace(log(tmp_path / "log", entry), PRICES).costs.tolist() == [7.0]
 
 
-def test_costs_of_calls_are_not_guessed(tmp_path: Path) -> None:
-    said = refused(log(tmp_path / "log", call()))
+def test_costs_of_calls_must_be_given(tmp_path: Path) -> None:
+    message = error_of(log(tmp_path / "log", call()))
     for option in ("--prices IN,OUT", "--cost FIELD", "--cost-each X"):
-        assert option in said
-    assert "--key has no meaning" in refused(tmp_path / "log", ColumnRules(key=("model",), cost_each=1.0))
+        assert option in message
+    assert "--key does not apply" in error_of(tmp_path / "log", ColumnRules(key=("model",), cost_each=1.0))
 
 
 def broken_call(side: str, **changes: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def broken_call(side: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ({"request": {"model": "m"}}, "response is missing"),
         ({"response": {"id": "x"}}, "request is missing"),
@@ -115,15 +115,15 @@ def broken_call(side: str, **changes: Any) -> dict[str, Any]:
             broken_call("response", usage={"prompt_tokens": 1}),
             "response.usage.completion_tokens must be a whole number",
         ),
-        (broken_call("response", usage={"prompt_tokens": -1, "completion_tokens": 1}), "counts of tokens"),
+        (broken_call("response", usage={"prompt_tokens": -1, "completion_tokens": 1}), "must contain token counts"),
         (broken_call("response", usage={"prompt_tokens": 1.5, "completion_tokens": 1}), "must be a whole number"),
         ("{", "not JSON"),
     ],
 )
-def test_broken_calls(line: Any, said: str, tmp_path: Path) -> None:
+def test_broken_calls(line: Any, message: str, tmp_path: Path) -> None:
     path = log(tmp_path / "log", call(), line, call())
-    assert f"{path}, line 2: " in refused(path, PRICES)
-    assert said in refused(path, PRICES)
+    assert f"{path}, line 2: " in error_of(path, PRICES)
+    assert message in error_of(path, PRICES)
     broken: list[BrokenLine] = []
     assert len(read_trace(path, PRICES, on_broken=broken.append)) == 2
     assert [b.place for b in broken] == ["line 2"]
@@ -132,8 +132,8 @@ def test_broken_calls(line: Any, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("latency", [None, "slow", -1, True])
 def test_broken_costs_of_calls(latency: Any, tmp_path: Path) -> None:
     path = log(tmp_path / "log", {**call(), "latency": latency})
-    assert "line 1: " in refused(path, ColumnRules(cost="latency"))
-    assert "line 1: latency.deep is missing" in refused(path, ColumnRules(cost="latency.deep"))
+    assert "line 1: " in error_of(path, ColumnRules(cost="latency"))
+    assert "line 1: latency.deep is missing" in error_of(path, ColumnRules(cost="latency.deep"))
 
 
 # Mooncake ----------------------------------------------------------------------------------------------------------
@@ -149,13 +149,13 @@ def entries(trace: Trace) -> list[tuple[object, int]]:
 
 
 def test_segments(tmp_path: Path) -> None:
-    """The first two lines of Mooncake's conversation trace begin so: 0 is shared, the rest is not."""
+    """Like the first lines of Mooncake's conversation trace: block 0 is shared, the others are not."""
     path = log(
         tmp_path / "log",
         blocks(0, 1, 2, 3, at=0, last=102),
         blocks(0, 14, 15, at=3000, last=154),
-        blocks(0, 1, 2, 3, 9, at=3500, last=512),  # goes on where the first ended
-        blocks(0, 1, 7, at=4000, last=1),  # leaves it in the middle
+        blocks(0, 1, 2, 3, 9, at=3500, last=512),  # extends the first request
+        blocks(0, 1, 7, at=4000, last=1),  # diverges from it
     )
     trace = read_trace(path, PRICES)
     expected = [(0, 512), (1, 512), (2, 512 + 102), (0, 512), (14, 512 + 154)]
@@ -172,24 +172,26 @@ PREFIXES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_siz
 @given(chains=PREFIXES)
 @settings(max_examples=100, deadline=None)
 def test_segments_against_their_definition(chains: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The judge: a block begins a segment unless every request with it came from one block that has no other way on."""
-    numbers: dict[tuple[int, ...], int] = {}  # an id stands for all of the prefix
+    """A block begins a segment unless its predecessor is always followed by it."""
+    numbers: dict[tuple[int, ...], int] = {}  # an id identifies the whole prefix
     requests = [
         [numbers.setdefault(tuple(chain[:k]), len(numbers)) for k in range(1, len(chain) + 1)] for chain in chains
     ]
     path = log(tmp_path_factory.mktemp("m") / "log", *(blocks(*ids, last=512) for ids in requests))
-    ways = {b: {r[r.index(b) + 1] if r[-1] != b else None for r in requests if b in r} for r in requests for b in r}
+    successors = {
+        b: {r[r.index(b) + 1] if r[-1] != b else None for r in requests if b in r} for r in requests for b in r
+    }
     expected: list[tuple[object, int]] = []
     for r in requests:
         for k, b in enumerate(r):
-            if k == 0 or len(ways[r[k - 1]]) > 1:
+            if k == 0 or len(successors[r[k - 1]]) > 1:
                 expected.append((b, 0))
             expected[-1] = (expected[-1][0], expected[-1][1] + 512)
     assert entries(read_trace(path, PRICES)) == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ({**blocks(1, 2), "input_length": 512}, "input_length is 512, which is not 2 blocks of 512 tokens"),
         ({**blocks(1, 2), "input_length": 1025}, "input_length is 1025, which is not 2 blocks"),
@@ -204,17 +206,17 @@ def test_segments_against_their_definition(chains: list[list[int]], tmp_path_fac
         ("{", "not JSON"),
     ],
 )
-def test_broken_blocks(line: Any, said: str, tmp_path: Path) -> None:
+def test_broken_blocks(line: Any, message: str, tmp_path: Path) -> None:
     path = log(tmp_path / "log", blocks(1, 2), line)
-    assert f"line 2: {said}" in refused(path, PRICES)
+    assert f"line 2: {message}" in error_of(path, PRICES)
     broken: list[BrokenLine] = []
     read_trace(path, PRICES, on_broken=broken.append)
-    assert [b.place for b in broken] == ["line 2"]  # once, though the file is read twice
+    assert [b.place for b in broken] == ["line 2"]  # reported once, although the file is read twice
 
 
-def test_costs_of_blocks_are_not_guessed(tmp_path: Path) -> None:
+def test_costs_of_blocks_must_be_given(tmp_path: Path) -> None:
     path = log(tmp_path / "log", blocks(1, 2))
-    assert "holds no costs: give --prices IN,OUT per million tokens, or --cost-each X" in refused(path)
+    assert "contains no costs: use --prices IN,OUT per million tokens, or --cost-each X" in error_of(path)
     assert read_trace(path, ColumnRules(cost_each=2.0)).costs.tolist() == [2.0]
 
 
@@ -247,17 +249,17 @@ def test_token_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [AZURE, BURST])
 def test_token_counts_have_no_identity(content: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(content)
-    said = refused(tmp_path / "t.csv", PRICES)
-    assert "does not say which requests are the same" in said
-    assert "--key" in said
-    assert "holds no costs: give --prices IN,OUT" in refused(tmp_path / "t.csv", ColumnRules(key=("x",)))
-    assert "has no column 'x'" in refused(tmp_path / "t.csv", ColumnRules(key=("x",), cost_each=1.0))
+    message = error_of(tmp_path / "t.csv", PRICES)
+    assert "nothing in it identifies equal requests" in message
+    assert "--key" in message
+    assert "contains no costs: use --prices IN,OUT" in error_of(tmp_path / "t.csv", ColumnRules(key=("x",)))
+    assert "has no column 'x'" in error_of(tmp_path / "t.csv", ColumnRules(key=("x",), cost_each=1.0))
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("2023-11-16 18:15:46,-1,9", "ContextTokens must not be negative"),
+        ("2023-11-16 18:15:46,-1,9", "ContextTokens must be at least 0"),
         ("2023-11-16 18:15:46,3,", "GeneratedTokens is missing"),
         ("2023-11-16 18:15:46,3,1.5", "GeneratedTokens must be a whole number, not '1.5'"),
         ("2023-11-16 18:15:46,0,0", "size must be at least 1"),
@@ -265,9 +267,9 @@ def test_token_counts_have_no_identity(content: str, tmp_path: Path) -> None:
         ("2023-11-16 18:15:46,3", "2 fields where the header has 3"),
     ],
 )
-def test_broken_token_counts(line: str, said: str, tmp_path: Path) -> None:
+def test_broken_token_counts(line: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(AZURE + line + "\n")
-    assert f"line 4: {said}" in refused(tmp_path / "t.csv", ColumnRules(key=KEY, cost_each=1.0))
+    assert f"line 4: {message}" in error_of(tmp_path / "t.csv", ColumnRules(key=KEY, cost_each=1.0))
     broken: list[BrokenLine] = []
     assert len(read_trace(tmp_path / "t.csv", ColumnRules(key=KEY, cost_each=1.0), on_broken=broken.append)) == 2
     assert len(broken) == 1

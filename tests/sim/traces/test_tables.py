@@ -1,4 +1,4 @@
-"""CSV, JSON lines and Parquet, written by others: rows come back as they were, and what is no row is named."""
+"""CSV, JSON lines and Parquet: rows are read back unchanged, and broken rows are reported."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ HEADER = ("time", "key", "size", "cost")
 
 def csv_bytes(rows: list[Row], end: str = "\n") -> bytes:
     text = io.StringIO(newline="")
-    # Everything quoted: before Python 3.13 the writer leaves a bare \r unquoted where lines end in \n, and such a file
-    # does not say what it means.
+    # Quote everything: before Python 3.13 the writer leaves a bare \r unquoted if lines end in \n, which is ambiguous.
     bare = any("\r" in str(cell) for row in rows for cell in row)
     writer = csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL)
     writer.writerow(HEADER)
@@ -41,7 +40,7 @@ def json_bytes(rows: list[Row], end: str = "\n") -> bytes:
     return "".join(json.dumps(dict(zip(HEADER, row, strict=True))) + end for row in rows).encode()
 
 
-def parquet_bytes(rows: list[Row], end: str = "") -> bytes:  # noqa: ARG001 - one signature for all
+def parquet_bytes(rows: list[Row], end: str = "") -> bytes:  # noqa: ARG001 - the signature of all writers
     file = io.BytesIO()
     polars.DataFrame(dict(zip(HEADER, zip(*rows, strict=True), strict=True)), strict=False).write_parquet(file)
     return file.getvalue()
@@ -67,7 +66,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[Row]:
-    """Few keys, so that some return; all of them texts, or all of them whole numbers."""
+    """Draw rows with few keys, so that some repeat; all keys are texts, or all are integers."""
     kind = draw(st.sampled_from([TEXTS, st.integers(-(2**63), 2**63 - 1), st.sampled_from("abc")]))
     keys = draw(st.lists(kind, min_size=1, max_size=6, unique=True))
     row = st.tuples(NUMBERS, st.sampled_from(keys), st.integers(1, 2**62 - 1), NUMBERS)
@@ -79,7 +78,7 @@ def tables(draw: st.DrawFn) -> list[Row]:
 @pytest.mark.parametrize("kind", WRITERS)
 @given(rows=tables(), small=st.integers(1, 90))
 @settings(max_examples=40, deadline=None)
-def test_rows_come_back(
+def test_rows_are_read_back(
     kind: str, end: str, packed: bool, rows: list[Row], small: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("rows") / "trace"
@@ -88,7 +87,7 @@ def test_rows_come_back(
         return
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_fast, "BLOCK", small)  # borders of blocks and chunks everywhere
+        patch.setattr(csv_fast, "BLOCK", small)  # many block and chunk boundaries
         patch.setattr(csv_file, "ROWS", 1 + small % 5)
         trace = read_trace(path)
     expected = [(t, str(k) if kind == "csv" else k, s, c) for t, k, s, c in rows]
@@ -110,9 +109,11 @@ MESSY = st.lists(
 
 @given(lines=MESSY, small=st.integers(1, 60))
 @settings(max_examples=400, deadline=None)
-def test_both_lanes_read_the_same(lines: list[str], small: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Polars for the clean beginning and the csv module for all of it: same rows, same broken lines."""
-    path = tmp_path_factory.mktemp("lanes") / "trace.csv"
+def test_polars_and_the_csv_module_agree(
+    lines: list[str], small: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """With and without Polars, the rows and the broken lines are equal."""
+    path = tmp_path_factory.mktemp("agree") / "trace.csv"
     path.write_bytes("\n".join(["time,key,size,cost", *lines]).encode())
 
     def outcome() -> Any:
@@ -130,13 +131,13 @@ def test_both_lanes_read_the_same(lines: list[str], small: int, tmp_path_factory
         assert fast == outcome()
 
 
-def test_the_fast_lane_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the test above compares the csv module with itself."""
+def test_polars_reads_clean_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above compares the csv module with itself."""
     (tmp_path / "trace.csv").write_bytes(csv_bytes([(float(k), f"é{k % 3}", 1, 1.0) for k in range(2000)]))
     monkeypatch.setattr(csv_fast, "BLOCK", 999)
 
     def no_row(_: Any, columns: Any, values: Any, place: Any) -> None:  # noqa: ARG001
-        raise AssertionError("a row came to the slow lane")
+        raise AssertionError("the csv module read a row")
 
     monkeypatch.setattr(csv_file, "add_chunk", no_row)
     trace = read_trace(tmp_path / "trace.csv")
@@ -144,7 +145,7 @@ def test_the_fast_lane_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("2,b,0,1", "size must be at least 1 and below 2^62, not 0"),
         ("2,b,-3,1", "size must be at least 1 and below 2^62, not -3"),
@@ -171,21 +172,21 @@ def test_the_fast_lane_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.parametrize("before", [1, 700])
-def test_a_broken_line_of_csv(line: str, said: str, before: int, tmp_path: Path) -> None:
+def test_a_broken_line_of_csv(line: str, message: str, before: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     good = ["1,a,3,1"] * before
     path.write_text("\n".join(["time,key,size,cost", *good, line, "9,z,3,1", ""]))
     with pytest.raises(InvalidInput) as caught:
         read_trace(path)
-    assert str(caught.value).startswith(f"{path}, line {before + 2}: {said}")
+    assert str(caught.value).startswith(f"{path}, line {before + 2}: {message}")
     assert "\n" not in str(caught.value)
     broken: list[BrokenLine] = []
     trace = read_trace(path, on_broken=broken.append)
-    assert trace.names == ["a", "z"]  # the broken line left nothing behind
+    assert trace.names == ["a", "z"]  # nothing of the broken line was added
     assert [b.place for b in broken] == [f"line {before + 2}"]
 
 
-def test_bytes_that_are_no_text_break_their_line_only(tmp_path: Path) -> None:
+def test_invalid_utf8_breaks_only_its_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(b"time,key,size,cost\n1,a,3,1\n2,\xff\xfe,3,1\n3,\xc3\xa9,3,1\n")
     with pytest.raises(InvalidInput, match="line 3: key is not valid UTF-8"):
@@ -211,7 +212,7 @@ def test_an_open_quote_is_one_broken_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_marks_blank_lines_and_a_missing_last_break(kind: str, tmp_path: Path) -> None:
+def test_byte_order_marks_blank_lines_and_a_missing_last_newline(kind: str, tmp_path: Path) -> None:
     rows: list[Row] = [(0.0, "a", 1, 2.0), (1.0, "b", 3, 0.5)]
     path = tmp_path / "trace"
     path.write_bytes(b"\xef\xbb\xbf\n" + WRITERS[kind](rows).replace(b"\n", b"\n\n").rstrip())
@@ -242,17 +243,15 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_columns_that_are_not_there(kind: str, tmp_path: Path) -> None:
+def test_missing_columns(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(WRITERS[kind]([(0.0, "a", 1, 2.0)]))
-    said = (
-        "cost_usd is missing" if kind == "jsonl" else "has no column 'cost_usd' among .*name the right one with --cost"
-    )
-    with pytest.raises(InvalidInput, match=said):
+    message = "cost_usd is missing" if kind == "jsonl" else "has no column 'cost_usd' among .*name another with --cost"
+    with pytest.raises(InvalidInput, match=message):
         read_trace(path, ColumnRules(cost="cost_usd"))
 
 
-def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+def test_a_duplicate_column(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("time,key,key,size,cost\n1,a,b,3,1\n")
     with pytest.raises(InvalidInput, match="more than one column 'key'"):
@@ -260,13 +259,13 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"time": 1, "key": "a", "size": 1', "not JSON"),
         ("[1, 2]", "must be an object, not [1, 2]"),
         ("null", "must be an object"),
-        ('{"time": 1, "key": "a", "size": 1, "cost": NaN}', "not JSON: NaN is no number"),
-        ('{"time": 1, "key": "a", "size": 1, "cost": Infinity}', "not JSON: Infinity is no number"),
+        ('{"time": 1, "key": "a", "size": 1, "cost": NaN}', "not JSON: NaN is not a valid number"),
+        ('{"time": 1, "key": "a", "size": 1, "cost": Infinity}', "not JSON: Infinity is not a valid number"),
         ('{"time": 1, "key": "a", "size": true, "cost": 1}', "size must be a whole number, not True"),
         ('{"time": 1, "key": "a", "size": 1.0, "cost": 1}', "size must be a whole number, not 1.0"),
         ('{"time": 1, "key": "a", "size": 1, "cost": true}', "cost must be a number, not True"),
@@ -281,14 +280,14 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_broken_line_of_json(line: str, said: str, tmp_path: Path) -> None:
+def test_a_broken_line_of_json(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     good = '{"time": 1, "key": "g", "size": 1, "cost": 1}'
     path.write_text(f"{good}\n{line}\n{good}\n")
     with pytest.raises(InvalidInput) as caught:
         read_trace(path)
     assert str(caught.value).startswith(f"{path}, line 2: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     broken: list[BrokenLine] = []
     assert len(read_trace(path, on_broken=broken.append)) == 2
     assert [b.place for b in broken] == ["line 2"]
@@ -296,7 +295,7 @@ def test_a_broken_line_of_json(line: str, said: str, tmp_path: Path) -> None:
 
 def test_numbers_and_texts_are_different_keys(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    keys = [7, "7", 2**200, 2**200 + 1, 7]  # as floats two of them would be one
+    keys = [7, "7", 2**200, 2**200 + 1, 7]  # as floats two of them would be equal
     path.write_bytes(json_bytes([(0.0, key, 1, 1.0) for key in keys]))
     assert read_trace(path).keys.tolist() == [0, 1, 2, 3, 0]
 

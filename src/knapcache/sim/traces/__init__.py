@@ -1,6 +1,6 @@
-"""Traces in files: one reader a format, one front door."""
+"""Readers of trace files, one per format, and `read_trace` for all of them."""
 
+from knapcache.sim.traces.base import BrokenLine, ColumnRules, Prices
 from knapcache.sim.traces.read import FORMATS, read_trace
-from knapcache.sim.traces.shape import BrokenLine, ColumnRules, Prices
 
 __all__ = ["FORMATS", "BrokenLine", "ColumnRules", "Prices", "read_trace"]

@@ -1,10 +1,10 @@
-"""The clean beginning of a CSV file, faster: blocks of whole lines, parsed by Polars if it is there.
+"""Fast reading of the clean beginning of a CSV file: blocks of whole lines, parsed by Polars if it is installed.
 
-A block is taken only if it holds no quotes and Polars finds in every line as many fields as the header has, all of
-them filled, and numbers where numbers belong. At the first block that is not so the csv module takes over, for that
-block and all behind it: it is the one that knows which line is broken and why. Whatever Polars takes, the csv module
-would take as well and alike; tests hold the two together. Polars alone was rejected: it cannot name a broken line and
-go on behind it, and holds a compressed file in memory whole. `bench/readers.py` measures both.
+A block is accepted only if it contains no quotes and every line has as many fields as the header, all of them filled,
+with numbers where numbers are needed. From the first other block on, the csv module reads the file: it can tell which
+line is broken and why. The csv module would read every accepted block with the same result; tests check this. Rejected:
+Polars alone. It cannot name a broken line and continue after it, and it keeps a whole compressed file in memory.
+`bench/readers.py` measures both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from knapcache.sim.traces.shape import TraceBuilder
+from knapcache.sim.traces.base import TraceBuilder
 from knapcache.sim.traces.table import Columns
 
 BLOCK = 1 << 21
@@ -22,20 +22,18 @@ MAX_HEADER = 1 << 16
 
 
 class RemainingBytes(io.RawIOBase):
-    """Bytes that were read too far, then the file they came from."""
+    """Bytes that were read ahead, followed by the rest of the file."""
 
     def __init__(self, ahead: bytes, file: IO[bytes]) -> None:
         self.ahead, self.file = memoryview(ahead), file
         self.last = b""
         self.cut = False
-        """The end was reached, and the last line has none."""
+        """True at the end of a file whose last line has no newline."""
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Bytes read ahead first."""
         data = self.ahead[: len(buffer)] if self.ahead else self.file.read(len(buffer))
         self.ahead = self.ahead[len(data) :]
         buffer[: len(data)] = data
@@ -44,8 +42,8 @@ class RemainingBytes(io.RawIOBase):
         return len(data)
 
 
-def take(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[RemainingBytes, int]:
-    """Add the rows of the clean beginning; the header and all that is left, and how many lines are not in that."""
+def read_clean_blocks(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[RemainingBytes, int]:
+    """Add the rows of the clean beginning; returns the header with the remaining bytes, and the number of lines added."""
     header = file.readline(MAX_HEADER)
     tail, lines = b"", 0
     if parser := PolarsParser.of(header, columns, builder):
@@ -59,7 +57,7 @@ def take(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[Rema
 
 
 class PolarsParser:
-    """Rows by Polars, for one header."""
+    """Parses blocks of rows under one header with Polars."""
 
     def __init__(self, polars: Any, header: list[str], columns: Columns, builder: TraceBuilder) -> None:
         self.polars, self.columns, self.builder = polars, columns, builder
@@ -69,7 +67,7 @@ class PolarsParser:
 
     @classmethod
     def of(cls, header: bytes, columns: Columns, builder: TraceBuilder) -> PolarsParser | None:
-        """None without Polars, for a header that is not plain, or a column wanted both as number and as key."""
+        """Return a parser; None without Polars, for a quoted header, or for a column used both as number and as key."""
         try:
             import polars
         except ImportError:
@@ -87,7 +85,7 @@ class PolarsParser:
         return None if blank else cls(polars, names, columns, builder)
 
     def add(self, block: bytes) -> bool:
-        """Whole lines; False, and nothing is taken, where they are not all clean."""
+        """Add whole lines; returns False, and adds nothing, if one is not clean."""
         block = block.replace(b"\r\n", b"\n")
         if b'"' in block or b"\r" in block or not block:
             return False

@@ -1,6 +1,6 @@
-"""JSON lines: an object a line, with `time`, `key`, `size` and `cost` unless told otherwise.
+"""JSON lines: one object per line, by default with the fields `time`, `key`, `size` and `cost`.
 
-Python's own json: it keeps whole numbers of any length as they are, which tells keys apart that orjson would not.
+Uses Python's json, which keeps integers of any length exactly. orjson would make different long keys equal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn
 
-from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, short
+from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, short
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
 
@@ -19,7 +19,7 @@ ROWS = 512
 
 
 def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
-    """Objects into requests."""
+    """Add the objects of a file to `builder`."""
     columns = Columns.of(rules)
     lines: list[int] = []
     rows: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
 
 
 def objects(file: IO[bytes], builder: TraceBuilder) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line's number and object; blank lines are passed over, what is no object is a broken line."""
+    """Yield the number and object of each line. Blank lines are skipped; other lines without an object are broken."""
     for number, line in enumerate(file, 1):
         try:
             row = parse(line, first=number == 1)
@@ -53,7 +53,7 @@ def objects(file: IO[bytes], builder: TraceBuilder) -> Iterator[tuple[int, dict[
 
 
 def parse(line: bytes, *, first: bool = False) -> dict[str, Any] | None:
-    """The object of a line, or None for a blank one; raises BrokenLineError."""
+    """Return the object of a line, or None for a blank line; raises BrokenLineError."""
     try:
         text = line.decode("utf-8-sig" if first else "utf-8").strip()
         row = DECODER.decode(text) if text else None
@@ -70,8 +70,8 @@ def parse(line: bytes, *, first: bool = False) -> dict[str, Any] | None:
     return row
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+def _reject(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a valid number")
 
 
-DECODER = json.JSONDecoder(parse_constant=_refuse)
+DECODER = json.JSONDecoder(parse_constant=_reject)

@@ -1,9 +1,9 @@
 """libCacheSim's oracleGeneral: records of 24 bytes without a header, little-endian.
 
-    uint32 time · uint64 id · uint32 size · int64 request that asks for it next
+    uint32 time · uint64 id · uint32 size · int64 next request for this id
 
-Every request costs 1, so that cost is the number of misses; `--cost size` makes it the bytes fetched, `--cost-each`
-any other number. What the next request is nobody needs here: a replay finds out.
+Every request costs 1 by default, so cost counts misses; with `--cost size` it counts bytes, with `--cost-each` it is any
+other number. The field for the next request is not used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.shape import ColumnRules, TraceBuilder
+from knapcache.sim.traces.base import ColumnRules, TraceBuilder
 from knapcache.sim.traces.source import TraceSource
 
 RULES = frozenset({"cost", "cost-each"})
@@ -22,28 +22,30 @@ ROWS = 1 << 15
 
 
 def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
-    """Records into requests."""
+    """Add the records of a file to `builder`."""
     if rules.cost not in (None, "size"):
-        raise InvalidInput(f"--cost must be `size` for oracleGeneral, not {rules.cost!r}; or give --cost-each")
+        raise InvalidInput(
+            f"--cost must be `size` for oracleGeneral, not {rules.cost!r}; --cost-each sets another cost"
+        )
     with source.open() as file:
         add_records(file, rules, builder)
 
 
 def add_records(file: IO[bytes], rules: ColumnRules, builder: TraceBuilder) -> None:
-    """The records of an open file."""
+    """Add the records of an open file."""
     each = 1.0 if rules.cost_each is None else rules.cost_each
     done = 0
     while block := file.read(ROWS * RECORD.itemsize):
         if len(block) % RECORD.itemsize:
             raise InvalidInput(
-                f"{builder.path} is cut off, or no oracleGeneral: {len(block) % RECORD.itemsize} bytes are left "
-                f"after record {done + len(block) // RECORD.itemsize}, and a record has {RECORD.itemsize}"
+                f"{builder.path} is truncated, or not oracleGeneral: {len(block) % RECORD.itemsize} bytes are left "
+                f"after record {done + len(block) // RECORD.itemsize}; a record has {RECORD.itemsize}"
             )
         records = np.frombuffer(block, RECORD)
-        whole = records["size"] > 0  # all else that a record can hold is a request
-        for k in np.flatnonzero(~whole).tolist():
+        valid = records["size"] > 0  # every other content is valid
+        for k in np.flatnonzero(~valid).tolist():
             builder.broken(f"record {done + k + 1}", "size must be at least 1 and below 2^62, not 0")
-        good = records if whole.all() else records[whole]
+        good = records if valid.all() else records[valid]
         sizes = good["size"].astype(np.int64)
         costs = sizes.astype(np.float64) if rules.cost else np.full(len(good), each)
         builder.extend(good["id"].astype(np.uint64), sizes, costs, good["time"].astype(np.float64))

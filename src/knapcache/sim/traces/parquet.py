@@ -1,9 +1,9 @@
-"""Parquet, with columns `time`, `key`, `size` and `cost` unless told otherwise; read by Polars (`lab` extra)."""
+"""Parquet, by default with the columns `time`, `key`, `size` and `cost`. Read by Polars (`lab` extra)."""
 
 from __future__ import annotations
 
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.sim.traces.shape import ColumnRules, TraceBuilder
+from knapcache.sim.traces.base import ColumnRules, TraceBuilder
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
 
@@ -13,12 +13,12 @@ ROWS = 1 << 16
 
 
 def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
-    """Rows into requests, a slice at a time."""
+    """Add the rows of a file to `builder`, in slices."""
     path = source.path
     try:
         import polars
     except ImportError:
-        raise MissingExtra(f"{path} is Parquet: install knapcache[lab], which brings Polars") from None
+        raise MissingExtra(f"{path} is Parquet: install knapcache[lab], which includes Polars") from None
     columns = Columns.of(rules)
     try:
         table = polars.scan_parquet(path, glob=False)

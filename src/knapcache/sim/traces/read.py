@@ -1,10 +1,10 @@
-"""The front door: which format is this, and read it.
+"""Detect the format of trace files and read them.
 
-The format is known by content: the magic bytes of Parquet, the columns of a CSV header, the fields of the first
-object of JSON lines. Only oracleGeneral, bytes without a mark, is known by name. Where that is not enough the caller
-says it; a doubtful file is refused, not tried.
+The format is detected by content: the magic bytes of Parquet, the columns of a CSV header, the fields of the first
+object of JSON lines. Only oracleGeneral, which has no magic bytes, is detected by name. A file of unknown format raises
+InvalidInput; the caller can name the format instead.
 
-Several files are one trace, read in the order given; a directory stands for its files, in the order of their names.
+Several files form one trace, read in the given order. A directory means its files, in the order of their names.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from pathlib import Path
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import csv_file, json_lines, mooncake, openai_log, oracle_general, parquet, token_logs
-from knapcache.sim.traces.shape import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
+from knapcache.sim.traces.base import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
 from knapcache.sim.traces.source import TraceSource, file_errors
 
 SNIFF = 1 << 20
-"""How much of a file is looked at to tell its format: the first line, which holds a whole prompt in some logs."""
+"""Bytes read to detect the format. A first line can be long: in some logs it contains a whole prompt."""
 
-PACKED = (".gz", ".zst")
+COMPRESSED = (".gz", ".zst")
 
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """A format and what may be chosen in reading it."""
+    """A format, its reader, and the rules that apply to it."""
 
     read: Callable[[TraceSource, ColumnRules, TraceBuilder], None]
     rules: frozenset[str]
     summary: str
-    several: bool = True
-    """Whether files of it, one behind the other, are one trace."""
+    multiple_files: bool = True
+    """Whether several files can form one trace."""
 
 
 FORMATS = {
     "csv": TraceFormat(csv_file.read, csv_file.RULES, "time,key,size,cost"),
     "parquet": TraceFormat(parquet.read, parquet.RULES, "the same columns in Parquet"),
-    "jsonl": TraceFormat(json_lines.read, json_lines.RULES, "the same fields, an object a line"),
-    "openai": TraceFormat(openai_log.read, openai_log.RULES, "request and response bodies, an object a line"),
+    "jsonl": TraceFormat(json_lines.read, json_lines.RULES, "the same fields, one object per line"),
+    "openai": TraceFormat(openai_log.read, openai_log.RULES, "request and response bodies, one object per line"),
     "mooncake": TraceFormat(
-        mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, an object a line", several=False
+        mooncake.read, mooncake.RULES, "hash_ids of prefix blocks, one object per line", multiple_files=False
     ),
     "azure": TraceFormat(token_logs.AZURE.read, token_logs.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
     "burstgpt": TraceFormat(
@@ -58,38 +58,41 @@ def read_trace(
     path: str | Path | Iterable[str | Path],
     rules: ColumnRules = ColumnRules(),  # noqa: B008 - frozen
     *,
-    format: str | None = None,  # noqa: A002 - what the option is called
+    format: str | None = None,  # noqa: A002 - the name of the option
     on_broken: Callable[[BrokenLine], None] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """The requests of a file, of several, or of a directory's; keys numbered 0 … n − 1 as they first appear.
+    """Read a file, several files, or the files of a directory. Keys are numbered 0 … n − 1 by first appearance.
 
-    A broken line raises InvalidInput, which says which line and why; with `on_broken` it is left out, and told to it.
+    A broken line raises InvalidInput with its place and the reason. With `on_broken`, it is passed to that function and
+    skipped.
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}: allowed are {', '.join(FORMATS)}")
     paths = files(path)
     builder = TraceBuilder(paths[0], on_broken)
     chosen = format or detect(paths[0])
-    if void := sorted(rules.given - FORMATS[chosen].rules):
+    if unused := sorted(rules.options - FORMATS[chosen].rules):
         allowed = ", ".join(f"--{rule}" for rule in sorted(FORMATS[chosen].rules))
-        raise InvalidInput(f"--{void[0]} has no meaning for {paths[0]}, which is {chosen}: allowed are {allowed}")
-    if len(paths) > 1 and not FORMATS[chosen].several:
-        raise InvalidInput(f"{paths[0]} is {chosen}, which is read one file at a time, not {len(paths)}")
-    for one, told in zip(paths, shares(paths, progress), strict=True):
+        raise InvalidInput(f"--{unused[0]} does not apply to {paths[0]}, which is {chosen}: allowed are {allowed}")
+    if len(paths) > 1 and not FORMATS[chosen].multiple_files:
+        raise InvalidInput(f"{paths[0]} is {chosen}: only one file is allowed, not {len(paths)}")
+    for one, report in zip(paths, file_progress(paths, progress), strict=True):
         if format is None and (other := detect(one)) != chosen:
-            raise InvalidInput(f"{paths[0]} is {chosen} and {one} is {other}: the files of one trace are of one format")
+            raise InvalidInput(
+                f"{paths[0]} is {chosen} and {one} is {other}: all files of a trace must have the same format"
+            )
         builder.path = one
         if len(paths) > 1 and on_broken is not None:
-            builder.on_broken = naming(one, on_broken)
-        FORMATS[chosen].read(TraceSource(one, told), rules, builder)
+            builder.on_broken = with_file_name(one, on_broken)
+        FORMATS[chosen].read(TraceSource(one, report), rules, builder)
     if len(paths) > 1:
         builder.path = f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
     return builder.trace()
 
 
 def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The files meant, in their order. In a directory hidden ones are left out, and a packed one beside itself."""
+    """Return the files in order. In a directory, hidden files are skipped, and compressed ones beside the plain file."""
     found: list[Path] = []
     for one in [path] if isinstance(path, str | Path) else path:
         one = Path(one)
@@ -98,34 +101,34 @@ def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
             continue
         with file_errors(one):
             names = {inner.name for inner in one.iterdir() if inner.is_file() and not inner.name.startswith(".")}
-        found += [one / n for n in sorted(names) if not (n.endswith(PACKED) and n.rpartition(".")[0] in names)]
+        found += [one / n for n in sorted(names) if not (n.endswith(COMPRESSED) and n.rpartition(".")[0] in names)]
         if not names:
             raise InvalidInput(f"{one} is a directory without files")
     if not found:
-        raise InvalidInput("no file was given: one is needed at least")
+        raise InvalidInput("no file was given: at least one is needed")
     return found
 
 
-def shares(paths: list[Path], progress: Progress | None) -> list[Progress | None]:
-    """The progress of each file, as a part of the whole."""
+def file_progress(paths: list[Path], progress: Progress | None) -> list[Progress | None]:
+    """Return a progress function for each file, which reports it as a part of the whole."""
     if progress is None or len(paths) == 1:
         return [progress] * len(paths)
     sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
-    return [partial(share, progress, sum(sizes[:k]), sum(sizes)) for k in range(len(sizes))]
+    return [partial(report_share, progress, sum(sizes[:k]), sum(sizes)) for k in range(len(sizes))]
 
 
-def share(progress: Progress, before: int, total: int, done: int, _: int) -> None:
-    """Tell of one file's progress."""
+def report_share(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    """Report the progress of one file."""
     progress(before + done, max(total, before + done))
 
 
-def naming(path: Path, on_broken: Callable[[BrokenLine], None]) -> Callable[[BrokenLine], None]:
-    """The same, told in which file the line is."""
+def with_file_name(path: Path, on_broken: Callable[[BrokenLine], None]) -> Callable[[BrokenLine], None]:
+    """Return a function that adds the file name to the line's place before it calls `on_broken`."""
     return lambda line: on_broken(BrokenLine(f"{path.name}, {line.place}", line.reason))
 
 
 def detect(path: Path) -> str:
-    """The format of a file, or one clear error."""
+    """Return the format of a file; raises InvalidInput if it is unknown."""
     with TraceSource(path).open() as file:
         start = file.read(SNIFF)
     if "oraclegeneral" in path.name.lower():
@@ -136,13 +139,13 @@ def detect(path: Path) -> str:
     if not text:
         raise InvalidInput(f"{path} is empty")
     if b"\0" in start:
-        raise InvalidInput(f"cannot tell what {path} is; say so with --format: {', '.join(FORMATS)}")
+        raise InvalidInput(f"cannot detect the format of {path}; name it with --format: {', '.join(FORMATS)}")
     lines = text.splitlines()
     return detect_json(path, lines) if text.startswith(b"{") else detect_csv(path, lines[0])
 
 
 def detect_json(path: Path, lines: list[bytes]) -> str:
-    """JSON lines, by the fields of the first object that can be read."""
+    """Detect a format of JSON lines by the fields of the first valid object."""
     reason = ""
     for line in lines:
         try:
@@ -153,15 +156,15 @@ def detect_json(path: Path, lines: list[bytes]) -> str:
             if "hash_ids" in fields:
                 return "mooncake"
             return "openai" if {"request", "response"} <= fields.keys() else "jsonl"
-    raise InvalidInput(f"cannot tell what {path} is: its first line is {reason}")
+    raise InvalidInput(f"cannot detect the format of {path}: its first line is {reason}")
 
 
 def detect_csv(path: Path, first: bytes) -> str:
-    """CSV, by its header."""
+    """Detect a format of CSV by its header."""
     try:
         header = set(next(csv.reader([first.decode()], strict=True)))
     except (UnicodeDecodeError, csv.Error, StopIteration):
-        raise InvalidInput(f"cannot tell what {path} is; say so with --format: {', '.join(FORMATS)}") from None
+        raise InvalidInput(f"cannot detect the format of {path}; name it with --format: {', '.join(FORMATS)}") from None
     for log in (token_logs.AZURE, token_logs.BURSTGPT):
         if {log.time, log.input, log.output} <= header:
             return log.name

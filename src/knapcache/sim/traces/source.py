@@ -1,6 +1,6 @@
-"""A file, opened: decompressed as it is read, with its progress told, and its troubles said in one line.
+"""Trace files: decompression while reading, progress reports, and errors of one line.
 
-Compression is known by the first bytes, not by the name: gzip, zstd (with the `lab` extra), or none.
+Compression is detected by the first bytes, not by the name: gzip, zstd (with the `lab` extra), or none.
 """
 
 from __future__ import annotations
@@ -15,51 +15,46 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.sim.traces.shape import Progress
+from knapcache.sim.traces.base import Progress
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 REPORT = 1 << 20
-"""Bytes of the file between two reports of progress."""
+"""Bytes of the file between two progress reports."""
 
 
 class ProgressReader(io.RawIOBase):
-    """The bytes of a file as they lie on the disk, telling how far the reader is."""
+    """The raw bytes of a file, with progress reports."""
 
     def __init__(self, path: Path, progress: Progress | None) -> None:
         self.file: IO[bytes] = path.open("rb", buffering=0)
         self.total = path.stat().st_size
-        self.done = self.told = 0
+        self.done = self.reported = 0
         self.progress = progress
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read, count, tell."""
         count: int = self.file.readinto(buffer)  # type: ignore[attr-defined]
         self.done += count
-        if self.progress and (self.done - self.told >= REPORT or not count):
-            self.told = self.done
+        if self.progress and (self.done - self.reported >= REPORT or not count):
+            self.reported = self.done
             self.progress(self.done, max(self.total, self.done))
         return count
 
     def close(self) -> None:
-        """Close the file too."""
         self.file.close()
         super().close()
 
 
 class ZstdReader(io.RawIOBase):
-    """A zstd file, decompressed. zstandard's own stream reader takes a file that is cut off for one that has ended."""
+    """A decompressed zstd file. (zstandard's own stream reader does not detect a truncated file.)"""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         try:
             import zstandard
         except ImportError:
-            raise MissingExtra(
-                f"{path} is compressed with zstd: install knapcache[lab], which brings zstandard, or decompress it"
-            ) from None
+            raise MissingExtra(f"{path} is compressed with zstd: install knapcache[lab], or decompress it") from None
         self.path, self.file = path, file
         self.new = zstandard.ZstdDecompressor().decompressobj
         self.error: type[Exception] = zstandard.ZstdError
@@ -67,13 +62,12 @@ class ZstdReader(io.RawIOBase):
         self.ready = memoryview(b"")
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Decompress until there is something, or the file ends where a frame does."""
+        """Decompress until there is output, or the file ends at the end of a frame."""
         while not self.ready:
-            # A file may hold several frames: it was appended to, or compressed in parallel.
+            # A file may contain several frames if it was appended to or compressed in parallel.
             packed = self.frame.unused_data if self.frame.eof else b""
             packed = packed or self.file.read(1 << 16)
             if not packed:
@@ -93,11 +87,11 @@ class ZstdReader(io.RawIOBase):
 
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """What can go wrong with a file, as one line that names it."""
+    """Convert read errors to InvalidInput with one line that names the file."""
     try:
         yield
     except EOFError:
-        raise InvalidInput(f"{path} is cut off: its compressed data ends too early") from None
+        raise InvalidInput(f"{path} is truncated: its compressed data ends too early") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is damaged: {error}") from None
     except OSError as error:
@@ -106,14 +100,14 @@ def file_errors(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TraceSource:
-    """A file to read from."""
+    """A trace file to read."""
 
     path: Path
     progress: Progress | None = None
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Its content, decompressed."""
+        """Open the file for reading its decompressed content."""
         path = self.path
         with file_errors(path), ProgressReader(path, self.progress) as raw, io.BufferedReader(raw, 1 << 18) as file:
             start = file.peek(4)[:4]

@@ -1,7 +1,7 @@
-"""Tables: requests in rows, with a column each for time, key, size and cost. What CSV, JSON lines and Parquet share.
+"""Tables of requests with columns for time, key, size and cost: the common part of CSV, JSON lines and Parquet.
 
-Rows come in chunks, and a chunk is taken whole where all of it is sound; where it is not, it is gone through row by
-row, so that each broken one is named. Slow and careful is for the exception, the result is the same.
+Rows come in chunks. A valid chunk is added as a whole. Otherwise its rows are added one by one, so that each broken row
+is reported. The result is the same.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, moment, name_of, number, short, whole
+from knapcache.sim.traces.base import (
+    BrokenLineError,
+    ColumnRules,
+    TraceBuilder,
+    key_of,
+    number,
+    seconds_of,
+    short,
+    whole,
+)
 
 RULES = frozenset({"time", "no-time", "key", "size", "cost", "cost-each"})
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read."""
+    """The columns to read."""
 
     time: str | None
     key: tuple[str, ...]
@@ -30,7 +39,7 @@ class Columns:
 
     @classmethod
     def of(cls, rules: ColumnRules) -> Columns:
-        """`time,key,size,cost`, unless told otherwise."""
+        """Apply the rules to the default columns `time,key,size,cost`."""
         return cls(
             time=None if rules.no_time else rules.time or "time",
             key=rules.key or ("key",),
@@ -41,19 +50,19 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """All of them, each once."""
+        """All column names, without duplicates."""
         return list(dict.fromkeys(n for n in (self.time, *self.key, self.size, self.cost) if n is not None))
 
     def find(self, path: object, present: Sequence[str]) -> dict[str, int]:
-        """Where each column stands, or one clear error."""
+        """Return the position of each column; raises InvalidInput if one is missing or ambiguous."""
         for name in self.names:
             if present.count(name) != 1:
                 option = {self.time: "--time", self.size: "--size", self.cost: "--cost"}.get(name, "--key")
                 wrong = "no column" if name not in present else "more than one column"
-                also = {"--time": " (--no-time where there is none)", "--cost": " (or what each costs: --cost-each)"}
+                also = {"--time": " (or --no-time)", "--cost": " (or --cost-each)"}
                 shown = ", ".join(map(short, present[:12]))
                 raise InvalidInput(
-                    f"{path} has {wrong} {name!r} among {shown}: name the right one with {option}{also.get(option, '')}"
+                    f"{path} has {wrong} {name!r} among {shown}: name another with {option}{also.get(option, '')}"
                 )
         return {name: present.index(name) for name in self.names}
 
@@ -61,7 +70,7 @@ class Columns:
 def add_chunk(
     builder: TraceBuilder, columns: Columns, values: Mapping[str, Sequence[Any]], place: Callable[[int], str]
 ) -> None:
-    """Rows, given as the values of each column; `place` says where in the file the k-th of them is."""
+    """Add rows, given as the values of each column. `place` returns the place of the k-th row in the file."""
     if add_whole(builder, columns, values):
         return
     for k, row in enumerate(zip(*values.values(), strict=True)):
@@ -72,17 +81,17 @@ def add_chunk(
 
 
 def add_row(builder: TraceBuilder, columns: Columns, row: dict[str, Any]) -> None:
-    """One row; raises BrokenLineError."""
+    """Add one row; raises BrokenLineError."""
     builder.add(
-        name_of([field(row, name) for name in columns.key]),
+        key_of([field(row, name) for name in columns.key]),
         whole(columns.size, field(row, columns.size)),
         number(columns.cost, field(row, columns.cost)) if columns.cost is not None else columns.cost_each,
-        moment(columns.time, field(row, columns.time)) if columns.time is not None else None,
+        seconds_of(columns.time, field(row, columns.time)) if columns.time is not None else None,
     )
 
 
 def field(row: dict[str, Any], name: str) -> Any:
-    """A field, which must be there and not be empty."""
+    """Return a field; raises BrokenLineError if it is missing or empty."""
     value = row.get(name)
     if value is None or value == "":
         raise BrokenLineError(f"{name} is missing")
@@ -90,7 +99,7 @@ def field(row: dict[str, Any], name: str) -> Any:
 
 
 def add_whole(builder: TraceBuilder, columns: Columns, values: Mapping[str, Sequence[Any]]) -> bool:
-    """All rows at once; False, and nothing is taken, where one may be broken."""
+    """Add all rows at once; returns False, and adds nothing, if one may be broken."""
     try:
         sizes = np.array(numbers(values[columns.size], int), np.int64)
         if columns.cost is not None:
@@ -105,12 +114,12 @@ def add_whole(builder: TraceBuilder, columns: Columns, values: Mapping[str, Sequ
 
 
 def numbers(column: Sequence[Any], kind: Callable[[str], Any], *more: type) -> Iterable[Any]:
-    """A column as numbers: all of them such, or all of them texts of such. bool is a type of its own."""
+    """Convert a column of numbers, or of texts of numbers; raises BrokenLineError for mixed or other types."""
     types = set(map(type, column))
     if types == {str}:
         joined = "".join(column)
         if "_" in joined or not joined.isascii():
-            raise BrokenLineError  # int() takes 1_000; `whole` and `number` do not
+            raise BrokenLineError  # int() accepts 1_000; `whole` and `number` do not
         return list(map(kind, column))
     if not types <= {kind, *more}:
         raise BrokenLineError
@@ -118,8 +127,8 @@ def numbers(column: Sequence[Any], kind: Callable[[str], Any], *more: type) -> I
 
 
 def keys(column: Sequence[Any]) -> Sequence[Any]:
-    """A column as keys."""
+    """Return a column of keys; raises BrokenLineError for other types and UnicodeEncodeError for invalid UTF-8."""
     if not set(map(type, column)) <= {str, int} or "" in column:
         raise BrokenLineError
-    "".join([key for key in column if type(key) is str]).encode()  # raises on bytes that were no UTF-8
+    "".join([key for key in column if type(key) is str]).encode()  # raises for bytes that were not UTF-8
     return column

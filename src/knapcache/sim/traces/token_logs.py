@@ -1,11 +1,11 @@
-"""Public logs of token counts: Azure LLM inference and BurstGPT. CSV files that do not say what was asked.
+"""Public logs of token counts: Azure LLM inference and BurstGPT. CSV files without request contents.
 
     azure      TIMESTAMP, ContextTokens, GeneratedTokens
     burstgpt   Timestamp, Model, Request tokens, Response tokens, Total tokens, Log Type
 
-Without an identity nothing can be a hit, so a rule must say which requests are the same: `--key` names the columns
-that do. Equal token counts are not equal requests; whatever rule is given, it is a model and not a measurement. Size is
-input and output tokens unless `--size` names a column; cost comes from `--prices`, `--cost` or `--cost-each`.
+Nothing identifies equal requests, so `--key` must name columns to use as an identity. Equal token counts do not mean
+equal requests: any such rule is a model, not a measurement. Size is the sum of input and output tokens unless `--size`
+names a column. Cost comes from `--prices`, `--cost` or `--cost-each`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, key_of, number, seconds_of, whole
 from knapcache.sim.traces.csv_file import chunks
-from knapcache.sim.traces.shape import BrokenLineError, ColumnRules, TraceBuilder, moment, name_of, number, whole
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import Columns, field
 
@@ -24,7 +24,7 @@ RULES = frozenset({"time", "no-time", "key", "size", "cost", "cost-each", "price
 
 @dataclass(frozen=True)
 class TokenLog:
-    """The columns of such a log."""
+    """The columns of a token log."""
 
     name: str
     time: str
@@ -32,15 +32,15 @@ class TokenLog:
     output: str
 
     def read(self, source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
-        """Rows into requests."""
+        """Add the requests of a file to `builder`."""
         if rules.key is None:
             raise InvalidInput(
-                f"{builder.path} is a log of token counts ({self.name}): it does not say which requests are the same, "
-                f"so nothing in it can be a hit; name the columns that tell with --key (a model: say so in results)"
+                f"{builder.path} is a log of token counts ({self.name}): nothing in it identifies equal requests; "
+                f"name columns to use as an identity with --key (a model, not a measurement)"
             )
         if rules.no_cost:
             raise InvalidInput(
-                f"{builder.path} ({self.name}) holds no costs: give --prices IN,OUT per million tokens, --cost COLUMN "
+                f"{builder.path} ({self.name}) contains no costs: use --prices IN,OUT per million tokens, --cost COLUMN "
                 f"or --cost-each X"
             )
         time = None if rules.no_time else rules.time or self.time
@@ -57,7 +57,7 @@ class TokenLog:
     def add(
         self, builder: TraceBuilder, rules: ColumnRules, key: tuple[str, ...], time: str | None, row: dict[str, Any]
     ) -> None:
-        """One row; raises BrokenLineError."""
+        """Add one row; raises BrokenLineError."""
         if rules.size is not None:
             size = whole(rules.size, field(row, rules.size))
         else:
@@ -68,15 +68,14 @@ class TokenLog:
             cost = number(rules.cost, field(row, rules.cost))
         else:
             cost = rules.cost_each or 0.0
-        when = None if time is None else moment(time, field(row, time))
-        builder.add(name_of([field(row, name) for name in key]), size, cost, when)
+        when = None if time is None else seconds_of(time, field(row, time))
+        builder.add(key_of([field(row, name) for name in key]), size, cost, when)
 
     @staticmethod
     def tokens(row: dict[str, Any], name: str) -> int:
-        """A count of tokens."""
         count = whole(name, field(row, name))
         if not 0 <= count < 2**62:
-            raise BrokenLineError(f"{name} must not be negative, and below 2^62, not {count}")
+            raise BrokenLineError(f"{name} must be at least 0 and below 2^62, not {count}")
         return count
 
 

@@ -1,7 +1,7 @@
-"""What every reader shares: the rules a user may give, the rows a trace is made of, and what a broken line is.
+"""Common parts of all readers: the user's column rules, the trace builder, and the parsing of values.
 
-Nothing is guessed. A field that is missing, a size below 1, a cost that is negative or no number make a line broken;
-a cost that the file does not hold must come from a rule.
+Nothing is guessed. A line is broken if a field is missing, a size is below 1, or a cost is negative or not a number. A
+cost that the file does not contain must come from a rule.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from knapcache.sim.numbering import Numbering
 from knapcache.sim.trace import Floats, Ints, Trace
 
 MAX_SIZE = 2**62 - 1
-"""What a policy can add to a full cache without overflow."""
+"""A policy can add this to the size of a full cache without overflow."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of the file read so far, and its size."""
+"""Called with the bytes read so far and the size of the file."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars, or any unit of cost, per million tokens."""
+    """Prices in dollars, or any other unit of cost, per million tokens."""
 
     input: float
     output: float
@@ -39,62 +39,61 @@ class Prices:
             raise InvalidInput(f"prices must be finite and not negative, not {self.input}, {self.output}")
 
     def cost(self, input_tokens: int, output_tokens: int) -> float:
-        """What these tokens cost."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """How a line becomes a request, where the format leaves a choice. None: as the format has it."""
+    """How a line becomes a request. None means the format's default."""
 
     time: str | None = None
-    """Name of the field with the time."""
+    """Name of the time field."""
     no_time: bool = False
     """The file has no times."""
     key: tuple[str, ...] | None = None
-    """Names of the fields that together say which request this is."""
+    """Names of the fields that together identify a request."""
     size: str | None = None
     cost: str | None = None
     cost_each: float | None = None
-    """What every request costs."""
+    """The cost of every request."""
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
         if sum(rule is not None for rule in (self.cost, self.cost_each, self.prices)) > 1:
-            raise InvalidInput("cost, cost-each and prices exclude each other: give one")
+            raise InvalidInput("only one of cost, cost-each and prices is allowed")
         if self.no_time and self.time is not None:
-            raise InvalidInput("time and no-time exclude each other: give one")
+            raise InvalidInput("only one of time and no-time is allowed")
         if self.cost_each is not None and not (math.isfinite(self.cost_each) and self.cost_each >= 0.0):
             raise InvalidInput(f"cost-each must be finite and not negative, not {self.cost_each}")
         if self.key is not None and not all(self.key or ("",)):
-            raise InvalidInput("key must name at least one field, and none may be empty")
+            raise InvalidInput("key must name at least one field, and no name may be empty")
 
     @property
     def no_cost(self) -> bool:
-        """Nothing says what a request costs."""
+        """True if no rule gives the cost of a request."""
         return self.cost is None and self.cost_each is None and self.prices is None
 
     @property
-    def given(self) -> set[str]:
-        """The rules that were given, by the names of their options."""
-        chosen = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        return {name.replace("_", "-") for name in chosen}
+    def options(self) -> set[str]:
+        """The command-line options of the rules that differ from their defaults."""
+        changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
+        return {name.replace("_", "-") for name in changed}
 
 
 class BrokenLine(NamedTuple):
-    """A line that is no request, and why."""
+    """A line that is not a valid request, and why."""
 
     place: str
-    """line 17, record 3, row 5."""
+    """Such as `line 17`, `record 3` or `row 5`."""
     reason: str
 
 
 class BrokenLineError(Exception):
-    """Says why a line is no request."""
+    """A line is not a valid request. Only used inside this package: the reader skips the line or stops."""
 
 
 class TraceBuilder:
-    """Collects requests and makes a trace of them. Arrays of machine numbers: 24 or 32 bytes a request."""
+    """Collects requests and builds a trace of them. Typed arrays: 24 or 32 bytes per request."""
 
     def __init__(self, path: object, on_broken: Callable[[BrokenLine], None] | None) -> None:
         self.path = path
@@ -104,13 +103,13 @@ class TraceBuilder:
         self.keys, self.sizes, self.costs, self.times = array("q"), array("q"), array("d"), array("d")
 
     def broken(self, place: str, reason: str) -> None:
-        """A line is no request: stop, or tell whoever asked to be told and go on."""
+        """Report a broken line to `on_broken`, or raise InvalidInput without it."""
         if self.on_broken is None:
             raise InvalidInput(f"{self.path}, {place}: {reason}")
         self.on_broken(BrokenLine(place, reason))
 
     def add(self, key: Hashable, size: int, cost: float, time: float | None) -> None:
-        """One request; raises BrokenLineError, and takes nothing, when it cannot be one."""
+        """Add one request; raises BrokenLineError, and adds nothing, if it is invalid."""
         if not 1 <= size <= MAX_SIZE:
             raise BrokenLineError(f"size must be at least 1 and below 2^62, not {short(size)}")
         if not (math.isfinite(cost) and cost >= 0.0):
@@ -124,13 +123,13 @@ class TraceBuilder:
             self.times.append(time)
 
     def extend(self, keys: Iterable[Hashable], sizes: Ints, costs: Floats, times: Floats | None) -> bool:
-        """Many requests at once; False, and takes nothing, when one is broken: `add` them to learn which.
+        """Add many requests; returns False, and adds nothing, if one is invalid. `add` then finds out which.
 
-        A reader all of whose keys are 64-bit numbers may give arrays of them (uint64), which are numbered much faster,
-        and must then never `add`.
+        A reader whose keys are all 64-bit numbers may pass uint64 arrays, which are numbered much faster. It must then
+        never call `add`.
         """
-        good = (sizes >= 1).all() and (sizes <= MAX_SIZE).all() and np.isfinite(costs).all() and (costs >= 0.0).all()
-        if not good or not (times is None or np.isfinite(times).all()):
+        valid = (sizes >= 1).all() and (sizes <= MAX_SIZE).all() and np.isfinite(costs).all() and (costs >= 0.0).all()
+        if not valid or not (times is None or np.isfinite(times).all()):
             return False
         if isinstance(keys, np.ndarray):
             self.keys.frombytes(self.numbering.number(keys).tobytes())
@@ -144,24 +143,24 @@ class TraceBuilder:
         return True
 
     def trace(self) -> Trace:
-        """The whole trace."""
+        """Return the trace; raises InvalidInput if there are no requests."""
         if not self.keys:
-            raise InvalidInput(f"{self.path} holds no requests")
+            raise InvalidInput(f"{self.path} contains no requests")
         whole = (np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs))
         times = np.frombuffer(self.times) if self.times else None
         names = self.numbering.names.tolist() or list(self.ids)
         return Trace(*whole, len(names), times, names)
 
 
-# Values: texts of a CSV file, or what JSON and Parquet hold --------------------------------------------------------
+# Values: texts from CSV files, or values from JSON and Parquet --------------------------------------------------------
 
-# int() and float() also take 1_000 and the digits of other scripts, which in a trace are more likely a broken line.
+# int() and float() also accept 1_000 and digits of other scripts; in a trace these are more likely errors.
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NUMBER = re.compile(r"[ -^`-~]+")
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number, or the text of one."""
+    """Convert an integer, or the text of one."""
     if type(value) is str and _WHOLE.fullmatch(value) and len(value) < 100:
         return int(value)
     if type(value) is int:
@@ -170,7 +169,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    """A number, or the text of one."""
+    """Convert a number, or the text of one."""
     try:
         if type(value) in (int, float) or (type(value) is str and _NUMBER.fullmatch(value)):
             return float(value)
@@ -179,10 +178,10 @@ def number(name: str, value: Any) -> float:
     raise BrokenLineError(f"{name} must be a number, not {short(value)}")
 
 
-def moment(name: str, value: Any) -> float:
-    """Seconds: a number, or a date and time in ISO 8601 (UTC where it names no zone)."""
+def seconds_of(name: str, value: Any) -> float:
+    """Convert a time to seconds: a number, or a date and time in ISO 8601 (UTC if it has no zone)."""
     try:
-        return number(name, value)  # first: 20240101 is a number, although it could be a date
+        return number(name, value)  # tried first: 20240101 is read as a number, not as a date
     except BrokenLineError:
         pass
     try:
@@ -192,8 +191,11 @@ def moment(name: str, value: Any) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def name_of(parts: Sequence[Any]) -> Hashable:
-    """A key: its only part, or all of them. 7 and "7" are two keys; 1.0 and true, equal to 1 in Python, are refused."""
+def key_of(parts: Sequence[Any]) -> Hashable:
+    """Return the key of a request: its single part, or a tuple of all parts.
+
+    7 and "7" are two keys. 1.0 and true are invalid, because Python treats them as equal to 1.
+    """
     for part in parts:
         if type(part) not in (str, int) or part == "":
             raise BrokenLineError(f"key must be a text or a whole number, not {short(part)}")
@@ -206,7 +208,7 @@ def name_of(parts: Sequence[Any]) -> Hashable:
 
 
 def short(value: Any) -> str:
-    """A value on one short line."""
+    """Format a value on one short line."""
     if type(value) is int and value.bit_length() > 400:
         return "a number of more than 100 digits"
     shown = repr(value)

@@ -1,4 +1,4 @@
-"""The two policies that no cache could run: the best fixed set, against all subsets, and the paper's comparator."""
+"""Policies that read the whole trace: the best fixed set against all subsets, and the paper's comparator."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ IDS = 7
 
 @st.composite
 def tiny_traces(draw: st.DrawFn) -> tuple[Trace, list[int], int]:
-    """Requests, sizes by id, a capacity. Costs are whole numbers, so that sums are exact."""
+    """Draw a trace, sizes by id and a capacity. Costs are integers, so sums are exact."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=IDS, max_size=IDS))
-    asked = draw(st.lists(st.tuples(st.integers(0, IDS - 1), st.integers(0, 9)), min_size=1, max_size=40))
-    keys, costs = np.array([k for k, _ in asked]), np.array([float(c) for _, c in asked])
+    requests = draw(st.lists(st.tuples(st.integers(0, IDS - 1), st.integers(0, 9)), min_size=1, max_size=40))
+    keys, costs = np.array([k for k, _ in requests]), np.array([float(c) for _, c in requests])
     return Trace(keys, np.array(sizes)[keys], costs, IDS), sizes, draw(st.integers(1, 25))
 
 
 def cost_with(held: tuple[int, ...], trace: Trace) -> float:
-    """What is paid when the answers of `held` are kept from their first request on."""
-    get_nowait: set[int] = set()
+    """Return the miss cost if the answers of `held` are cached from their first request on."""
+    cached: set[int] = set()
     total = 0.0
     for key, cost in zip(trace.keys.tolist(), trace.costs.tolist(), strict=True):
-        if key not in get_nowait:
+        if key not in cached:
             total += cost
             if key in held:
-                get_nowait.add(key)
+                cached.add(key)
     return total
 
 
@@ -59,8 +59,8 @@ def test_static_pays_what_the_best_of_all_subsets_pays(drawn: tuple[Trace, list[
 
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("capacity", [1, 13, 60, 10_000])
-def test_offline_asks_every_round_and_never_overflows(capacity: int, gamma: float) -> None:
-    """Sizes are 1 … 10: at capacity 1 most answers do not fit at all, and nobody is asked about those."""
+def test_offline_calls_the_oracle_every_round_and_never_overflows(capacity: int, gamma: float) -> None:
+    """Sizes are 1 … 10: at capacity 1 most answers do not fit, and these cause no Oracle call."""
     workload = Workload(queries=30, rounds=400)
     _, trace = workload.draw(np.random.default_rng(4))
     policy = Offline(capacity, trace.ids, confidence=Confidence(gamma=gamma, T=400, N=30, c1=1.0, c2=2.0))
@@ -71,7 +71,7 @@ def test_offline_asks_every_round_and_never_overflows(capacity: int, gamma: floa
 
 
 def test_offline_replaces_answers_for_free() -> None:
-    """Sizes 2, 1, 1 in a cache of 2: answer 1 comes back when 2 is asked for, though nobody has it at hand."""
+    """Sizes 2, 1, 1 in a cache of 2: answer 1 is admitted again when 2 is requested, without a request for 1."""
     policy = Offline(2, 3)
     for i, size, cost in ((0, 2, 5.0), (1, 1, 3.0), (2, 1, 1.0)):
         policy.arrive(i)
