@@ -41,7 +41,8 @@ def main(requests: int, keys: int, every: int) -> None:
         stats = cache.stats()
         cache.check()
     told = {
-        name: stats.get(name, 0) for name in ("requests", "hits", "kept", "evictions", "recycled", "entries", "ids")
+        name: stats.get(name, 0)
+        for name in ("requests", "hits", "admitted", "evictions", "recycled_ids", "entries", "ids")
     }
     print(json.dumps({"curve": curve, "stats": told}))
 

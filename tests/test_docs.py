@@ -149,7 +149,7 @@ def test_every_option_and_field_of_plan_is_documented() -> None:
 
 def test_the_live_cache_is_documented() -> None:
     from knapcache import Answer, Cache, Reply
-    from knapcache.cache.ledger import Row
+    from knapcache.cache.ledger import LedgerRow
     from knapcache.cli.main import build_parser
 
     page = text("docs/guides/library.md")
@@ -172,7 +172,7 @@ def test_the_live_cache_is_documented() -> None:
         for name in re.findall(r'ledger\.count\("([a-z_]+)"', path.read_text(encoding="utf-8"))
     }
     assert len(counted) >= 8
-    for name in reported | counted | set(Row.__dataclass_fields__):
+    for name in reported | counted | set(LedgerRow.__dataclass_fields__):
         assert f"`{name}`" in known, f"docs/guides/library.md does not mention {name}"
     for command in ("inspect", "purge"):
         usage = build_parser([command])._subparsers._group_actions[0].choices[command].format_usage()  # type: ignore[union-attr, index]
@@ -399,7 +399,7 @@ def test_numbers_of_the_library() -> None:
     assert f"hashing takes {bench['key_us']:.1f} µs" in plain
     assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
     memory = bench["memory"]["stats"]
-    assert f"{memory['requests']:,} requests, {memory['recycled']:,} numbers" in plain
+    assert f"{memory['requests']:,} requests, {memory['recycled_ids']:,} numbers" in plain
 
 
 def test_numbers_of_the_live_run() -> None:

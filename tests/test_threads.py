@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from knapcache.threads import TIMED_OUT, BatchWorker, DeadlinePool, run_with_deadline
+from knapcache.threads import TIMED_OUT, BatchWorker, DeadlinePool, as_coroutine, run_blocking, run_with_deadline
 
 # DeadlinePool.
 
@@ -138,3 +138,21 @@ def test_a_call_that_outlives_its_loop_is_harmless() -> None:
     assert not asyncio.run(run_with_deadline(work, 0.01))
     free.set()
     assert done.wait(10)
+
+
+# run_blocking.
+
+
+def test_a_coroutine_that_never_suspends_runs_without_an_event_loop() -> None:
+    async def double(x: int) -> int:
+        return 2 * await as_coroutine(int)(x)
+
+    assert run_blocking(double(4)) == 8
+
+
+def test_a_coroutine_that_suspends_is_an_error() -> None:
+    async def wait() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="the coroutine suspended"):
+        run_blocking(wait())

@@ -1,8 +1,9 @@
-"""Threads for work that may block: three helpers, each with a bound on what can wait.
+"""Helpers for work that may block a thread.
 
     DeadlinePool        a few threads; the event loop waits for a result until a deadline, or not at all
     BatchWorker         one thread and a bounded queue of batches; the caller never waits
     run_with_deadline   one call in a thread of its own; the event loop waits until a deadline
+    run_blocking        a coroutine in which every wait blocks the thread, so that blocking callers share async code
 
 All threads are daemons, so the program ends even while a disk or a collector hangs. Rejected: concurrent.futures and
 asyncio.to_thread. The interpreter joins their threads at exit, and each call takes a lock and two futures.
@@ -16,9 +17,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_THREADS = 4
@@ -208,6 +210,25 @@ class BatchWorker(Generic[T]):
                     log.exception("%s: a batch is lost", self._name)
             with self._lock:
                 self._waiting = max(0, self._waiting - len(batch))
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without an event loop, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("the coroutine suspended: something in it waits for an event loop")
+
+
+def as_coroutine(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """Return a function as a coroutine function that never suspends, for use within `run_blocking`."""
+
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    return run
 
 
 async def run_with_deadline(work: Callable[[], None], seconds: float) -> bool:

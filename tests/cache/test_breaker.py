@@ -15,11 +15,11 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cache import async_reads as reads
-from knapcache.cache.breaker import COOL, FAILURES, Breaker
+from knapcache.cache.breaker import COOLDOWN, FAILURES, Breaker
 from knapcache.errors import StoreError
 from knapcache.store import registry
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache, store_of
 from tests.support.faulty_disk import DiskFaults, FaultyVFS
 
 ENTRIES = 150
@@ -40,29 +40,29 @@ def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
     breaker = Breaker(clock)
     for _ in range(3):
         for _ in range(FAILURES - 1):
-            breaker.read(False)
-        breaker.read(True)
-    assert breaker.admits()
-    assert not breaker.probe()
+            breaker.record(False)
+        breaker.record(True)
+    assert breaker.allows_read()
+    assert not breaker.start_probe()
     for _ in range(FAILURES):
-        breaker.read(False)
+        breaker.record(False)
     assert breaker.stats() == {"state": "open", "opened": 1, "skipped": 0}
-    assert not breaker.admits()
-    assert not breaker.probe()
-    clock.now += COOL
-    assert breaker.probe()
-    assert not breaker.probe(), "one at a time"
+    assert not breaker.allows_read()
+    assert not breaker.start_probe()
+    clock.now += COOLDOWN
+    assert breaker.start_probe()
+    assert not breaker.start_probe(), "one at a time"
     assert breaker.stats() == {"state": "half-open", "opened": 1, "skipped": 1}
-    breaker.read(False)
-    breaker.probed(False)
+    breaker.record(False)
+    breaker.end_probe(False)
     assert breaker.state == "open"
-    assert not breaker.probe()
-    clock.now += COOL
-    assert breaker.probe()
-    assert not breaker.admits()
-    breaker.probed(True)
-    assert breaker.admits()
-    breaker.read(False)
+    assert not breaker.start_probe()
+    clock.now += COOLDOWN
+    assert breaker.start_probe()
+    assert not breaker.allows_read()
+    breaker.end_probe(True)
+    assert breaker.allows_read()
+    breaker.record(False)
     assert breaker.stats() == {"state": "closed", "opened": 1, "skipped": 2}
 
 
@@ -119,7 +119,7 @@ async def ask(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
     """How it was answered, and in how many seconds; the upstream takes none."""
     start = time.perf_counter()
     answer = await cache.fetch_async(CHAT, request_of(name), answered(name, n))
-    assert right(answer.payload, name)
+    assert is_answer(answer.payload, name)
     return answer.outcome, time.perf_counter() - start
 
 
@@ -142,10 +142,10 @@ class Pulse:
 
 
 def filled(path: Path) -> Cache:
-    cache = small(capacity="8MiB", path=path)
+    cache = small_cache(capacity="8MiB", path=path)
     for name in range(ENTRIES):
         cache.fetch(CHAT, request_of(name), Upstream()(name, 8000))
-    cache._keeper.store.flush()
+    store_of(cache).flush()
     return cache
 
 
@@ -202,7 +202,7 @@ async def recovered(cache: Cache) -> None:
 
 
 def sound(cache: Cache) -> bool:
-    cache._keeper.store.flush()
+    store_of(cache).flush()
     cache.check()
     cache.close()
     return True
@@ -215,19 +215,19 @@ async def test_what_hangs_is_not_blamed(ram_path: Path, slow_disk: SlowDisk) -> 
     slow_disk.start_fault()
     await opened(cache)
     for name in range(20, 60):
-        with pytest.raises(Exception, match="only a kept answer"):
+        with pytest.raises(Exception, match="only_cached forbids a call"):
             await cache.fetch_async(CHAT, request_of(name), answered(name), only_cached=True)
     slow_disk.repair()
     await recovered(cache)
-    assert cache.stats().get("vanished", 0) == 0
+    assert cache.stats().get("missing_entries", 0) == 0
     assert cache.stats()["entries"] >= entries
     assert [(await ask(cache, name))[0] for name in range(20, 60)] == ["hit"] * 40
     assert await asyncio.to_thread(sound, cache)
 
 
 async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow_disk: SlowDisk) -> None:
-    cache = small(capacity="64MiB", path=ram_path / "answers.db")
-    store = cache._keeper.store
+    cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
+    store = store_of(cache)
     assert isinstance(store, SqliteStore)
     writer = store._writer
     assert writer
@@ -236,14 +236,16 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow
         assert (await ask(cache, name, 200_000))[0] == "miss"
     assert writer._backlog_bytes <= writer._max_backlog_bytes + store.max_entry_size
     stats = cache.stats()
-    assert stats["too_slow"] > 0
-    assert stats["kept"] + stats["too_slow"] == 300
+    assert stats["rejected_store_busy"] > 0
+    assert stats["admitted"] + stats["rejected_store_busy"] == 300
     jobs = writer._queue.qsize()
     for name in range(300, 600):
         await ask(cache, name, 200_000)
     assert writer._queue.qsize() == jobs, "what is not kept leaves nothing behind"
     await cache.fetch_async(CHAT, request_of(0), answered(0), refresh=True)
-    with pytest.raises(Exception, match="only a kept answer"):  # the old answer went, for a younger one was paid for
+    with pytest.raises(
+        Exception, match="only_cached forbids a call"
+    ):  # the old answer was evicted: a newer one was paid for
         await cache.fetch_async(CHAT, request_of(0), answered(0), only_cached=True)
     slow_disk.repair()
     await asyncio.to_thread(store.flush)
@@ -256,12 +258,12 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow
 async def test_what_is_missing_is_forgotten(ram_path: Path) -> None:
     """The same three steps as without a loop."""
     cache = filled(ram_path / "answers.db")
-    store = cache._keeper.store
+    store = store_of(cache)
     gone = next(iter(store.scan())).key
     await asyncio.to_thread(store.apply(evict=[gone]).result)
     hows = [(await ask(cache, name))[0] for name in range(ENTRIES)]
     assert (hows.count("hit"), hows.count("miss")) == (ENTRIES - 1, 1)
-    assert cache.stats()["vanished"] == 1
+    assert cache.stats()["missing_entries"] == 1
     assert await asyncio.to_thread(sound, cache)
 
 
@@ -276,7 +278,7 @@ async def test_many_at_once_do_not_open_it(ram_path: Path, monkeypatch: pytest.M
 
 async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ram_path / "answers.db"
-    with filled(path) as owner, small(capacity="8MiB", path=path) as reader:
+    with filled(path) as owner, small_cache(capacity="8MiB", path=path) as reader:
         assert (await ask(reader, 1))[0] == "hit"
         assert (await ask(reader, "new"))[0] == "miss"
         limit = time.monotonic() + 10
@@ -286,12 +288,12 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
         await asyncio.to_thread(owner.maintain)
         assert (await ask(owner, "new"))[0] == "hit"
         free = threading.Event()
-        monkeypatch.setattr(reader._keeper.store, "hand_over", lambda _: free.wait(30))
+        monkeypatch.setattr(store_of(reader), "hand_over", lambda _: free.wait(30))
         async with Pulse() as pulse:
             for name in range(20):
                 assert (await ask(reader, f"large {name}", 1 << 20))[0] == "miss"
         assert pulse.worst < 2.0
-        assert reader.stats()["not_handed_over"] > 0
+        assert reader.stats()["handover_failed"] > 0
         free.set()
 
 
@@ -304,7 +306,7 @@ async def test_after_the_end(ram_path: Path) -> None:
 
 def test_a_read_that_fails_says_so(ram_path: Path, slow_disk: SlowDisk) -> None:
     cache = filled(ram_path / "answers.db")
-    store = cache._keeper.store
+    store = store_of(cache)
     key = next(iter(store.scan())).key
     found = store.get(key)
     assert found

@@ -10,10 +10,10 @@ import pytest
 
 from knapcache import Cache, InvalidInput
 from knapcache.cache.entries import SORTS
-from knapcache.cache.entry_index import FEW_NAMES, Index, Names
+from knapcache.cache.entry_index import MIN_NAMES, EntryIndex, NameTable
 from knapcache.errors import CorruptState
 from knapcache.store.base import EntryInfo
-from tests.support.caches import CHAT, Upstream, payload_of, request_of, small
+from tests.support.caches import CHAT, Upstream, payload_of, request_of, small_cache, store_of
 
 
 class Clock:
@@ -25,7 +25,7 @@ class Clock:
 
 def filled(**options: Any) -> Cache:
     """Ten answers: of models m0 and m1, of tenants a and b, the k-th costing k + 1."""
-    cache = small(**{"policy": "gdsf-cost", "clock": Clock(), **options})
+    cache = small_cache(**{"policy": "gdsf-cost", "clock": Clock(), **options})
     for k in range(10):
         call = Upstream()(k, 100 * k, model=f"m{k % 2}", cost=k + 1.0, seconds=float(k), ttl=None if k else 50.0)
         cache.fetch(CHAT, request_of(k), call, namespace="ab"[k >= 5])
@@ -41,9 +41,9 @@ def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
 
 def test_rows_are_the_entries(cache: Cache) -> None:
     cache.fetch(CHAT, request_of(3), Upstream()(3), namespace="a")
-    cache._keeper.store.flush()
+    store_of(cache).flush()
     found = cache.entries(limit=1000)
-    heads = {head.key.hex(): head for head in cache._keeper.store.scan()}
+    heads = {head.key.hex(): head for head in store_of(cache).scan()}
     assert found["total"] == len(found["rows"]) == len(heads) == 10
     for row in found["rows"]:
         head = heads[row["key"]]
@@ -124,19 +124,19 @@ def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with filled(path=path, policy="adaptive") as owner:
         owner.maintain()
-        owner._keeper.store.flush()
-        with small(path=path, clock=Clock()) as reader:
+        store_of(owner).flush()
+        with small_cache(path=path, clock=Clock()) as reader:
             assert reader.entries(limit=1000) == owner.entries(limit=1000)
             key = owner.entries()["rows"][0]["key"]
             assert reader.entry(key) == owner.entry(key)
         before = owner.entries()
-    with small(path=path, policy="adaptive", clock=Clock()) as again:
+    with small_cache(path=path, policy="adaptive", clock=Clock()) as again:
         assert again.entries() == before
         again.check()
 
 
 def test_more_of_the_statistics(ram_path: Path) -> None:
-    with small(capacity="64KiB", policy="vsocb", ids=50) as cache:
+    with small_cache(capacity="64KiB", policy="vsocb", ids=50) as cache:
         assert cache.stats()["oracle_seconds"] == 0.0
         for k in range(60):
             cache.fetch(CHAT, request_of(k % 15), Upstream()(k % 15, 10_000, cost=float(k % 15)))
@@ -151,13 +151,13 @@ def test_more_of_the_statistics(ram_path: Path) -> None:
 
 
 def test_names_are_numbered_anew() -> None:
-    names, used = Names(), np.zeros(3, np.int32)
-    for k in range(5 * FEW_NAMES):
+    names, used = NameTable(), np.zeros(3, np.int32)
+    for k in range(5 * MIN_NAMES):
         used[k % 3] = names.number(f"name {k}", used)
-        assert names.texts[used[k % 3]] == f"name {k}"
-        assert [names.texts[j] for j in used if k >= 2] == [f"name {j}" for j in sorted_last(k) if k >= 2]
-    assert len(names.texts) <= FEW_NAMES
-    assert (names.find("name 0"), names.find(f"name {5 * FEW_NAMES - 1}") >= 0) == (-1, True)
+        assert names.names[used[k % 3]] == f"name {k}"
+        assert [names.names[j] for j in used if k >= 2] == [f"name {j}" for j in sorted_last(k) if k >= 2]
+    assert len(names.names) <= MIN_NAMES
+    assert (names.find("name 0"), names.find(f"name {5 * MIN_NAMES - 1}") >= 0) == (-1, True)
 
 
 def sorted_last(k: int) -> list[int]:
@@ -166,9 +166,9 @@ def sorted_last(k: int) -> list[int]:
 
 
 def test_check_sees_a_wrong_record() -> None:
-    index = Index(4)
+    index = EntryIndex(4)
     head = EntryInfo(b"k" * 32, "tenant", "model", 10, 1.0, 2.0, 3.0, None, {})
-    index.note(2, head)
+    index.record(2, head)
     index.check({2: head})
     changes: tuple[dict[str, Any], ...] = ({"tenant": "another"}, {"model": "another"}, {"cost": 2.0})
     for wrong in changes:

@@ -16,7 +16,17 @@ from knapcache.errors import StoreError
 from knapcache.store import registry
 from knapcache.store.base import Entry
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.caches import (
+    CHAT,
+    Upstream,
+    admission_of,
+    is_answer,
+    payload_of,
+    request_of,
+    residents,
+    small_cache,
+    store_of,
+)
 from tests.support.faulty_disk import DiskFaults, FaultyVFS
 from tests.support.stores import DiskUsageMonitor, files_bytes
 
@@ -38,62 +48,62 @@ def ask(cache: Cache, names: range, n: int = 3000) -> int:
     hits = 0
     for name in names:
         answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n))
-        assert right(answer.payload, name)
+        assert is_answer(answer.payload, name)
         hits += answer.outcome == "hit"
     return hits
 
 
 def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptureFixture) -> None:
-    with small(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
+    with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
         ask(cache, range(100))
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         faults.full = True
         ask(cache, range(100, 600))
         cache.maintain()
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         stats = cache.stats()
-        assert stats["store_faults"] > 0
+        assert stats["store_errors"] > 0
         assert faults.injected > 0
-        assert len([r for r in caplog.records if "cannot keep answers now" in r.message]) == 1
+        assert len([r for r in caplog.records if "the store cannot write" in r.message]) == 1
         faults.full = False
         ask(cache, range(600, 650))
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         assert ask(cache, range(600, 650)) == 50
         cache.check()
 
 
 def test_a_disk_that_fails_now_and_then(ram_path: Path, faults: DiskFaults) -> None:
-    with small(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
+    with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
         faults.error_rate = 0.02
         for _ in range(3):
             ask(cache, range(300))
             cache.maintain()
         faults.error_rate = 0.0
         ask(cache, range(300))
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         cache.check()
 
 
 def test_rows_that_are_damaged_are_misses(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with small(capacity=SIZE_LIMIT, path=path) as cache:
+    with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
         ask(cache, range(200))
     content = bytearray(path.read_bytes())
     rng = random.Random(1)
     for _ in range(60):
         content[rng.randrange(8192, len(content))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
-    with small(capacity=SIZE_LIMIT, path=path) as cache:
+    with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
         hits = ask(cache, range(200))
         assert hits < 200
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         assert ask(cache, range(200)) >= hits
         cache.check()
 
 
 def test_a_closed_cache_still_answers(ram_path: Path) -> None:
     for path in (None, ram_path / "answers.db"):
-        cache = small(capacity=SIZE_LIMIT, path=path)
+        cache = small_cache(capacity=SIZE_LIMIT, path=path)
         ask(cache, range(5))
         cache.close()
         cache.close()
@@ -104,7 +114,7 @@ def test_a_closed_cache_still_answers(ram_path: Path) -> None:
 def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with (
-        small(capacity=SIZE_LIMIT, path=path, policy="gdsf-cost", ttl=3600.0) as cache,
+        small_cache(capacity=SIZE_LIMIT, path=path, policy="gdsf-cost", ttl=3600.0) as cache,
         DiskUsageMonitor(path) as usage,
     ):
 
@@ -112,7 +122,7 @@ def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
             rng = random.Random(seed)
             for _ in range(400):
                 name, n = rng.randrange(500), int(min(200_000, rng.lognormvariate(8, 1.5)))
-                assert right(cache.fetch(CHAT, request_of(name), Upstream()(name, n)).payload, name)
+                assert is_answer(cache.fetch(CHAT, request_of(name), Upstream()(name, n)).payload, name)
                 if rng.random() < 0.02:
                     cache.maintain()
 
@@ -124,8 +134,8 @@ def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
         cache.check()
         stats = cache.stats()
         assert stats["evictions"] > 50
-        assert stats["too_large"] > 0
-        assert stats.get("store_faults", 0) == 0
+        assert stats["rejected_too_large"] > 0
+        assert stats.get("store_errors", 0) == 0
     assert usage.samples > 10
     assert 0 < usage.max_bytes <= SIZE_LIMIT
     assert files_bytes(path) <= SIZE_LIMIT
@@ -133,9 +143,8 @@ def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
 
 def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:
     """The store refuses, late; by then a newer answer may be there."""
-    with small() as cache:
-        store, books = cache._keeper.store, cache._keeper.books
-        assert books
+    with small_cache() as cache:
+        store, admission = store_of(cache), admission_of(cache)
         apply = store.apply
         held: list[Future[None]] = []
 
@@ -153,8 +162,8 @@ def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:
         held[0].set_exception(StoreError("too late"))
         assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3)).payload == payload_of(1, version=2)
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=1), refresh=True)
-        assert len(books.residents()) == 1
-        store.apply(evict=[next(iter(books.residents()))])
+        assert len(residents(admission)) == 1
+        store.apply(evict=[next(iter(residents(admission)))])
         held[1].set_exception(StoreError("and this one is the youngest"))
-        assert not books.residents()
+        assert not residents(admission)
         cache.check()

@@ -1,4 +1,4 @@
-"""Plain functions: the right arguments, the right results, and clear words where neither can be kept."""
+"""Cached functions: keys from arguments, results as JSON, and clear errors where either is impossible."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache import InvalidInput, Uncacheable
-from knapcache.cache.functions import same, typed
-from tests.support.caches import small
+from knapcache.cache.functions import equal_with_types, typed
+from tests.support.caches import small_cache
 
 json = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -29,7 +29,7 @@ json = st.recursive(
 
 def test_how_arguments_are_passed_does_not_matter() -> None:
     calls: list[Any] = []
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f(a: Any, b: Any = 2, *rest: Any, c: Any = None, **more: Any) -> Any:
@@ -50,7 +50,7 @@ def test_how_arguments_are_passed_does_not_matter() -> None:
 
 def test_types_of_arguments_count() -> None:
     calls: list[Any] = []
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def kind(x: Any) -> str:
@@ -81,11 +81,11 @@ def test_types_of_arguments_count() -> None:
 
 @given(json, json)
 def test_typed_is_one_to_one(a: Any, b: Any) -> None:
-    assert (typed(a) == typed(b)) == same(a, b)
+    assert (typed(a) == typed(b)) == equal_with_types(a, b)
 
 
-def test_functions_do_not_share_answers() -> None:
-    with small() as cache:
+def test_functions_do_not_share_results() -> None:
+    with small_cache() as cache:
 
         def one(x: int) -> int:
             return x
@@ -104,7 +104,7 @@ def test_functions_do_not_share_answers() -> None:
 
 
 def test_hits_are_fresh_copies() -> None:
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f() -> list[int]:
@@ -118,9 +118,9 @@ def test_hits_are_fresh_copies() -> None:
 
 
 @pytest.mark.parametrize("result", [(1, 2), {1: 2}, float("nan"), object(), {"a": (1,)}, b"bytes", 2**70, {1, 2}])
-def test_results_that_json_cannot_say_are_given_and_not_kept(result: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_that_json_changes_are_returned_and_not_stored(result: Any, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f() -> Any:
@@ -130,12 +130,12 @@ def test_results_that_json_cannot_say_are_given_and_not_kept(result: Any, caplog
         assert f() is result
         assert f() is result
         assert len(calls) == 2
-        assert len([r for r in caplog.records if "is not kept" in r.message]) == 1
+        assert len([r for r in caplog.records if "is not stored" in r.message]) == 1
         cache.check()
 
 
-def test_those_who_wait_for_such_a_result_call_for_themselves() -> None:
-    with small() as cache:
+def test_waiters_for_such_a_result_call_the_function() -> None:
+    with small_cache() as cache:
 
         @cache.cached
         def f() -> Any:
@@ -151,12 +151,12 @@ def test_those_who_wait_for_such_a_result_call_for_themselves() -> None:
         assert results == [(1, 2)] * 4
 
 
-def test_arguments_that_have_no_key_are_refused() -> None:
+def test_arguments_that_have_no_key_are_rejected() -> None:
     @dataclass
     class Thing:
         x: int
 
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f(thing: Any) -> Any:
@@ -167,8 +167,8 @@ def test_arguments_that_have_no_key_are_refused() -> None:
                 f(wrong)
 
 
-def test_generators_are_refused() -> None:
-    with small() as cache:
+def test_generators_are_rejected() -> None:
+    with small_cache() as cache:
 
         def stream() -> Any:
             yield 1
@@ -181,7 +181,7 @@ def test_generators_are_refused() -> None:
 
 async def test_coroutine_functions() -> None:
     calls: list[int] = []
-    async with small() as cache:
+    async with small_cache() as cache:
 
         @cache.cached(ttl=60)
         async def f(x: int) -> dict[str, int]:
@@ -200,9 +200,9 @@ async def test_coroutine_functions() -> None:
         assert cache.get_or_call(["a", 1], lambda: "else") == "got"
 
 
-def test_an_error_is_raised_and_not_kept() -> None:
+def test_an_error_is_raised_and_not_stored() -> None:
     calls: list[int] = []
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f() -> int:
@@ -215,8 +215,20 @@ def test_an_error_is_raised_and_not_kept() -> None:
         assert len(calls) == 2
 
 
+def test_a_function_may_raise_stop_iteration() -> None:
+    with small_cache() as cache:
+
+        @cache.cached
+        def f() -> int:
+            return next(iter(()))
+
+        with pytest.raises(StopIteration):
+            f()
+        assert cache.stats()["failed"] == 1
+
+
 def test_cost_is_time() -> None:
-    with small() as cache:
+    with small_cache() as cache:
 
         @cache.cached
         def f() -> int:
@@ -232,8 +244,8 @@ def test_cost_is_time() -> None:
         assert row["hits"] == 1
 
 
-def test_what_a_function_closes_over_counts() -> None:
-    with small() as cache:
+def test_closure_data_is_part_of_the_key() -> None:
+    with small_cache() as cache:
 
         def times(factor: Any, calls: list[Any] | None = None) -> Any:
             later: Any
@@ -257,14 +269,14 @@ def test_what_a_function_closes_over_counts() -> None:
         same_again = times(3, calls), times(3, [])
         assert [product(7) for product in same_again] == [[3, 7, False]] * 2
         assert calls == [7], "the same data, decorated twice, is the same function"
-        assert pair(2)(7) == pair(3)(7) == [2, 7], "functions that are given one name share answers"
+        assert pair(2)(7) == pair(3)(7) == [2, 7], "functions with the same name= share results"
 
 
 SCRIPT = """
 import sys
-from tests.support.caches import small
+from tests.support.caches import small_cache
 
-with small(path=sys.argv[1]) as cache:
+with small_cache(path=sys.argv[1]) as cache:
 
     @cache.cached
     def area(r):
@@ -276,7 +288,7 @@ with small(path=sys.argv[1]) as cache:
 """
 
 
-def test_scripts_do_not_share_what_their_functions_have_computed(tmp_path: Path) -> None:
+def test_scripts_do_not_share_results(tmp_path: Path) -> None:
     def run(*words: object) -> str:
         here = Path(__file__).resolve().parents[2]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here), str(tmp_path)))}
@@ -290,13 +302,15 @@ def test_scripts_do_not_share_what_their_functions_have_computed(tmp_path: Path)
     assert run(circle) == "computed ['function circle.py:area']\n"
     assert run(circle) == "['function circle.py:area']\n"
     assert run(square) == "computed ['function square.py:area']\n"
-    assert run(moved) == "['function circle.py:area']\n", "where a script lies does not count"
+    assert run(moved) == "['function circle.py:area']\n", "the directory of a script does not count"
     assert run("-m", "circle") == "computed ['function circle.area']\n"
-    assert run("-c", "import circle") == "['function circle.area']\n", "as it is imported, so it is run by -m"
+    assert run("-c", "import circle") == "['function circle.area']\n", (
+        "run by -m, it has the name that it is imported by"
+    )
     assert run("-c", SCRIPT) == "computed ['function __main__.area']\n"
 
 
-def test_functions_that_have_no_name_of_their_own_are_refused() -> None:
+def test_functions_without_a_unique_name_are_rejected() -> None:
     class Scale:
         def __init__(self, factor: int) -> None:
             self.factor = factor
@@ -308,16 +322,16 @@ def test_functions_that_have_no_name_of_their_own_are_refused() -> None:
         def made(cls, x: int) -> int:
             return x
 
-    with small() as cache:
-        for nameless, why in (
+    with small_cache() as cache:
+        for function, why in (
             (lambda x: x, "has no name"),
-            (Scale(2).times, "belongs to an object"),
-            (Scale.made, "belongs to an object"),
-            ("a".join, "belongs to an object"),
+            (Scale(2).times, "is bound to an object"),
+            (Scale.made, "is bound to an object"),
+            ("a".join, "is bound to an object"),
         ):
             with pytest.raises(InvalidInput, match=why):
-                cache.cached(nameless)
-        with pytest.raises(InvalidInput, match="does not say what its arguments are"):
+                cache.cached(function)
+        with pytest.raises(InvalidInput, match="has no signature"):
             cache.cached(dict)
         twice = cache.cached(name="twice")(Scale(2).times)
         assert twice(4) == twice(4) == 8

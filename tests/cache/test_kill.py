@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.caches import CHAT, Upstream, ended, request_of, right, small, spawn, told
+from tests.support.caches import (
+    CHAT,
+    Upstream,
+    admission_of,
+    is_answer,
+    read_line,
+    request_of,
+    residents,
+    small_cache,
+    spawn,
+    wait_ended,
+)
 from tests.support.stores import files_bytes
 
 BUDGET = 2 << 20
@@ -18,11 +29,11 @@ BUDGET = 2 << 20
 # Four threads ask; what the store acknowledges is written down, after it was, and what the policy evicts, before it is.
 CHILD = """
 import os, random, sys, threading
-from tests.support.caches import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, is_answer, request_of, small_cache, store_of
 path, ledger, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-cache = small(capacity=2 << 20, path=path, policy="gdsf-cost")
-store = cache._keeper.store
+cache = small_cache(capacity=2 << 20, path=path, policy="gdsf-cost")
+store = store_of(cache)
 apply = store.apply
 
 numbers = iter(range(10**9))  # changes are numbered: one may be acknowledged after the next one was begun
@@ -49,7 +60,7 @@ def work(k):
         if rng.random() < 0.01:
             cache.maintain()
         answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, next(versions)), refresh=rng.random() < 0.05)
-        assert right(answer.payload, name)
+        assert is_answer(answer.payload, name)
 threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
 for thread in threads:
     thread.start()
@@ -78,11 +89,11 @@ def storm(folder: Path, kills: int) -> int:
     for k in range(kills):
         ledger = folder / f"ledger-{k}"
         child = spawn(CHILD, path, ledger, k)
-        assert told(child) == "ready"
+        assert read_line(child) == "ready"
         time.sleep(0.05 + rng.random() ** 2 * 0.4)
         assert child.poll() is None
         child.send_signal(signal.SIGKILL)
-        ended(child)
+        wait_ended(child)
         assert files_bytes(path) <= BUDGET
         with SqliteStore(path, BUDGET) as store:
             found = {head.key.hex(): store.get(head.key) for head in store.scan()}
@@ -92,15 +103,14 @@ def storm(folder: Path, kills: int) -> int:
             assert entry is not None, f"kill {k}: an acknowledged answer is lost"
             assert int(entry.payload.split(b" ", 2)[1]) >= version
         kept_in_all += len(promises)
-        with small(capacity=BUDGET, path=path, policy="gdsf-cost") as cache:
+        with small_cache(capacity=BUDGET, path=path, policy="gdsf-cost") as cache:
             cache.check()
-            books = cache._keeper.books
-            assert books
-            assert {key.hex() for key in books.residents()} == set(found)
+            admission = admission_of(cache)
+            assert {key.hex() for key in residents(admission)} == set(found)
             for name in range(400):
                 lookup = cache.lookup(CHAT, request_of(name))
-                assert lookup.hit is None or right(lookup.hit.payload, name), "a wrong answer"
-            assert right(cache.fetch(CHAT, request_of(7), Upstream()(7)).payload, 7)
+                assert lookup.hit is None or is_answer(lookup.hit.payload, name), "a wrong answer"
+            assert is_answer(cache.fetch(CHAT, request_of(7), Upstream()(7)).payload, 7)
             cache.check()
         assert files_bytes(path) <= BUDGET
     return kept_in_all

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from knapcache.cache.ledger import MOST_LABELS, MOST_PAIRS, OTHER, Ledger
+from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger
 from knapcache.price.meter import Bill
 
 
 def test_more_pairs_than_are_counted_apart() -> None:
     ledger = Ledger()
-    many = 2 * MOST_PAIRS + 3
+    many = 2 * MAX_PAIRS + 3
     for k in range(many):
-        ledger.served("hit" if k % 3 else "coalesced", f"model {k}", f"tenant {k % 7}", Bill(0.5, 2.0, 1.5, "kept"), 10)
+        ledger.add_served(
+            "hit" if k % 3 else "coalesced", f"model {k}", f"tenant {k % 7}", Bill(0.5, 2.0, 1.5, "stored"), 10
+        )
         if k % 500 == 0:
             ledger.check()
     report = ledger.report()
@@ -22,8 +24,8 @@ def test_more_pairs_than_are_counted_apart() -> None:
     assert report["seconds_saved"] == pytest.approx(2.0 * many)
     assert report["cost_saved"] == pytest.approx(1.5 * many)
     assert report["bytes_saved"] == 10 * many
-    assert len(report["by_model"]) == MOST_LABELS + 1
-    assert report["by_model"][OTHER]["requests"] == many - MOST_LABELS
+    assert len(report["by_model"]) == MAX_LABELS + 1
+    assert report["by_model"][OTHER]["requests"] == many - MAX_LABELS
     assert sum(row["hits"] for row in report["by_tenant"].values()) == report["hits"]
     assert ledger.report() == report
     ledger.check()
@@ -31,6 +33,6 @@ def test_more_pairs_than_are_counted_apart() -> None:
 
 def test_a_hit_without_a_price_saves_time_alone() -> None:
     ledger = Ledger()
-    ledger.served("hit", "m", "", Bill(None, 3.0, 3.0, "kept"), 1)
+    ledger.add_served("hit", "m", "", Bill(None, 3.0, 3.0, "stored"), 1)
     report = ledger.report()
     assert (report["usd_saved"], report["seconds_saved"], report["hits"]) == (0.0, 3.0, 1)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from knapcache import Cache, InvalidInput
-from tests.support.caches import CHAT, Upstream, request_of, right, small
+from tests.support.caches import CHAT, Upstream, is_answer, request_of, small_cache, store_of
 
 QUOTA = 40_000
 
 
 def ask(cache: Cache, name: int, tenant: str, n: int = 4000, **more: Any) -> str:
     answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, **more), namespace=tenant)
-    assert right(answer.payload, name)
+    assert is_answer(answer.payload, name)
     return answer.outcome
 
 
@@ -29,7 +29,7 @@ def room(cache: Cache, tenant: str) -> int:
 @pytest.mark.parametrize("policy", ["lru", "gdsf-cost", "adaptive"])
 def test_the_quota_holds(policy: str, ram_path: Path) -> None:
     for path in (None, ram_path / f"{policy}.db"):
-        with small(policy=policy, quotas={"a": QUOTA, "c": 0}, path=path) as cache:
+        with small_cache(policy=policy, quotas={"a": QUOTA, "c": 0}, path=path) as cache:
             rng = random.Random(1)
             for k in range(300):
                 ask(cache, rng.randrange(60), "abc"[k % 3], rng.randrange(100, 20_000), cost=rng.random())
@@ -38,11 +38,11 @@ def test_the_quota_holds(policy: str, ram_path: Path) -> None:
             cache.check()
             assert room(cache, "a") > QUOTA // 2
             assert room(cache, "b") > QUOTA
-            assert cache.stats()["over_quota"] == 100
+            assert cache.stats()["rejected_over_quota"] == 100
 
 
 def test_its_own_least_valuable_go_first() -> None:
-    with small(policy="gdsf-cost", quotas={"a": QUOTA}) as cache:
+    with small_cache(policy="gdsf-cost", quotas={"a": QUOTA}) as cache:
         for name in range(20):
             ask(cache, name, "b", cost=0.001)
         for name in range(7):
@@ -58,7 +58,7 @@ def test_its_own_least_valuable_go_first() -> None:
 
 
 def test_what_was_asked_for_since_the_last_look_stays() -> None:
-    with small(policy="gdsf-cost", quotas={"a": 70 * 6000}, capacity="2MiB") as cache:
+    with small_cache(policy="gdsf-cost", quotas={"a": 70 * 6000}, capacity="2MiB") as cache:
         for name in range(100):
             ask(cache, name, "a", cost=1.0)  # by now some have gone, and those who go next are noted
         (first, *_) = sorted(cache.entries(tenant="a", limit=100)["rows"], key=lambda row: row["age"], reverse=True)
@@ -71,11 +71,11 @@ def test_what_was_asked_for_since_the_last_look_stays() -> None:
 
 
 def test_too_large_for_it_and_the_old_one_goes() -> None:
-    with small(quotas={"a": QUOTA}) as cache:
+    with small_cache(quotas={"a": QUOTA}) as cache:
         ask(cache, 1, "a")
         cache.fetch(CHAT, request_of(1), Upstream()(1, 50_000), namespace="a", refresh=True)
         assert room(cache, "a") == 0
-        assert cache.stats()["over_quota"] == 1
+        assert cache.stats()["rejected_over_quota"] == 1
         assert ask(cache, 1, "b", 50_000) == "miss"
         assert ask(cache, 1, "b", 50_000) == "hit"
         cache.check()
@@ -83,13 +83,13 @@ def test_too_large_for_it_and_the_old_one_goes() -> None:
 
 def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with small(path=path, policy="adaptive") as cache:
+    with small_cache(path=path, policy="adaptive") as cache:
         for name in range(30):
             ask(cache, name, "a", cost=float(name))
         assert room(cache, "a") > QUOTA
-    with small(path=path, policy="adaptive", quotas={"a": QUOTA}) as cache:
+    with small_cache(path=path, policy="adaptive", quotas={"a": QUOTA}) as cache:
         assert 0 < room(cache, "a") <= QUOTA
-        cache._keeper.store.flush()
+        store_of(cache).flush()
         cache.check()
         assert min(row["cost"] for row in cache.entries(tenant="a")["rows"]) > 15.0
 
@@ -97,4 +97,4 @@ def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
 @pytest.mark.parametrize("quotas", [{"a": -1}, {"a": 1.5}, {"a": True}, {1: 5}, {"a": "50MB"}, [("a", 1)]])
 def test_bad_quotas(quotas: Any) -> None:
     with pytest.raises(InvalidInput, match="quota"):
-        small(quotas=quotas)
+        small_cache(quotas=quotas)

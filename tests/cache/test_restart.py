@@ -13,15 +13,15 @@ import pytest
 
 from knapcache import Cache
 from knapcache.cache.admission import AdmissionController
-from knapcache.cache.ids import Ids
+from knapcache.cache.ids import IdTable
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.snapshot import copied, pack, unpack
+from knapcache.cache.snapshot import copy_state, pack, unpack
 from knapcache.errors import StoreError
 from knapcache.kernel import COMPILED
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.caches import CHAT, Upstream, request_of, small
+from tests.support.caches import CHAT, Upstream, admission_of, request_of, residents, small_cache, store_of
 
 ROUNDS = 3000 if COMPILED else 300
 
@@ -50,7 +50,7 @@ def live(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
 @pytest.mark.parametrize("name", ["adaptive", "lru", "gdsf-cost", "s3-fifo", "camp"])
 def test_a_restored_policy_decides_the_same(name: str) -> None:
     old = lived(name)
-    state = copied(old, keys_of(old.ids))
+    state = copy_state(old, keys_of(old.ids))
     packed = pack(name, old, state, 10**9)
     assert packed is not None
     new = registry.find(name).build(old.capacity, old.ids)
@@ -62,7 +62,7 @@ def test_a_restored_policy_decides_the_same(name: str) -> None:
 @pytest.mark.parametrize("room", [20_000, 15_000, 9_000])
 def test_a_state_that_does_not_fit_is_trimmed_and_still_a_state(room: int) -> None:
     old = lived("adaptive")
-    packed = pack("adaptive", old, copied(old, keys_of(old.ids)), room)
+    packed = pack("adaptive", old, copy_state(old, keys_of(old.ids)), room)
     assert packed is not None
     assert len(packed) <= room
     new = registry.find("adaptive").build(old.capacity, old.ids)
@@ -83,16 +83,16 @@ def test_a_state_that_does_not_fit_is_trimmed_and_still_a_state(room: int) -> No
 
 def test_no_room_at_all() -> None:
     old = lived("adaptive", rounds=50)
-    assert pack("adaptive", old, copied(old, keys_of(old.ids)), 100) is None
+    assert pack("adaptive", old, copy_state(old, keys_of(old.ids)), 100) is None
     lru = lived("lru", rounds=50)
-    assert pack("lru", lru, copied(lru, keys_of(lru.ids)), 100) is None
+    assert pack("lru", lru, copy_state(lru, keys_of(lru.ids)), 100) is None
 
 
 def test_a_large_state_is_packed_piece_by_piece() -> None:
     """Whatever is made of it as a whole stays with the process, as memory that the allocator does not give back."""
     policy = registry.find("adaptive").build(1_000_000, 60_000)
     keys = keys_of(60_000)
-    state = copied(policy, keys)
+    state = copy_state(policy, keys)
     tracemalloc.start()
     try:
         packed = pack("adaptive", policy, state, 1 << 30)
@@ -107,7 +107,7 @@ def test_a_large_state_is_packed_piece_by_piece() -> None:
 
 def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
     old = lived("gdsf-cost")
-    packed = pack("gdsf-cost", old, copied(old, keys_of(old.ids)), 10**9)
+    packed = pack("gdsf-cost", old, copy_state(old, keys_of(old.ids)), 10**9)
     assert packed
     rng = np.random.default_rng(0)
     bad = [b"", b"nonsense", packed[:-1], packed + b"x", packed[: len(packed) // 2]]
@@ -125,7 +125,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
 
 def test_a_state_that_contradicts_itself_is_refused() -> None:
     old = lived("gdsf-cost")
-    state = copied(old, keys_of(old.ids))
+    state = copy_state(old, keys_of(old.ids))
     state.head["used"] += 1
     packed = pack("gdsf-cost", old, state, 10**9)
     assert packed
@@ -133,7 +133,7 @@ def test_a_state_that_contradicts_itself_is_refused() -> None:
     assert unpack("gdsf-cost", new, packed) is None
     assert not new.residents
     assert new.used == 0
-    twice = copied(old, [bytes(32)] * old.ids)
+    twice = copy_state(old, [bytes(32)] * old.ids)
     packed = pack("gdsf-cost", old, twice, 10**9)
     assert packed
     assert unpack("gdsf-cost", new, packed) is None
@@ -144,21 +144,16 @@ def fill(cache: Cache, names: range, n: int = 4000) -> None:
         cache.fetch(CHAT, request_of(name), Upstream()(name, n))
 
 
-def residents(cache: Cache) -> set[bytes]:
-    assert cache._keeper.books
-    return cache._keeper.books.residents()
-
-
 def test_entries_and_state_survive(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path, policy="gdsf-cost") as cache:
+    with small_cache(path=path, policy="gdsf-cost") as cache:
         fill(cache, range(300))
         fill(cache, range(290, 300))
-        before, seen = residents(cache), cache._keeper.books.policy.rows["requests"].sum()  # type: ignore[union-attr]
+        before, seen = residents(cache), admission_of(cache).policy.rows["requests"].sum()
         assert cache.stats()["evictions"] > 0
-    with small(path=path, policy="gdsf-cost") as cache:
+    with small_cache(path=path, policy="gdsf-cost") as cache:
         assert residents(cache) == before
-        assert cache._keeper.books.policy.rows["requests"].sum() == seen  # type: ignore[union-attr]
+        assert admission_of(cache).policy.rows["requests"].sum() == seen
         upstream = Upstream()
         answer = cache.fetch(CHAT, request_of(299), upstream(299))
         assert (answer.outcome, upstream.calls) == ("hit", 0)
@@ -170,50 +165,50 @@ def test_entries_and_state_survive(tmp_path: Path) -> None:
 )
 def test_another_policy_or_capacity_starts_from_the_entries(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path, policy="gdsf-cost", capacity="1MiB") as cache:
+    with small_cache(path=path, policy="gdsf-cost", capacity="1MiB") as cache:
         fill(cache, range(200))
         before = residents(cache)
-    with small(**{"path": path, "policy": "gdsf-cost", "capacity": "1MiB", **change}) as cache:
+    with small_cache(**{"path": path, "policy": "gdsf-cost", "capacity": "1MiB", **change}) as cache:
         assert residents(cache) == before
         cache.check()
 
 
 def test_a_smaller_capacity_keeps_what_fits(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path, capacity="3MiB") as cache:
+    with small_cache(path=path, capacity="3MiB") as cache:
         fill(cache, range(400))
         before = residents(cache)
-    with small(path=path, capacity="1MiB") as cache:
+    with small_cache(path=path, capacity="1MiB") as cache:
         assert residents(cache) < before
         cache.check()
 
 
 def test_a_damaged_snapshot_costs_the_state_and_not_the_entries(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path) as cache:
+    with small_cache(path=path) as cache:
         fill(cache, range(50))
         before = residents(cache)
     for wrong in (b"knapcache state 1\n5 5\nhello", b"", zlib.compress(b"x" * 1000)):
         with SqliteStore(path, 1 << 20) as store:
             store.apply(snapshot=wrong).result()
-        with small(path=path) as cache:
+        with small_cache(path=path) as cache:
             assert residents(cache) == before
             cache.check()
 
 
 def test_entries_younger_than_the_snapshot_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path) as cache:
+    with small_cache(path=path) as cache:
         fill(cache, range(20))
     with SqliteStore(path, 1 << 20) as store:
         snapshot = store.load_snapshot()
-    with small(path=path) as cache:
+    with small_cache(path=path) as cache:
         fill(cache, range(20, 40))
         cache.forget(cache.fetch(CHAT, request_of(3), Upstream()(3)).key)
         before = residents(cache)
     with SqliteStore(path, 1 << 20) as store:
         store.apply(snapshot=snapshot).result()  # as if the process had been killed before it wrote the next one
-    with small(path=path) as cache:
+    with small_cache(path=path) as cache:
         assert residents(cache) == before
         assert len(before) == 39
         cache.check()
@@ -223,27 +218,27 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "directory"
     path.mkdir()
     with pytest.raises((StoreError, ValueError), match=r"\S"):
-        small(path=path)
+        small_cache(path=path)
 
 
 def test_entries_that_the_policy_does_not_want_are_removed() -> None:
-    with small() as cache:
+    with small_cache() as cache:
         fill(cache, range(10))
         fill(cache, range(10, 11), 30_000)
-        store = cache._keeper.store
-        books = AdmissionController(store, "lru", (), Ledger(), 100)
-        books.policy = registry.find("lru").build(20_000, 100)  # less room than the store has
-        books.ids = Ids(books.policy)
-        books.open(0.0)
-        assert 1 <= len(books.residents()) <= 4
-        assert {head.key for head in store.scan()} == books.residents()
-        books.check()
+        store = store_of(cache)
+        admission = AdmissionController(store, "lru", (), Ledger(), 100)
+        admission.policy = registry.find("lru").build(20_000, 100)  # less room than the store has
+        admission.ids = IdTable(admission.policy)
+        admission.open(0.0)
+        assert 1 <= len(residents(admission)) <= 4
+        assert {head.key for head in store.scan()} == residents(admission)
+        admission.check()
 
 
 def test_entries_that_have_expired_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with small(path=path, clock=lambda: 1000.0, ttl=10.0) as cache:
+    with small_cache(path=path, clock=lambda: 1000.0, ttl=10.0) as cache:
         fill(cache, range(10))
-    with small(path=path, clock=lambda: 2000.0) as cache:
+    with small_cache(path=path, clock=lambda: 2000.0) as cache:
         cache.check()
         assert cache.stats()["entries"] == 0 == len(residents(cache))

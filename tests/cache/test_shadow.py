@@ -7,7 +7,7 @@ import random
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.cache.shadow import BATCH, Shadows, named
+from knapcache.cache.shadow import BATCH, Shadows, parse_shadow
 from knapcache.policy import registry
 
 NAMES = ("lru", "gdsf-cost")
@@ -26,7 +26,7 @@ def test_as_one_by_one(many: int) -> None:
             for policy in policies.values():
                 policy.forget(i)
             continue
-        shadows.see(i, size, cost)
+        shadows.observe(i, size, cost)
         spent["none"] += cost
         for name, policy in policies.items():
             if not policy.arrive(i):
@@ -47,7 +47,7 @@ def test_more_room_than_ours() -> None:
     for _ in range(BATCH + 100):
         i, size, cost = rng.randrange(60), rng.randrange(1, 900), rng.random()
         for shadow in (shadows, *alone.values()):
-            shadow.see(i, size, cost)
+            shadow.observe(i, size, cost)
     spent = shadows.spent()
     assert [spent[name] for name in ("lru", "lru@2x", "lru@0.5x")] == [s.spent()["lru"] for s in alone.values()]
     assert spent["lru@2x"] < spent["lru"] < spent["lru@0.5x"] < spent["none"]
@@ -59,19 +59,19 @@ def test_more_room_than_ours() -> None:
 )
 def test_no_shadow(name: str) -> None:
     with pytest.raises(InvalidInput, match="adaptive@2x"):
-        named(name)
+        parse_shadow(name)
     with pytest.raises(InvalidInput, match="adaptive@2x"):
         Cache("1MiB", cost="seconds", policy="lru", shadows=(name,))
 
 
 def test_shadows_of_no_online_policy() -> None:
     with pytest.raises(InvalidInput, match="unknown policy 'nosuch'"):
-        named("nosuch@2x")
-    with pytest.raises(InvalidInput, match="sees the future"):
-        named("belady@2x")
+        parse_shadow("nosuch@2x")
+    with pytest.raises(InvalidInput, match="needs to know future requests"):
+        parse_shadow("belady@2x")
 
 
 def test_none_at_all() -> None:
     shadows = Shadows((), 10, 10)
-    shadows.see(1, 1, 2.5)
+    shadows.observe(1, 1, 2.5)
     assert shadows.spent() == {"none": 2.5}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Cache, InvalidInput, Reply
-from knapcache.cache.engine import PendingFetch
+from knapcache.cache import PendingFetch
 from knapcache.cache.single_flight import SingleFlight
 from knapcache.keys.request import KeyedRequest
-from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
 
 
 def in_threads(many: int, function: Callable[[], Any]) -> list[Any]:
@@ -59,7 +59,7 @@ def slow_async(name: object, calls: list[int], seconds: float = 0.1) -> Any:
 
 def test_64_threads_one_call() -> None:
     calls: list[int] = []
-    with small() as cache:
+    with small_cache() as cache:
         answers = in_threads(64, lambda: cache.fetch(CHAT, request_of(1), slow(1, calls)))
         assert len(calls) == 1
         assert {answer.payload for answer in answers} == {payload_of(1)}
@@ -72,7 +72,7 @@ def test_64_threads_one_call() -> None:
 
 async def test_500_coroutines_one_call() -> None:
     calls: list[int] = []
-    async with small() as cache:
+    async with small_cache() as cache:
         answers = await asyncio.gather(
             *(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)) for _ in range(500))
         )
@@ -84,7 +84,7 @@ async def test_500_coroutines_one_call() -> None:
 
 def test_threads_and_two_event_loops_share_a_flight() -> None:
     calls: list[int] = []
-    with small() as cache:
+    with small_cache() as cache:
 
         async def many() -> list[Answer]:
             return await asyncio.gather(
@@ -97,12 +97,12 @@ def test_threads_and_two_event_loops_share_a_flight() -> None:
         found = [answer for answers in in_threads(8, lambda: next(kinds)()) for answer in answers]
         assert len(found) == 46
         assert len(calls) == 1
-        assert all(right(answer.payload, 1) for answer in found)
+        assert all(is_answer(answer.payload, 1) for answer in found)
 
 
 async def test_a_cancelled_leader_is_served_for_the_others_and_kept() -> None:
     calls: list[int] = []
-    async with small() as cache:
+    async with small_cache() as cache:
         leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0.02)
         others = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(9)]
@@ -118,14 +118,14 @@ async def test_a_cancelled_leader_is_served_for_the_others_and_kept() -> None:
 
 async def test_a_cancelled_waiter_disturbs_nobody() -> None:
     calls: list[int] = []
-    async with small() as cache:
+    async with small_cache() as cache:
         tasks = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(10)]
         await asyncio.sleep(0.02)
         for task in tasks[1::2]:
             task.cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert sum(isinstance(answer, asyncio.CancelledError) for answer in answers) == 5
-        assert all(right(answer.payload, 1) for answer in answers if isinstance(answer, Answer))
+        assert all(is_answer(answer.payload, 1) for answer in answers if isinstance(answer, Answer))
         assert len(calls) == 1
 
 
@@ -137,7 +137,7 @@ def test_a_failure_reaches_all_after_one_more_try() -> None:
         time.sleep(0.1)
         raise ConnectionError("no")
 
-    with small() as cache:
+    with small_cache() as cache:
         results = in_threads(32, lambda: cache.fetch(CHAT, request_of(1), failing))
         assert all(isinstance(result, ConnectionError) for result in results)
         assert len(calls) == 2
@@ -153,7 +153,7 @@ async def test_a_failure_reaches_all_coroutines_after_one_more_try() -> None:
         await asyncio.sleep(0.05)
         raise ConnectionError("no")
 
-    async with small() as cache:
+    async with small_cache() as cache:
         tasks = [cache.fetch_async(CHAT, request_of(1), failing) for _ in range(100)]
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
@@ -170,16 +170,16 @@ def test_one_who_waits_calls_again_when_the_leader_fails() -> None:
             raise ConnectionError("no")
         return Reply(payload_of(1), cost=1.0)
 
-    with small() as cache:
+    with small_cache() as cache:
         results = in_threads(32, lambda: cache.fetch(CHAT, request_of(1), once))
         assert len(calls) == 2
         assert sum(isinstance(result, ConnectionError) for result in results) == 1
-        assert all(right(result.payload, 1) for result in results if isinstance(result, Answer))
+        assert all(is_answer(result.payload, 1) for result in results if isinstance(result, Answer))
 
 
 def test_who_has_waited_long_enough_calls_for_itself_and_keeps_nothing() -> None:
     calls: list[int] = []
-    with small(wait=0.05) as cache:
+    with small_cache(wait=0.05) as cache:
         leader = threading.Thread(target=lambda: cache.fetch(CHAT, request_of(1), slow(1, calls, 0.6)))
         leader.start()
         time.sleep(0.05)
@@ -195,7 +195,7 @@ def test_who_has_waited_long_enough_calls_for_itself_and_keeps_nothing() -> None
 
 def test_a_loop_that_ends_takes_its_call_along_and_nobody_hangs() -> None:
     calls: list[int] = []
-    with small(wait=20.0) as cache:
+    with small_cache(wait=20.0) as cache:
         joined = threading.Event()
 
         async def leave() -> None:
@@ -211,13 +211,13 @@ def test_a_loop_that_ends_takes_its_call_along_and_nobody_hangs() -> None:
         start = time.monotonic()
         answer = cache.fetch(CHAT, request_of(1), slow(1, calls, 0.0))
         assert time.monotonic() - start < 10.0
-        assert right(answer.payload, 1)
+        assert is_answer(answer.payload, 1)
         loop.join()
         assert len(calls) == 2
 
 
 def test_an_interrupted_leader_is_replaced() -> None:
-    with small() as cache:
+    with small_cache() as cache:
         started = threading.Event()
 
         def interrupted() -> Reply:
@@ -232,12 +232,12 @@ def test_an_interrupted_leader_is_replaced() -> None:
         thread = threading.Thread(target=lead)
         thread.start()
         started.wait()
-        assert right(cache.fetch(CHAT, request_of(1), Upstream()(1)).payload, 1)
+        assert is_answer(cache.fetch(CHAT, request_of(1), Upstream()(1)).payload, 1)
         thread.join()
 
 
 def test_a_call_that_asks_for_its_own_key_goes_alone() -> None:
-    with small(wait=20.0) as cache:
+    with small_cache(wait=20.0) as cache:
         inner: list[str] = []
 
         def outer() -> Reply:
@@ -252,7 +252,7 @@ def test_a_call_that_asks_for_its_own_key_goes_alone() -> None:
 
 async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
     calls: list[int] = []
-    async with small(wait=20.0) as cache:
+    async with small_cache(wait=20.0) as cache:
         task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0.02)
         start = time.monotonic()
@@ -272,7 +272,7 @@ def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
         with pytest.raises(asyncio.CancelledError):
             await leader
 
-    with small() as cache:
+    with small_cache() as cache:
         asyncio.run(main())
         assert len(cache._engine.single_flight) == 0
         assert cache.stats()["failed"] == 1
@@ -281,7 +281,7 @@ def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    with small() as cache:
+    with small_cache() as cache:
         for k in range(50):
             cache.fetch(CHAT, request_of(k), Upstream()(k))
         assert len(cache._engine.single_flight) == 0
@@ -295,26 +295,26 @@ def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
     single_flight.fail(failed, ConnectionError())
     newcomer, first = single_flight._join("k")
     assert first
-    assert single_flight._join_again(failed) == (newcomer, False)
+    assert single_flight._join_retry(failed) == (newcomer, False)
     single_flight.complete(newcomer, 1)
-    assert single_flight._join_again(failed) == (newcomer, False)
+    assert single_flight._join_retry(failed) == (newcomer, False)
     assert len(single_flight) == 0
 
 
 def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with small() as cache:
+    with small_cache() as cache:
         upstream = Upstream()
         join = cache._engine.single_flight.join
 
-        def late(*arguments: Any) -> Any:
+        def late(*arguments: Any, **options: Any) -> Any:
             monkeypatch.setattr(cache._engine.single_flight, "join", join)
             assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # another caller was quicker
-            return join(*arguments)
+            return join(*arguments, **options)
 
         monkeypatch.setattr(cache._engine.single_flight, "join", late)
         answer = cache.fetch(CHAT, request_of(1), upstream(1))
         assert (answer.outcome, upstream.calls) == ("coalesced", 1)
-        assert right(answer.payload, 1)
+        assert is_answer(answer.payload, 1)
         cache.check()
 
 
@@ -331,7 +331,7 @@ async def begin(cache: Cache, **options: bool) -> PendingFetch:
 
 
 async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
-    async with small() as cache:
+    async with small_cache() as cache:
         pending = await begin(cache)
         waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
         await asyncio.sleep(0.02)
@@ -346,7 +346,7 @@ async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
 
 
 async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
-    async with small() as cache:
+    async with small_cache() as cache:
         pending = await begin(cache)
         waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
         await asyncio.sleep(0.02)
@@ -361,7 +361,7 @@ async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
 
 
 async def test_a_bad_reply_releases_the_waiters() -> None:
-    async with small() as cache:
+    async with small_cache() as cache:
         pending = await begin(cache)
         with pytest.raises(InvalidInput):
             pending.complete("text", 0.1)  # type: ignore[arg-type]
@@ -369,17 +369,17 @@ async def test_a_bad_reply_releases_the_waiters() -> None:
 
 
 async def test_a_fetch_that_is_not_stored_has_no_waiters() -> None:
-    async with small() as cache:
+    async with small_cache() as cache:
         alone = await begin(cache, store=False)
         other = await begin(cache)
         assert (alone.leads, other.leads) == (False, True)
         alone.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
         other.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
-        assert cache.stats()["kept"] == 1
+        assert cache.stats()["admitted"] == 1
 
 
 async def test_a_refresh_in_flight_is_known() -> None:
-    async with small() as cache:
+    async with small_cache() as cache:
         assert not cache.refreshing(keyed(cache))
         pending = await begin(cache, refresh=True)
         assert cache.refreshing(keyed(cache))

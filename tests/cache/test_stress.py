@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache, Reply
-from tests.support.caches import CHAT, Upstream, payload_of, request_of, right, small
+from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
 
 
 def ask(cache: Cache, seed: int, until: float) -> None:
@@ -20,7 +20,7 @@ def ask(cache: Cache, seed: int, until: float) -> None:
         name, chance = rng.randrange(300), rng.random()
         call = Upstream()(name, rng.randrange(20_000))
         answer = cache.fetch(CHAT, request_of(name), call, refresh=rng.random() < 0.1)
-        assert right(answer.payload, name)
+        assert is_answer(answer.payload, name)
         if chance < 0.01:
             cache.forget(answer.key)
         elif chance < 0.012:
@@ -39,7 +39,7 @@ async def ask_and_leave(cache: Cache, seed: int, until: float) -> None:
             await asyncio.sleep(rng.random() * 0.01)
             return Reply(payload_of(name, rng.randrange(20_000)), cost=1.0)
 
-        assert right((await cache.fetch_async(CHAT, request_of(name), call)).payload, name)
+        assert is_answer((await cache.fetch_async(CHAT, request_of(name), call)).payload, name)
 
     while time.monotonic() < until:
         tasks = [asyncio.create_task(one()) for _ in range(20)]
@@ -52,7 +52,7 @@ async def ask_and_leave(cache: Cache, seed: int, until: float) -> None:
 
 
 def storm(path: Path, seconds: float) -> None:
-    with small(capacity=2 << 20, path=path, policy="gdsf-cost", shadows=("lru",), ids=150, ttl=0.3) as cache:
+    with small_cache(capacity=2 << 20, path=path, policy="gdsf-cost", shadows=("lru",), ids=150, ttl=0.3) as cache:
         until = time.monotonic() + seconds
         errors: list[BaseException] = []
 
@@ -74,7 +74,7 @@ def storm(path: Path, seconds: float) -> None:
         assert not errors
         cache.check()
         stats = cache.stats()
-        assert min(stats[what] for what in ("hits", "coalesced", "misses", "evictions", "recycled")) > 0
+        assert min(stats[what] for what in ("hits", "coalesced", "misses", "evictions", "recycled_ids")) > 0
         assert len(cache._engine.single_flight) == 0
 
 

@@ -41,7 +41,7 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     with cache_at(path, policy) as cache:
         keys = fill(cache)
         cache.maintain()
-        cache._keeper.store.flush()
+        cache._coordinator.store.flush()
         assert inspect(capsys, path)["entries"] == 10, "the file is in use"
         cache.check()
     found = inspect(capsys, path)
@@ -72,7 +72,7 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "answers.db"
     with cache_at(path) as cache:
         keys = fill(cache)
-        cache._keeper.store.flush()
+        cache._coordinator.store.flush()
         assert main(["purge", str(path), "--all"]) == 2
         assert "is in use by a running process" in capsys.readouterr().err
     size = path.stat().st_size
@@ -101,7 +101,7 @@ def test_the_wrong_secret_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixt
     secret.write_bytes(b"sixteen bytes or more\n")
     with cache_at(path, secret=b"sixteen bytes or more") as cache:
         fill(cache)
-        cache._keeper.store.flush()
+        cache._coordinator.store.flush()
         assert main(["inspect", str(path)]) == 2  # in use or not
         assert capsys.readouterr() == ("", f"knapcache: error: {path} was written under a secret, and none was given\n")
     before, wrong = path.read_bytes(), tmp_path / "wrong"

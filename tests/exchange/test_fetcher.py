@@ -11,8 +11,8 @@ import pytest
 
 from knapcache import Cache
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.blocking import run_blocking
 from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.threads import run_blocking
 from tests.exchange.conftest import (
     JSON,
     SSE,
@@ -62,11 +62,11 @@ async def test_a_plain_answer_is_returned_before_it_is_stored(cache: Cache) -> N
     first = await fetch(fetcher, provider)
     second = await waiter(fetcher, provider)
     assert (first.status, first.body, outcome(first)) == (200, answer_of("Hi"), "miss")
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
     (answer,) = await first.finish()
     assert (answer.outcome, answer.key) == ("miss", dict(first.headers)["x-knapcache-key"])
     assert await first.finish() == (answer,)
-    assert cache.stats()["kept"] == 1
+    assert cache.stats()["admitted"] == 1
     assert outcome(await second) == "coalesced"
     assert outcome(await fetch(fetcher, provider)) == "hit"
     assert len(provider.requests) == 1
@@ -90,7 +90,7 @@ async def test_a_stream_ends_after_it_is_stored(cache: Cache) -> None:
     written = []
     async for block in live(first):
         written.append(block)
-        assert cache.stats()["kept"] == (1 if b"[DONE]" in block else 0)
+        assert cache.stats()["admitted"] == (1 if b"[DONE]" in block else 0)
     assert b"".join(written) == b"".join(blocks_of(usage=False))
     (answer,) = await first.finish()
     assert (answer.outcome, first.failed) == ("miss", False)
@@ -181,7 +181,7 @@ async def test_a_stream_that_breaks_off_raises_and_is_not_stored(cache: Cache) -
         await anext(live(fetched))
     await fetched.abort()
     assert (await fetched.finish(), fetched.failed) == ((), True)
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
 
 
 async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: Cache) -> None:
@@ -192,7 +192,7 @@ async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: Cache) -> N
     assert len(await fetched.finish()) == 1
     assert fetched.failed
     assert (await second).body == b"".join(blocks)
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
@@ -203,7 +203,7 @@ async def test_errors_go_to_all_waiters_and_are_not_stored(cache: Cache, status:
     await first.finish()
     for fetched in (first, await second):
         assert (fetched.status, fetched.failed, fetched.body) == (status, True, b'{"error": {"message": "no"}}')
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
 
 
 async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> None:

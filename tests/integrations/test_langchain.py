@@ -77,7 +77,7 @@ def test_a_chat_model_calls_once(cache: Cache) -> None:
     model.invoke("Hi", stop=["x"])
     assert len(model.calls) == 3
     stats = cache.stats()
-    assert (stats["requests"], stats["hits"], stats["kept"]) == (4, 1, 3)
+    assert (stats["requests"], stats["hits"], stats["admitted"]) == (4, 1, 3)
     assert stats["by_model"]["gpt-4o"]["usd_saved"] == pytest.approx((1000 * 2.5 + 1000 * 10) / 1e6)
 
 

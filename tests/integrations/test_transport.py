@@ -71,7 +71,7 @@ def test_a_failed_plain_answer_is_passed_on_and_not_kept(
         answer = post(one, BODIES[path], path)
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         assert answer.headers["x-knapcache"] == "miss"
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
     good = post(one, BODIES[path], path)
     assert good.headers["x-knapcache"] == "miss"
     assert post(one, BODIES[path], path).content == good.content
@@ -93,7 +93,7 @@ def test_a_failed_stream_is_passed_on_and_not_kept(
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         if fault == "cut":
             assert answer.text.count("data: ") > 0
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
     good = post(one, body, path)
     again = post(one, body, path)
     assert again.headers["x-knapcache"] == "hit"
@@ -106,7 +106,7 @@ def test_a_stall_ends_by_the_timeout_and_is_not_kept(http: Any, upstream: FakeUp
     for body in (CHAT, {**CHAT, "stream": True}):
         with pytest.raises(BROKEN):
             post(http, body, timeout=0.2)
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
 
 
 def test_nobody_there(cache: Cache, lib: Any) -> None:
@@ -237,7 +237,7 @@ def test_embeddings_obey_as_well(http: Any, upstream: FakeUpstream, cache: Cache
 
     assert ask(["a", "b"], "only-if-cached").status_code == 504
     assert ask(["a", "b"], "no-store").headers["x-knapcache"] == "miss"
-    assert cache.stats()["kept"] == 0
+    assert cache.stats()["admitted"] == 0
     ask(["a", "b"])
     assert ask(["a", "b"], "only-if-cached").headers["x-knapcache"] == "hit"
     assert ask(["a", "b"], "no-cache").headers["x-knapcache-hits"] == "0/2"
@@ -355,7 +355,7 @@ def test_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: 
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
         with http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer:
             next(answer.iter_raw())
-        assert until(lambda: cache.stats()["kept" if finish else "failed"] == 1)
+        assert until(lambda: cache.stats()["admitted" if finish else "failed"] == 1)
         assert post(http, {**CHAT, "stream": True}).headers["x-knapcache"] == ("hit" if finish else "miss")
 
 
@@ -379,7 +379,7 @@ async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeU
             async for _ in answer.aiter_raw():
                 break
     # Closing the client waited for the stream that nobody heard to its end.
-    assert cache.stats()["kept"] == 3
+    assert cache.stats()["admitted"] == 3
 
 
 @pytest.mark.parametrize("finish", [True, False])
@@ -392,7 +392,7 @@ async def test_async_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstre
     ):
         await anext(answer.aiter_raw())
     stats = cache.stats()
-    assert (stats["kept"], stats["failed"]) == ((1, 0) if finish else (0, 1))
+    assert (stats["admitted"], stats["failed"]) == ((1, 0) if finish else (0, 1))
 
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
@@ -408,7 +408,7 @@ async def test_async_faults(cache: Cache, upstream: FakeUpstream, fault: str) ->
                     await post(http, body)
             else:
                 assert (await post(http, body)).headers["x-knapcache"] == "miss"
-        assert cache.stats()["kept"] == 0
+        assert cache.stats()["admitted"] == 0
         assert (await post(http, headers={"cache-control": "only-if-cached"})).status_code == 504
         upstream.fail("no-options", "no-options")
         assert (await post(http, {**CHAT, "stream": True})).status_code == 200

@@ -155,7 +155,7 @@ def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
     body = parse.parse_body(text)
     assert type(body) is parse.ParsedBody
     wanted = KEYER.read("chat/completions", text)
-    for reader in ("parse_text", "plain"):
+    for reader in ("parse_text", "normalized_copy"):
         monkeypatch.setattr(f"knapcache.keys.canonical.{reader}", None)
     found = KEYER.read("chat/completions", body)
     assert found.keys == wanted.keys
@@ -248,14 +248,14 @@ def test_requests_that_depend_on_a_servers_state_have_no_key() -> None:
         (b'"a"', "not a JSON object"),
         (b"1.5", "not a JSON object"),
         (b'{"a":1} x', "not JSON"),
-        (b'{"a":NaN}', "NaN is no number"),
-        (b'{"a":-Infinity}', "-Infinity is no number"),
-        (b'{"a":1,"a":1}', "a name given twice in one object at a"),
-        (b'{"a": {"b":1,"c":2 ,"b":3}}', "a name given twice in one object at b"),
-        (b'{"a":1,"\\u0061":1}', "a name given twice in one object at a"),
-        (b'{"stream":true,"stream":false}', "a name given twice in one object at stream"),
-        (b'{"a":"\\ud800"}', "a lone surrogate, which is no character at a"),
-        (b'{"a":[{"\\udc00":1}]}', r"a lone surrogate, which is no character at a\[0\]"),
+        (b'{"a":NaN}', "NaN is not a JSON number"),
+        (b'{"a":-Infinity}', "-Infinity is not a JSON number"),
+        (b'{"a":1,"a":1}', "duplicate name in one object at a"),
+        (b'{"a": {"b":1,"c":2 ,"b":3}}', "duplicate name in one object at b"),
+        (b'{"a":1,"\\u0061":1}', "duplicate name in one object at a"),
+        (b'{"stream":true,"stream":false}', "duplicate name in one object at stream"),
+        (b'{"a":"\\ud800"}', "a lone surrogate is not a character at a"),
+        (b'{"a":[{"\\udc00":1}]}', r"a lone surrogate is not a character at a\[0\]"),
         (b'{"a":"\xff"}', "not UTF-8: byte 6 is 0xff"),
         (b'{"a":1e401}', r"a number beyond 10\^±400 at a"),
         (b'{"a":[0,1e-999999999]}', r"beyond 10\^±400 at a\[1\]"),
@@ -279,23 +279,23 @@ class Word(StrEnum):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (float("nan"), "NaN is no number in JSON at x.y[1]"),
-        (float("-inf"), "-Infinity is no number in JSON at x.y[1]"),
-        (Decimal("sNaN"), "sNaN is no number in JSON at x.y[1]"),
-        (Decimal("Infinity"), "Infinity is no number in JSON at x.y[1]"),
+        (float("nan"), "NaN is not a JSON number at x.y[1]"),
+        (float("-inf"), "-Infinity is not a JSON number at x.y[1]"),
+        (Decimal("sNaN"), "sNaN is not a JSON number at x.y[1]"),
+        (Decimal("Infinity"), "Infinity is not a JSON number at x.y[1]"),
         (10**64, "a number of more than 64 digits at x.y[1]"),
         (-(10**5000), "a number of more than 64 digits at x.y[1]"),
         (Decimal("1." + "1" * 64), "a number of more than 64 digits at x.y[1]"),
         (Decimal("1e401"), "a number beyond 10^±400 at x.y[1]"),
-        ("\ud83d", "a lone surrogate, which is no character at x.y[1]"),
-        (b"bytes", "a builtins.bytes, which is no JSON value at x.y[1]"),
-        ({1, 2}, "a builtins.set, which is no JSON value at x.y[1]"),
-        (1j, "a builtins.complex, which is no JSON value at x.y[1]"),
-        (OrderedDict(a=1), "a collections.OrderedDict, which is no JSON value at x.y[1]"),
-        (Word.A, "Word, which is no JSON value at x.y[1]"),
-        ({1: 2}, "a name that is no string, 1 at x.y[1].1"),
-        ({"\ud83d": 1}, r"a lone surrogate, which is no character at x.y[1].\ud83d"),
-        ({"a\nb": [b""]}, r"a builtins.bytes, which is no JSON value at x.y[1].a\nb[0]"),
+        ("\ud83d", "a lone surrogate is not a character at x.y[1]"),
+        (b"bytes", "a builtins.bytes is not a JSON value at x.y[1]"),
+        ({1, 2}, "a builtins.set is not a JSON value at x.y[1]"),
+        (1j, "a builtins.complex is not a JSON value at x.y[1]"),
+        (OrderedDict(a=1), "a collections.OrderedDict is not a JSON value at x.y[1]"),
+        (Word.A, "Word is not a JSON value at x.y[1]"),
+        ({1: 2}, "a name must be a string, not 1 at x.y[1].1"),
+        ({"\ud83d": 1}, r"a lone surrogate is not a character at x.y[1].\ud83d"),
+        ({"a\nb": [b""]}, r"a builtins.bytes is not a JSON value at x.y[1].a\nb[0]"),
     ],
     ids=itertools.count(),
 )
@@ -336,8 +336,8 @@ def test_bad_arguments_are_named() -> None:
 def test_rules_are_checked() -> None:
     assert Rules(include=["user"]) == Rules(include={"user"})  # type: ignore[arg-type]
     for options, reason in (
-        ({"include": {"model"}}, "counts anyway"),
-        ({"exclude": {"messages"}}, "the question itself"),
+        ({"include": {"model"}}, "part of the key anyway"),
+        ({"exclude": {"messages"}}, "must be part of the key"),
         ({"include": {"user"}, "exclude": {"user"}}, "in include and in exclude"),
         ({"include": "user"}, "must be a set"),
         ({"exclude": [1]}, "must be a set"),
@@ -360,7 +360,7 @@ def test_what_does_not_count_is_documented() -> None:
     assert rows == listed
     for name in (*(name for names in STATEFUL_FIELDS.values() for name in names), *CROSS_ITEM_OPTIONS):
         assert f"`{name}`" in page
-    for limit in (numbers.MOST_DIGITS, f"10^±{numbers.LARGEST_EXPONENT}", parse.DEEPEST):
+    for limit in (numbers.MAX_DIGITS, f"10^±{numbers.MAX_EXPONENT}", parse.MAX_DEPTH):
         assert str(limit) in page
     for at in Endpoint:
         assert f"`{at}`" in page

@@ -196,7 +196,7 @@ def test_a_model_of_unknown_price_is_named_once_and_costs_its_seconds(caplog: py
 
 
 def test_the_log_has_an_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "MOST_NAMED", 3)
+    monkeypatch.setattr(meter, "MAX_MODELS", 3)
     own = Meter()
     for k in range(10):
         own.bill(Endpoint.CHAT, f"mine-{k}", CHAT, 1)
@@ -357,7 +357,7 @@ def test_seconds_are_checked(seconds: Any) -> None:
         ({"fallback": -1}, "fallback, in dollars per second, must be a number from 0"),
         ({"fallback": "seconds"}, "fallback, in dollars per second, must be a number from 0"),
         ({"fallback": {"output": 1}}, "prices of the fallback must be"),
-        ({"provider": "nobody at all"}, "provider 'nobody at all' is none that genai-prices knows"),
+        ({"provider": "nobody at all"}, "provider must be known to genai-prices, not .nobody at all."),
     ],
 )
 def test_settings_are_checked(options: Any, reason: str) -> None:
@@ -366,7 +366,7 @@ def test_settings_are_checked(options: Any, reason: str) -> None:
 
 
 def test_models_have_names() -> None:
-    with pytest.raises(InvalidInput, match="model must be a name"):
+    with pytest.raises(InvalidInput, match="model must be a str"):
         METER.bill(Endpoint.CHAT, None, CHAT, 1)  # type: ignore[arg-type]
 
 
@@ -391,7 +391,7 @@ except MissingExtra as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["2.0", "dollars are counted with genai-prices: pip install 'knapcache[price]'"]
+    assert done.stdout.splitlines() == ["2.0", "cost in dollars needs genai-prices: pip install 'knapcache[price]'"]
 
 
 def test_the_package_is_loaded_when_dollars_are_asked_for_and_never_before() -> None:

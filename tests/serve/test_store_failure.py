@@ -76,7 +76,7 @@ async def fails(start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind:
     async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
         for name in range(KEPT):
             await ask(client, name)
-        await asyncio.to_thread(proxy.proxy.cache._keeper.store.flush)
+        await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
         assert (await ask(client, 0))[0] == "hit"
         upstream.delay = DELAY
         usual = await p99(client, lambda k: f"before-{k}", many)  # misses, with a disk in good health
@@ -92,7 +92,7 @@ async def fails(start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind:
         assert "knapcache_breaker_open 1.0" in httpx.get(f"{proxy.url}/metrics").text
         slow_disk.repair()
         await recovered(client, proxy)
-    await asyncio.to_thread(proxy.proxy.cache._keeper.store.flush)
+    await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
 
 
 @pytest.mark.parametrize("kind", DISK_FAULTS)
@@ -116,7 +116,7 @@ async def test_a_proxy_ends_while_its_disk_is_slow(tmp_path: Path, upstream: Fak
     with proxy:
         async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
             assert (await ask(client, "kept"))[0] == "miss"
-            await asyncio.to_thread(proxy.proxy.cache._keeper.store.flush)
+            await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
             slow_disk.start_fault(0.05)
             assert (await ask(client, "during-the-fault"))[0] == "miss"
     slow_disk.repair()

@@ -85,7 +85,7 @@ def test_settings_that_cannot_be_used_are_no_lost_store(tmp_path: Path) -> None:
 
 def test_the_file_is_as_sure_as_the_settings_say(tmp_path: Path) -> None:
     proxy = Proxy(Settings(path=tmp_path, capacity="2MiB", synchronous="full", policy="lru", shadows=()))
-    store: Any = proxy.cache._keeper.store
+    store: Any = proxy.cache._coordinator.store
     assert store._settings["synchronous"] == "full"
     assert not proxy.memory_fallback
     proxy.cache.close()

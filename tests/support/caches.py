@@ -1,4 +1,4 @@
-"""What the tests of the cache share: requests with answers that can be told right from wrong, and other processes."""
+"""Helpers for tests of the cache: requests whose answers can be verified, small caches, and other processes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from knapcache import Cache, Reply
+from knapcache.cache.admission import AdmissionController
+from knapcache.cache.roles import Owner
+from knapcache.store.base import Store
 
 CHAT = "chat/completions"
 
 
 def request_of(name: object) -> dict[str, Any]:
-    """A request by its number."""
+    """Return a request by its name."""
     return {"model": "m", "messages": [{"role": "user", "content": f"question {name}"}]}
 
 
 def payload_of(name: object, n: int = 1000, version: int = 0) -> bytes:
-    """The right answer: bytes that follow from the question."""
+    """Return an answer to a request: bytes that follow from its name."""
     start = b"%d %d " % (n, version)
     return start + hashlib.shake_128(f"{name} {version}".encode()).digest(n)
 
 
-def right(payload: bytes, name: object) -> bool:
-    """Is this one of the answers to the question?"""
+def is_answer(payload: bytes, name: object) -> bool:
+    """Return whether a payload is an answer to the request, of any version."""
     n, version, _ = payload.split(b" ", 2)
     return payload == payload_of(name, int(n), int(version))
 
@@ -47,13 +50,31 @@ class Upstream:
         return call
 
 
-def small(**options: Any) -> Cache:
-    """A cache that needs no prices, and compiles only the policies of the test."""
-    return Cache(**{"capacity": "1MiB", "cost": "seconds", "policy": "lru", "shadows": (), **options})
+def small_cache(**options: Any) -> Cache:
+    """Return a cache that needs no prices, and compiles only the policies of the test."""
+    capacity = {} if "store" in options else {"capacity": "1MiB"}
+    return Cache(**{**capacity, "cost": "seconds", "policy": "lru", "shadows": (), **options})
+
+
+def store_of(cache: Cache) -> Store:
+    """Return the store of a cache."""
+    return cache._coordinator.store
+
+
+def admission_of(cache: Cache) -> AdmissionController:
+    """Return the admission controller of a cache that owns its store."""
+    role = cache._coordinator.role
+    assert isinstance(role, Owner)
+    return role.admission
+
+
+def residents(owner: Cache | AdmissionController) -> set[bytes]:
+    """Return the keys that the policy holds."""
+    return set((admission_of(owner) if isinstance(owner, Cache) else owner).entries().keys)
 
 
 def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Another Python process, with these helpers at hand."""
+    """Start another Python process that can import these helpers."""
     here = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{here / 'src'}{os.pathsep}{here}"}
     return subprocess.Popen(
@@ -62,21 +83,25 @@ def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def told(child: subprocess.Popen[str], word: str = "") -> str:
-    """Tell a child something, and hear what it says."""
-    assert child.stdin
+def read_line(child: subprocess.Popen[str]) -> str:
+    """Return the next line that a child prints."""
     assert child.stdout
     assert child.stderr
-    if word:
-        child.stdin.write(word + "\n")
-        child.stdin.flush()
     line = child.stdout.readline()
     assert line, child.stderr.read()
     return line.strip()
 
 
-def ended(child: subprocess.Popen[str]) -> None:
-    """Take leave of a child that was killed, or told to end."""
+def send(child: subprocess.Popen[str], command: str) -> str:
+    """Send a command to a child, and return the line that it prints."""
+    assert child.stdin
+    child.stdin.write(command + "\n")
+    child.stdin.flush()
+    return read_line(child)
+
+
+def wait_ended(child: subprocess.Popen[str]) -> None:
+    """Wait for the end of a child that was killed or told to exit."""
     for pipe in (child.stdin, child.stdout, child.stderr):
         assert pipe
         pipe.close()

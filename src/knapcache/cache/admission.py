@@ -1,21 +1,21 @@
-"""Decisions, and how they reach the store: the only caller of the policy.
+"""Admission: the only caller of the policy.
 
-One lock is around policy, ids and shadows; a call of the policy takes about a microsecond, and nothing that waits for a
-disk happens under it. A decision becomes a *change* (what comes, what goes) at the end of a queue, under the same
-lock. The queue is emptied in its order by whoever has just added to it, under a second lock: so the store sees
-decisions in the order in which they were taken, and Σ sizes never exceeds the capacity in between.
+The controller holds what decisions depend on: the policy, the table of ids, the index of entries, the quotas and the
+shadows. The `deciding` lock is around all of them. A call of the policy takes about a microsecond, and nothing under
+this lock waits for a disk. A decision becomes a StoreChange at the end of the apply queue, under the same lock; the
+thread that decided then drains the queue into the store (`apply_queue.py`).
 
-    Lock order: expiring, applying, then deciding. A store's callback takes the second alone.
+    Lock order: expiring, applying, deciding. A store's callback takes only `deciding`.
 
-What the policy calls resident may be missing from the store: expired, damaged, refused by a full disk. Who looks for it
-and finds nothing must not blame an answer that is still on its way, or one that came in later:
+An entry that the policy holds may be missing from the store: expired, damaged, or refused by a full disk. A failed read
+must not invalidate a queued or newer write, so the caller proceeds in steps:
 
-    1. under the lock: i is resident, as of serial s
-    2. store.get: nothing. The queue is emptied; by now the put of s is in the store, if it ever was
-    3. store.get again: nothing. Under the lock, if i is still resident as of s: forgotten, and an eviction is queued
+    1. arrive: the policy holds i, as of serial s
+    2. store.get finds nothing. drain: the put of s has reached the store now, if it ever will
+    3. store.get finds nothing again. forget_missing: if the policy still holds i as of s, it forgets i
 
-What the store has and the policy does not know is not looked for: it is a miss, and the next answer replaces it.
-After a restart there is no such thing, for the books are opened by counting what lies in the store.
+An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
+none of these, because `open` feeds every entry of the store to the policy.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ import functools
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 
 import numpy as np
 
-from knapcache.cache.entry_index import EntryTable, Index
-from knapcache.cache.ids import Ids, table_size
+from knapcache.cache.apply_queue import ApplyQueue, StoreChange
+from knapcache.cache.entry_index import EntryIndex, EntryTable
+from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
-from knapcache.cache.shadow import Shadows, named
-from knapcache.cache.snapshot import State, copied, unpack
-from knapcache.cache.store_change import StoreChange, warm_up
+from knapcache.cache.shadow import Shadows, parse_shadow
+from knapcache.cache.snapshot import PolicyState, copy_state, unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
@@ -44,17 +42,16 @@ from knapcache.store.base import Entry, EntryInfo, Store, expired
 
 log = logging.getLogger("knapcache.cache")
 
-
-DAMAGE = ("damaged", "quarantined", "failed_reads")
-"""What stores count when entries are lost that were kept."""
-MOST_TIMES = 1000
-"""Requests for one key that are counted at once; what is asked for as often as that is kept anyway."""
-AT_ONCE = 256
-"""Keys that one change removes at most, where there are many."""
+LOSS_COUNTERS = ("damaged", "quarantined", "failed_reads")
+"""Counters of stores that say that entries were lost."""
+MAX_TOUCHES = 1000
+"""Requests for one key that `touch` counts at most: a key with that many stays resident anyway."""
+BATCH_KEYS = 256
+"""Keys that one change evicts at most, where there are many."""
 
 
 class AdmissionController:
-    """Policy, ids and shadows of one store that this process owns."""
+    """Decides what is resident in one store that this process owns."""
 
     def __init__(
         self,
@@ -66,255 +63,232 @@ class AdmissionController:
         quotas: Mapping[str, int] | None = None,
     ) -> None:
         self.store = store
-        self.name = policy
+        self.policy_name = policy
         size = ids or table_size(store.capacity)
         self.policy = registry.find(policy).build(store.capacity, size)
-        self.ids = Ids(self.policy)
-        self.index = Index(size)
+        self.ids = IdTable(self.policy)
+        self.index = EntryIndex(size)
         self.quotas = Quotas(quotas or {}, self.policy, self.index)
         self.oracle_seconds = 0.0
-        """Spent in decisions that asked the Oracle."""
+        """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
-        # As policy.arrive, without its checks of the argument: ids come from our own table.
+        # policy.arrive without its argument checks: ids come from our own table.
         kernel = type(self.policy).arrive_kernel
         self._arrive = functools.partial(kernel, self.policy.head, self.policy.rows)
         self.shadows = Shadows(shadows, store.capacity, size)
         self.ledger = ledger
         self.arrived = self.settled = 0
         self.deciding = threading.Lock()
-        self.applying = threading.Lock()
         self.expiring = threading.Lock()
-        self._queue: deque[StoreChange] = deque()
-        self._said = False
-        for name in (policy, *(named(shadow)[0].name for shadow in shadows)):
+        self.queue = ApplyQueue(store)
+        self._failure_logged = False
+        for name in (policy, *(parse_shadow(shadow)[0].name for shadow in shadows)):
             warm_up(name)
 
-    def open(self, now: float) -> None:
-        """Begin with what lies in the store: the policy's state, as far as it still holds, and then every entry.
+    def after_fork(self) -> None:
+        """Replace the locks in a child process: threads of the parent may have held them."""
+        self.deciding, self.expiring, self.queue.applying = (threading.Lock() for _ in range(3))
 
-        An answer that came after the last snapshot is settled as if it had just been paid for; one that the policy has
-        no room for, or does not want, is removed, and so is one that has expired.
+    def open(self, now: float) -> None:
+        """Start from the store: load the policy's snapshot as far as it matches, then feed every other entry.
+
+        An entry that is newer than the snapshot is settled as if it had just been paid for. Entries that the policy
+        rejects or that have expired are evicted.
         """
         snapshot = self.store.load_snapshot()
-        keys = unpack(self.name, self.policy, snapshot) if snapshot else None
+        keys = unpack(self.policy_name, self.policy, snapshot) if snapshot else None
         if keys:
             self.ids.load(keys)
-        heads = {head.key: head for head in self.store.scan()}
-        gone = [
-            key for key, head in heads.items() if expired(head.expires, now) or head.size > self.store.max_entry_size
+        infos = {info.key: info for info in self.store.scan()}
+        evict = [
+            key for key, info in infos.items() if expired(info.expires, now) or info.size > self.store.max_entry_size
         ]
-        for key in gone:
-            del heads[key]
+        for key in evict:
+            del infos[key]
         for i in self.policy.residents:
-            head = heads.get(self.ids.keys[i])
-            if head is not None and head.size == self.policy.rows["entry_size"][i]:
-                self._came(i, head)
-                del heads[head.key]  # known
+            info = infos.get(self.ids.keys[i])
+            if info is not None and info.size == self.policy.rows["entry_size"][i]:
+                self._track(i, info)
+                del infos[info.key]
             else:
                 self._forget(i)
-        for head in sorted(heads.values(), key=lambda head: head.created):
-            i = self._intern(head.key)
+        for info in sorted(infos.values(), key=lambda info: info.created):
+            i = self._intern(info.key)
             self.policy.arrive(i)
-            admit, evicted = self.policy.settle(i, head.size, head.cost)
-            gone += [self.ids.keys[victim] for victim in evicted if victim != i]
-            gone += [] if admit else [head.key]
-            self._went(evicted)
+            admit, evicted = self.policy.settle(i, info.size, info.cost)
+            evict += [self.ids.keys[victim] for victim in evicted if victim != i]
+            evict += [] if admit else [info.key]
+            self._untrack(evicted)
             if admit:
-                self._came(i, head)
-        for tenant in self.quotas.limits:  # they may have been larger in a former life
-            gone += [self.ids.keys[victim] for victim in self._over(tenant)]
-        self._queue.extend(StoreChange(None, gone[k : k + AT_ONCE]) for k in range(0, len(gone), AT_ONCE))
-        self.apply()
+                self._track(i, info)
+        for tenant in self.quotas.limits:  # a quota may be smaller than before the restart
+            evict += [self.ids.keys[victim] for victim in self._forget_over_quota(tenant)]
+        for k in range(0, len(evict), BATCH_KEYS):
+            self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
+        self.drain()
 
-    # A request.
+    # Requests.
 
     def arrive(self, key: bytes) -> tuple[int, int]:
-        """Count a request: its id, and the serial of the answer that should be there, or −1."""
+        """Count a request. Return its id, and the serial of its entry, or −1 when the policy holds none."""
         with self.deciding:
             i = self.ids.find(key)
             if i < 0:
                 i = self._intern(key)
             self.arrived += 1
             serial = self.ids.serial[i] if self._arrive(i) else -1
-        if self._queue:
-            self.apply()
+        if self.queue.changes:
+            self.drain()
         return i, serial
 
-    def get(self, key: bytes, i: int, serial: int) -> Entry | None:
-        """The answer that should be there; forgotten where it is not."""
-        entry = self.store.get(key)
-        if entry is None:
-            self.apply()
-            entry = self.store.get(key)
-        if entry is None:
-            self.vanished(key, i, serial)
-        return entry
-
-    def vanished(self, key: bytes, i: int, serial: int) -> None:
-        """The answer of that serial is not where it should be."""
-        with self.deciding:
-            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
-                self._queue.append(StoreChange(None, [key]))
-                self.ledger.count("vanished")
-        self.apply()
-
-    def served(self, key: bytes, size: int, cost: float) -> bool:
-        """`arrive` and `seen` at once, for an answer that is in memory. False: the policy does not hold it."""
+    def count_if_resident(self, key: bytes, size: int, cost: float) -> bool:
+        """`arrive` and `observe` in one step, for an entry found in memory. False: the policy does not hold it."""
         with self.deciding:
             i = self.ids.find(key)
             if i < 0:
                 return False
             self.arrived += 1
-            held = bool(self._arrive(i))
-            if held:
-                self.shadows.see(i, size, cost)
-        if self._queue:
-            self.apply()
-        return held
+            resident = bool(self._arrive(i))
+            if resident:
+                self.shadows.observe(i, size, cost)
+        if self.queue.changes:
+            self.drain()
+        return resident
 
-    def seen(self, key: bytes, i: int, size: int, cost: float) -> None:
-        """A request was answered without a call: for the shadows."""
+    def observe(self, key: bytes, i: int, size: int, cost: float) -> None:
+        """Show the shadows a request that was answered without a call."""
         with self.deciding:
             if self.ids.holds(i, key):
-                self.shadows.see(i, size, cost)
+                self.shadows.observe(i, size, cost)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
-        """Requests that others answered, by key: the policy and the shadows count them. How many it knew of."""
+        """Count requests that were answered elsewhere, by key. Return how many were for keys that have an id."""
         counted = 0
         for key, times in counts.items():
-            with self.deciding:  # anew for each key: whoever asks now need not wait for all of them
+            with self.deciding:  # taken for each key, so that no request waits for all of them
                 i = self.ids.find(key)
-                if i < 0:  # a number that was given to another key since
+                if i < 0:  # its id was recycled since
                     continue
-                for _ in range(min(times, MOST_TIMES)):
+                for _ in range(min(times, MAX_TOUCHES)):
                     self.arrived += 1
                     counted += 1
                     if self._arrive(i):
-                        self.shadows.see(
-                            i, int(self.policy.rows["entry_size"][i]), float(self.index.records["cost"][i])
-                        )
+                        size, cost = int(self.policy.rows["entry_size"][i]), float(self.index.records["cost"][i])
+                        self.shadows.observe(i, size, cost)
         return counted
 
-    def settle(self, i: int, entry: Entry) -> bool:
-        """An answer was paid for. Is it kept?"""
+    def forget_missing(self, key: bytes, i: int, serial: int) -> None:
+        """Forget an entry that the store does not have, unless a newer one was admitted."""
         with self.deciding:
-            if not self.ids.holds(i, entry.key):  # the number went to another key while the call was under way
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
+                self.queue.append(StoreChange(evict=[key]))
+                self.ledger.count("missing_entries")
+        self.drain()
+
+    def settle(self, i: int, entry: Entry) -> bool:
+        """Decide about an answer that was paid for. Return whether it is admitted."""
+        with self.deciding:
+            if not self.ids.holds(i, entry.key):  # the id was recycled during the call
                 i = self._intern(entry.key)
                 self.policy.arrive(i)
-            kept = self._decide(i, entry)
+            admitted = self._decide(i, entry)
             self.settled += 1
-            self.shadows.see(i, entry.size, entry.cost)
-        self.apply()
-        return kept
+            self.shadows.observe(i, entry.size, entry.cost)
+        self.drain()
+        return admitted
 
     def _decide(self, i: int, entry: Entry) -> bool:
-        too_large = entry.size > self.store.max_entry_size
-        if too_large or self.store.write_backlog_full or not self.quotas.fits(entry.tenant, entry.size):
-            # The policy is not asked. But what lies there is older than what was just paid for. While a disk hangs such
-            # evictions are all that is queued: no more of them than there are answers.
+        if (reason := self._rejection(entry)) is not None:
+            # The policy is not asked. The older answer goes, because a newer one was paid for. While a disk hangs,
+            # only such evictions are queued, and no more of them than there are entries.
             if self._forget(i):
-                self._queue.append(StoreChange(None, [entry.key]))
-            if too_large:
-                self.ledger.count("too_large")
-            elif self.store.write_backlog_full:
-                self.ledger.count("too_slow")
-            else:
-                self.ledger.count("over_quota")
+                self.queue.append(StoreChange(evict=[entry.key]))
+            self.ledger.count(reason)
             return False
-        admit, evicted = self._settled(i, entry.size, entry.cost)
-        self._went(evicted)
+        admit, evicted = self._timed_settle(i, entry.size, entry.cost)
+        self._untrack(evicted)
         if admit:
             self.ids.serial[i] += 1
-            self._came(i, entry)
+            self._track(i, entry)
             if entry.tenant in self.quotas.limits:
-                evicted = (*evicted, *self._over(entry.tenant, i))
-        keys = [self.ids.keys[victim] for victim in evicted]
+                evicted = (*evicted, *self._forget_over_quota(entry.tenant, i))
         if evicted:
             self.ledger.count("evictions", len(evicted))
-        if admit or keys:
-            self._queue.append(StoreChange(entry if admit else None, keys, i, self.ids.serial[i]))
+        if admit or evicted:
+            keys = [self.ids.keys[victim] for victim in evicted]
+            self.queue.append(StoreChange(entry if admit else None, keys, i=i, serial=self.ids.serial[i]))
         return admit
 
-    # What is resident is known to the policy, and besides to the index and the quotas.
+    def _rejection(self, entry: Entry) -> str | None:
+        """The counter of the reason why an entry cannot be admitted, whatever the policy says."""
+        if entry.size > self.store.max_entry_size:
+            return "rejected_too_large"
+        if self.store.write_backlog_full:
+            return "rejected_store_busy"
+        return None if self.quotas.fits(entry.tenant, entry.size) else "rejected_over_quota"
 
-    def _came(self, i: int, kept: Entry | EntryInfo) -> None:
-        self.index.note(i, kept)
-        self.quotas.came(i, kept.tenant, kept.size)
-
-    def _went(self, ids: Iterable[int]) -> None:
-        for i in ids:
-            self.quotas.went(i)
-
-    def _forget(self, i: int) -> bool:
-        self.quotas.went(i)
-        return self.policy.forget(i)
-
-    def _over(self, tenant: str, newcomer: int = -1) -> list[int]:
-        """Those who go because their namespace has more than it may."""
-        gone = []
-        while (victim := self.quotas.next_to_go(tenant, newcomer)) >= 0:
-            self._forget(victim)
-            gone.append(victim)
-        return gone
-
-    def _settled(self, i: int, size: int, cost: float) -> Decision:
-        """The policy's decision. Two looks at the clock: a decision takes a hundred times as long."""
+    def _timed_settle(self, i: int, size: int, cost: float) -> Decision:
+        # Reading the clock twice costs a hundredth of a decision.
         calls, start = self._oracle_calls.item(), time.perf_counter()
         decision = self.policy.settle(i, size, cost)
         if self._oracle_calls.item() != calls:
             self.oracle_seconds += time.perf_counter() - start
         return decision
 
+    # The policy knows what is resident; index and quotas follow it. The caller holds `deciding`.
+
+    def _track(self, i: int, entry: Entry | EntryInfo) -> None:
+        self.index.record(i, entry)
+        self.quotas.add(i, entry.tenant, entry.size)
+
+    def _untrack(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            self.quotas.remove(i)
+
+    def _forget(self, i: int) -> bool:
+        self.quotas.remove(i)
+        return self.policy.forget(i)
+
+    def _forget_over_quota(self, tenant: str, newcomer: int = -1) -> list[int]:
+        """Forget entries of a namespace until its quota holds. Return their ids."""
+        victims = []
+        while (victim := self.quotas.next_victim(tenant, newcomer)) >= 0:
+            self._forget(victim)
+            victims.append(victim)
+        return victims
+
     def _intern(self, key: bytes) -> int:
         i = self.ids.find(key)
         if i < 0:
-            i, taken, gone = self.ids.intern(key)
-            if taken >= 0:
-                self.shadows.forget(taken)
-                self.ledger.count("recycled")
-            if gone is not None:
-                self.quotas.went(i)
+            i, recycled, evicted = self.ids.intern(key)
+            if recycled:
+                self.shadows.forget(i)
+                self.ledger.count("recycled_ids")
+            if evicted is not None:
+                self.quotas.remove(i)
                 self.ledger.count("evictions")
-                self._queue.append(StoreChange(None, [gone]))
+                self.queue.append(StoreChange(evict=[evicted]))
         return i
 
     # The store.
 
-    def apply(self) -> None:
-        """Empty the queue into the store. What was decided before the call is in the store after it."""
-        with self.applying:
-            self._drain()
+    def drain(self) -> None:
+        """Apply queued changes. After this, the store has every change that was decided before the call."""
+        self.queue.drain(self._on_failure)
 
-    def _drain(self) -> None:
-        while self._queue:
-            change = self._queue.popleft()
-            try:
-                done = self.store.apply(change.put, change.evict, change.snapshot)
-            except StoreError as error:  # closed, or no longer ours
-                self._failed(change, error)
-            else:
-                done.add_done_callback(lambda done, change=change: self._done(change, done))  # type: ignore[misc]
-
-    def _done(self, change: StoreChange, done: Future[None]) -> None:
-        error = done.exception()
-        if error is not None:
-            self._failed(change, error)
-
-    def _failed(self, change: StoreChange, error: BaseException) -> None:
-        """The store could not keep it: the policy must not count on it. The request was answered all the same."""
-        change.error = error
-        self.ledger.count("store_faults")
-        if not self._said:
-            self._said = True
-            log.warning("the store cannot keep answers now, and requests go on without it: %s", error)
+    def _on_failure(self, change: StoreChange) -> None:
+        """Forget an entry that the store could not take. Its request was answered all the same."""
+        self.ledger.count("store_errors")
+        if not self._failure_logged:
+            self._failure_logged = True
+            log.warning("the store cannot write; requests are answered without it: %s", change.error)
         if change.put is not None:
             with self.deciding:
-                i = change.i
-                if self.ids.holds(i, change.put.key) and self.ids.serial[i] == change.serial:
-                    self._forget(i)
+                if self.ids.holds(change.i, change.put.key) and self.ids.serial[change.i] == change.serial:
+                    self._forget(change.i)
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Remove answers from policy and store; StoreError when the store could not, yet."""
+        """Remove entries from policy and store; StoreError when the store could not remove them yet."""
         with self.deciding:
             keys = list(keys)
             for key in keys:
@@ -322,82 +296,93 @@ class AdmissionController:
                 if i >= 0:
                     self._forget(i)
                     self.shadows.forget(i)
-            change = StoreChange(None, keys)
-            self._queue.append(change)
-        self.apply()
+            change = StoreChange(evict=keys)
+            self.queue.append(change)
+        self.drain()
         self.store.flush()
         if change.error is not None:
-            raise StoreError(f"{len(keys)} entries are hidden, and not yet removed: {change.error}")
+            raise StoreError(f"{len(keys)} entries are hidden, but not yet removed: {change.error}")
 
     def expire(self) -> int:
-        """Let go of what has expired."""
-        gone = 0
-        with self.expiring:  # the store has let go already, the policy hears of it key by key: not the time to check
-            for key in self.store.expire():
+        """Remove expired entries. Return how many."""
+        keys: tuple[bytes, ...] = ()
+        with self.expiring:  # the store drops all at once, the policy key by key: `check` waits until both are done
+            keys = self.store.expire()
+            for key in keys:
                 with self.deciding:
                     i = self.ids.find(key)
                     serial = self.ids.serial[i] if i >= 0 and self.policy.rows["resident"][i] else -1
-                gone += 1
                 if serial >= 0:
-                    self.get(key, i, serial)
-        return gone
+                    self.drain()
+                    if self.store.get(key) is None:
+                        self.forget_missing(key, i, serial)
+        return len(keys)
 
-    def state(self) -> State:
-        """A copy of what the policy knows."""
+    def copy_state(self) -> PolicyState:
+        """Return a copy of the policy's state and of the ids."""
         with self.deciding:
-            return copied(self.policy, self.ids.keys)
+            return copy_state(self.policy, self.ids.keys)
 
-    def keep_snapshot(self, snapshot: bytes) -> None:
-        """Put the policy's state beside the entries."""
+    def save_snapshot(self, snapshot: bytes) -> None:
+        """Write a snapshot of the policy to the store."""
         with self.deciding:
-            self._queue.append(StoreChange(None, (), snapshot=snapshot))
-        self.apply()
+            self.queue.append(StoreChange(snapshot=snapshot))
+        self.drain()
 
-    def kept(self, key: bytes | None = None) -> EntryTable:
-        """A copy of what is known of all answers, or of one."""
+    def entries(self, key: bytes | None = None) -> EntryTable:
+        """Return a copy of the metadata of all entries, or of one."""
         with self.deciding:
             resident = self.policy.rows["resident"]
-            i = -1 if key is None else self.ids.find(key)
             if key is None:
                 ids = np.flatnonzero(resident[: len(self.ids)])
             else:
+                i = self.ids.find(key)
                 ids = np.array([i] if i >= 0 and resident[i] else [], np.int64)
-            return self.index.kept(self.policy, self.ids.keys, ids)
-
-    def residents(self) -> set[bytes]:
-        """Keys of what the policy holds."""
-        return {self.ids.keys[i] for i in self.policy.residents}
+            return self.index.table(self.policy, self.ids.keys, ids)
 
     def check(self) -> None:
-        """Policy, ids, shadows and store agree."""
-        with self.expiring, self.applying:
+        """Raise CorruptState unless policy, ids, shadows, index, quotas and store agree."""
+        with self.expiring, self.queue.applying:
             for _ in range(1000):
-                self._drain()
-                self.store.flush()  # not under the other lock, which its callbacks take
+                self.queue.drain_locked(self._on_failure)
+                self.store.flush()  # not under `deciding`, which the store's callbacks take
                 with self.deciding:
-                    if not self._queue:
+                    if not self.queue.changes:
                         self._check()
                         return
-        raise CorruptState("decisions come faster than the store takes them: check() when it is quieter")
+        raise CorruptState("cannot check: decisions come faster than the store applies them")
 
     def _check(self) -> None:
-        self.store.check()  # nothing is on its way to it now
+        self.store.check()
         self.policy.check()
         self.shadows.check()
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
             raise CorruptState("keys and ids differ")
-        found = {head.key: head for head in self.store.scan()}
-        heads = {key: head.size for key, head in found.items()}
-        if any(self.store.counters().get(what) for what in DAMAGE):
-            # What a disk has lost is noticed when it is asked for; here it is asked for all at once.
+        infos = {info.key: info for info in self.store.scan()}
+        stored = {key: info.size for key, info in infos.items()}
+        if any(self.store.counters().get(counter) for counter in LOSS_COUNTERS):
+            # The policy forgets what a disk has lost when it is requested; here all of it at once.
             for i in self.policy.residents:
-                if self.ids.keys[i] not in heads:
+                if self.ids.keys[i] not in stored:
                     self._forget(i)
-        known = {self.ids.keys[i]: int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
-        if heads != known:
+        resident = {self.ids.keys[i]: int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
+        if stored != resident:
             raise CorruptState(
-                f"the policy holds {len(known)} answers of {sum(known.values())} bytes, "
-                f"the store {len(heads)} of {sum(heads.values())}; {len(heads.items() ^ known.items())} differ"
+                f"the policy holds {len(resident)} entries of {sum(resident.values())} bytes, "
+                f"the store {len(stored)} of {sum(stored.values())}; {len(stored.items() ^ resident.items())} differ"
             )
-        self.index.check({self.ids.find(key): head for key, head in found.items()})
+        self.index.check({self.ids.find(key): info for key, info in infos.items()})
         self.quotas.check()
+
+
+@functools.cache
+def warm_up(policy_name: str) -> None:
+    """Compile or load the kernels of a policy before the first request needs them."""
+    policy = registry.find(policy_name).build(1, 2)
+    policy.arrive(0)
+    policy.settle(0, 1, 1.0)
+    policy.settle(1, 1, 1.0)
+    policy.forget(0)
+    policy.forget(1)
+    if type(policy).recycle_kernel is not None:
+        policy.recycle()

@@ -1,71 +1,73 @@
-"""The cache, as programs use it. `core.py` serves a request, `books.py` decides, `keeper.py` keeps house."""
+"""The cache as programs use it. `engine.py` serves requests, `admission.py` decides, `coordinator.py` maintains."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
-from knapcache.cache.coordinator import Keeper
-from knapcache.cache.engine import DEFAULT_OPTIONS, FetchOptions, PendingFetch, RequestEngine, timed, timed_async
+from knapcache.cache.coordinator import Coordinator
+from knapcache.cache.engine import RequestEngine
 from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.options import (
-    check_parts,
+    check_types,
     checked_counts,
     checked_digest,
     checked_shadows,
     checked_ttl,
     open_store,
-    room,
 )
+from knapcache.cache.pending_fetch import DEFAULT_OPTIONS, FetchOptions, PendingFetch
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.values import Answer, Lookup, Reply
-from knapcache.errors import InvalidInput, NotCached, Uncacheable
-from knapcache.keys import Key, Keyer, Rules
+from knapcache.errors import InvalidInput
+from knapcache.keys import Keyer, Rules
 from knapcache.keys.request import KeyedRequest, RequestKeyer
 from knapcache.model import Endpoint
 from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights, amount
-from knapcache.store.base import Clock, wall_clock
+from knapcache.store.base import Clock, Store, wall_clock
+from knapcache.threads import run_blocking
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-NO_SECRET = b"knapcache without a secret"
+DEFAULT_SECRET = b"knapcache without a secret"
 
 
 class Cache:
-    """Answers that are worth keeping.
+    """A cache of answers that saves the most cost in the capacity it is given.
 
-    capacity    bytes for all that is kept, as in "256MB"; with a path for all that the files take
-    path        a file, which survives the process; None: memory
+    capacity    bytes for all entries, as in "256MB"; with a path for everything that the files take
+    path        a file, which survives the process, or a store's URL; None: memory
+    store       a store instance, instead of path and capacity; it is closed with the cache
     policy      what decides (`knapcache policies`)
-    cost        what is to be saved: "usd", "seconds", or a blend such as "usd + 0.01*seconds"
-    namespace   whose cache it is, where a request does not say
+    cost        what to save: "usd", "seconds", or a blend such as "usd + 0.01*seconds"
+    namespace   the default namespace of requests; namespaces do not share entries
     ttl         seconds until answers expire; None: never
-    prices      of models, in dollars per million tokens; fallback: for those that have none (price/meter.py)
-    rules       which fields of requests do not count (docs/reference/keys.md)
+    prices      of models, in dollars per million tokens; fallback: for models that have none (`price/meter.py`)
+    rules       fields of requests that are not part of the key (docs/reference/keys.md)
     secret      16 to 64 bytes that keys and seals depend on
-    shadows     policies whose cost on the same requests is reported beside ours; "adaptive@2x" has twice the room
-    wait        seconds to wait for a call that somebody else makes
+    shadows     policies whose cost on the same requests is reported; "adaptive@2x" has twice the capacity
+    wait        seconds to wait for a concurrent call for the same key
     clock       Unix time, for tests; ids: how many keys the policy remembers
-    quotas      bytes that namespaces may have at most; their own least valuable answers go first
-    tell_hits   tell the owner of the file, where that is another process, of hits; False: somebody else does (`touch`)
-    synchronous "full": a power cut loses no answer that is kept in the file, and writing is slower; "normal"
+    quotas      bytes that the entries of a namespace may take; its least valuable entries are evicted first
+    report_hits report hits to the owner process of a shared store; False: another component does (`touch`)
+    synchronous "full": no stored answer is lost in a power cut, and writes are slower; "normal"
     """
 
     def __init__(
         self,
-        capacity: int | str = "256MB",
+        capacity: int | str | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
+        store: Store | None = None,
         policy: str = "adaptive",
         cost: str | Mapping[str, float] | Weights = "usd",
         namespace: str = "",
@@ -83,26 +85,26 @@ class Cache:
         synchronous: str = "normal",
     ) -> None:
         if not registry.find(policy).online:
-            raise InvalidInput(f"{policy!r} sees the future: it can be replayed, but no cache can run it")
+            raise InvalidInput(f"{policy!r} needs to know future requests: it can be replayed, but not run in a cache")
         shadows = checked_shadows(shadows)
-        check_parts(path, rules, clock, ids)
+        check_types(path, rules, clock, ids)
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
-        self._keyer = RequestKeyer(Keyer(NO_SECRET if secret is None else secret, rules), namespace)
+        self._keyer = RequestKeyer(Keyer(DEFAULT_SECRET if secret is None else secret, rules), namespace)
         self._ledger = ledger = Ledger()
         self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
-        store = open_store(path, room(capacity), secret, clock, synchronous)
+        opened = open_store(store, path, capacity, secret, clock, synchronous)
 
-        def open_books() -> AdmissionController:
-            books = AdmissionController(store, policy, shadows, ledger, ids, limits)
-            books.open(clock())
-            return books
+        def open_admission(store: Store) -> AdmissionController:
+            admission = AdmissionController(store, policy, shadows, ledger, ids, limits)
+            admission.open(clock())
+            return admission
 
-        self._keeper = Keeper(store, open_books, self._ledger, clock, report_hits)
-        self._engine = RequestEngine(self._keeper, meter, self._ledger, ttl, wait, clock)
+        self._coordinator = Coordinator(opened, open_admission, ledger, clock, report_hits)
+        self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
         self._functions = Functions(self._engine, self._keyer.keyer)
 
-    # One request.
+    # Requests.
 
     def fetch(
         self,
@@ -117,22 +119,15 @@ class Cache:
         only_cached: bool = False,
         max_age: float | None = None,
     ) -> Answer:
-        """The answer to a request: a kept one, or what `call` brings, which is made once at a time for a key.
+        """Return a stored answer, or the reply of `call`. Concurrent requests for a key share one call.
 
-        refresh: call in any case, and keep the new answer. store=False: keep nothing. only_cached: NotCached instead of
-        a call. max_age: nothing older, in seconds.
+        refresh      call in any case, and store the new answer
+        store        False: do not store the answer
+        only_cached  raise NotCached instead of calling
+        max_age      serve no answer that is older, in seconds
         """
-        usual = store and not refresh and not only_cached and max_age is None
-        options = DEFAULT_OPTIONS if usual else FetchOptions(refresh, store, only_cached, max_age)
-        keyed = self._keyer.of(endpoint, request, namespace, context)
-        if isinstance(keyed, KeyedRequest):
-            return self._engine.fetch(keyed, call, options)
-        keyed = self._bypass(keyed, endpoint, namespace, options)
-        try:
-            return self._bypassed(keyed, *timed(call))
-        except Exception:
-            self._ledger.passed("failed", "", self._keyer.tenant(namespace))
-            raise
+        keyed = self._keyer.key(endpoint, request, namespace, context)
+        return self._engine.fetch(keyed, call, fetch_options(refresh, store, only_cached, max_age))
 
     async def fetch_async(
         self,
@@ -147,18 +142,10 @@ class Cache:
         only_cached: bool = False,
         max_age: float | None = None,
     ) -> Answer:
-        """Do the same for coroutines. The call goes on when its caller is cancelled, and its answer is stored."""
-        usual = store and not refresh and not only_cached and max_age is None
-        options = DEFAULT_OPTIONS if usual else FetchOptions(refresh, store, only_cached, max_age)
-        keyed = self._keyer.of(endpoint, request, namespace, context)
-        if isinstance(keyed, KeyedRequest):
-            return await self._engine.fetch_async(keyed, call, options)
-        keyed = self._bypass(keyed, endpoint, namespace, options)
-        try:
-            return self._bypassed(keyed, *await timed_async(call))
-        except BaseException:
-            self._ledger.passed("failed", "", self._keyer.tenant(namespace))
-            raise
+        """Do the same for coroutines. When the calling task is cancelled, the call goes on and its reply is stored."""
+        keyed = self._keyer.key(endpoint, request, namespace, context)
+        options = fetch_options(refresh, store, only_cached, max_age)
+        return await self._engine.fetch_async(keyed, call, options)
 
     def begin(
         self,
@@ -173,7 +160,7 @@ class Cache:
 
         For callers that must see the reply before it is stored, or that stream it. Waits for another caller's fetch.
         """
-        return self._engine.begin(request, FetchOptions(refresh, store, only_cached, max_age))
+        return self._engine.begin(request, fetch_options(refresh, store, only_cached, max_age))
 
     async def begin_async(
         self,
@@ -185,7 +172,7 @@ class Cache:
         max_age: float | None = None,
     ) -> Answer | PendingFetch:
         """Do the same without blocking the event loop."""
-        return await self._engine.begin_async(request, FetchOptions(refresh, store, only_cached, max_age))
+        return await self._engine.begin_async(request, fetch_options(refresh, store, only_cached, max_age))
 
     def refreshing(self, request: KeyedRequest) -> bool:
         """Return whether a fetch with `refresh` is in flight for this request."""
@@ -199,15 +186,15 @@ class Cache:
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> KeyedRequest | None:
-        """A request with its key, which `fetch` and `get_nowait` take in its place; None where it has none.
+        """Return the request with its key, or None when it has none. Other methods take it in place of the request.
 
-        For those who are asked the same again and again: a key is made from nothing but what it is made from.
+        The key depends only on these arguments, so a program that repeats a request computes it once.
         """
-        found = self._keyer.of(endpoint, request, namespace, context)
-        return found if isinstance(found, KeyedRequest) else None
+        keyed = self._keyer.key(endpoint, request, namespace, context)
+        return keyed if isinstance(keyed, KeyedRequest) else None
 
     def get_nowait(self, request: KeyedRequest) -> Answer | None:
-        """A kept answer that needs no disk, counted as a hit; None, and nothing counted, where `fetch` must look."""
+        """Return an answer from memory, and count a hit; None, and nothing is counted, when `fetch` must be called."""
         return self._engine.get_nowait(request)
 
     def lookup(
@@ -219,13 +206,9 @@ class Cache:
         context: Mapping[str, str] | None = None,
         max_age: float | None = None,
     ) -> Lookup:
-        """The first half, for callers who stream: a hit, or what `settle` needs. Counts the request."""
-        keyed = self._keyer.of(endpoint, request, namespace, context)
-        if not isinstance(keyed, KeyedRequest):
-            return self._no_key(keyed, namespace)
-        return self._engine.counted(
-            self._engine.find(keyed, DEFAULT_OPTIONS if max_age is None else FetchOptions(max_age=max_age))
-        )
+        """Count a request, and return its hit or what `settle` needs. Concurrent requests do not share a call."""
+        keyed = self._keyer.key(endpoint, request, namespace, context)
+        return run_blocking(self._engine.lookup(keyed, fetch_options(max_age=max_age), blocking=True))
 
     async def lookup_async(
         self,
@@ -236,22 +219,19 @@ class Cache:
         context: Mapping[str, str] | None = None,
         max_age: float | None = None,
     ) -> Lookup:
-        """The same for coroutines: no disk is waited for on the event loop's thread."""
-        keyed = self._keyer.of(endpoint, request, namespace, context)
-        if not isinstance(keyed, KeyedRequest):
-            return self._no_key(keyed, namespace)
-        options = DEFAULT_OPTIONS if max_age is None else FetchOptions(max_age=max_age)
-        return self._engine.counted(await self._engine.find_async(keyed, options))
+        """Do the same without blocking the event loop."""
+        keyed = self._keyer.key(endpoint, request, namespace, context)
+        return await self._engine.lookup(keyed, fetch_options(max_age=max_age), blocking=False)
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
-        """The second half: the answer was paid for. Is it kept?"""
-        return lookup.request is not None and self._engine.settle(lookup, reply)
+        """Tell the policy that the answer of a lookup was paid for. Return whether it is admitted."""
+        return lookup.request is not None and self._engine.replies.settle(lookup, reply)
 
     def settle_answer(self, lookup: Lookup, reply: Reply) -> Answer:
-        """The same, for those who want to know what it cost and what room it takes."""
-        return self._engine.settle_answer(lookup, reply)
+        """Do the same for a lookup that has a key. Return the answer, with its cost and size."""
+        return self._engine.replies.settle_answer(lookup, reply)
 
-    # Plain functions.
+    # Cached functions.
 
     @overload
     def cached(self, function: Callable[P, R]) -> Callable[P, R]: ...
@@ -267,9 +247,9 @@ class Cache:
         ttl: float | None = None,
         namespace: str | None = None,
     ) -> Any:
-        """A decorator for functions, plain or async, whose arguments and results JSON can say.
+        """Decorate a function, plain or async, whose arguments and results are JSON values.
 
-        What they cost is the time they take. `name` stands for module and name of the function.
+        Its cost is the time it takes. `name` replaces the module and name of the function in its keys.
         """
         checked_ttl(ttl)
         if function is None:
@@ -279,7 +259,7 @@ class Cache:
     def _decorated(
         self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
     ) -> Callable[..., Any]:
-        return self._functions.wrapped(function, name, self._keyer.tenant(namespace), ttl)
+        return self._functions.decorate(function, name, self._keyer.tenant(namespace), ttl)
 
     def get_or_call(
         self,
@@ -290,9 +270,9 @@ class Cache:
         ttl: float | None = None,
         namespace: str | None = None,
     ) -> R:
-        """What is kept under `key`, anything that JSON can say, or what `call` returns. `name` keeps uses apart."""
-        keyed = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
-        return self._functions.call(keyed, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        """Return the result stored under `key`, any JSON value, or that of `call`. `name` separates uses."""
+        request = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
+        return self._functions.call(request, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
     async def get_or_call_async(
         self,
@@ -303,11 +283,11 @@ class Cache:
         ttl: float | None = None,
         namespace: str | None = None,
     ) -> R:
-        """The same for coroutines."""
-        keyed = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
-        return await self._functions.call_async(keyed, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        """Do the same for coroutines."""
+        request = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
+        return await self._functions.call_async(request, call, checked_ttl(ttl))  # type: ignore[no-any-return]
 
-    # The house.
+    # Administration.
 
     def purge(
         self,
@@ -317,11 +297,11 @@ class Cache:
         tenant: str | None = None,
         older_than: float | None = None,
     ) -> int:
-        """Remove what meets every condition given, everything when none is; how many. `older_than` in seconds."""
-        return self._keeper.purge(checked_digest(key), model, tenant, older_than)
+        """Remove the entries that meet every condition given, or all. Return how many. `older_than` in seconds."""
+        return self._coordinator.role.purge(checked_digest(key), model, tenant, older_than)
 
     def forget(self, key: str | bytes) -> bool:
-        """Remove the answer under a key, given as `Answer.key`; was there one?"""
+        """Remove the entry of a key, as in `Answer.key`. Return whether there was one."""
         return self.purge(key=key) > 0
 
     def entries(
@@ -334,50 +314,50 @@ class Cache:
         offset: int = 0,
         limit: int = 50,
     ) -> dict[str, Any]:
-        """A page of what is kept: how many meet the conditions, rows, and the price of a megabyte (listing.py)."""
+        """Return a page of entries, how many match, and the price of a megabyte (`entries.py`)."""
         return page(
-            self._keeper.kept(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
+            self._coordinator.role.entries(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
             descending=descending, offset=offset, limit=limit,
         )  # fmt: skip
 
     def entry(self, key: str | bytes) -> dict[str, Any] | None:
-        """One row of `entries`, with the `request` and the `payload` as bytes; reads the store."""
-        found = self._keeper.entry(checked_digest(key) or b"")
+        """Return one row of `entries`, with the `request` and the `payload` as bytes. Reads the store."""
+        found = self._coordinator.role.entry(checked_digest(key) or b"")
         if found is None:
             return None
-        kept, entry = found
-        (row,) = rows_of(kept, columns(kept, self._clock()), [0])
+        table, entry = found
+        (row,) = rows_of(table, columns(table, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload}
 
     def touch(self, counts: Mapping[str, int]) -> int:
-        """Requests that were answered elsewhere with answers of this cache, by key (`Answer.key`).
+        """Count requests that were answered elsewhere with entries of this cache, by key (`Answer.key`).
 
-        The policy and the shadows count them, the ledger does not. How many there were of keys that are known.
+        The policy and the shadows count them, the ledger does not. Return how many were for known keys.
         """
-        return self._keeper.touch(checked_counts(counts))
+        return self._coordinator.role.touch(checked_counts(counts))
 
     @property
     def owner(self) -> bool:
-        """Whether this process decides; False while another owns the file."""
-        return self._keeper.books is not None
+        """Whether this process decides; False while another process owns the store."""
+        return self._coordinator.role.is_owner
 
     def maintain(self) -> None:
-        """Now, what is otherwise done every second: expire, collect from other processes, keep the policy's state."""
-        self._keeper.maintain()
+        """Run the maintenance that is otherwise periodic: expire, collect from readers, save the policy's state."""
+        self._coordinator.maintain()
 
     def stats(self) -> dict[str, Any]:
-        """The ledger: what happened, what it cost, what was saved, and what others would have cost."""
-        return {**self._ledger.report(), **self._keeper.stats(), "breaker": self._engine.reads.breaker.stats()}
+        """Return the ledger, the sizes of the store, the cost of the shadows, and the state of the breaker."""
+        return {**self._ledger.report(), **self._coordinator.stats(), "breaker": self._engine.reads.breaker.stats()}
 
     def check(self) -> None:
-        """Derive every total anew; CorruptState when books and reality differ. AsyncReads everything, and requests wait."""
+        """Recompute every total; raise CorruptState when one differs. Reads everything, and requests wait."""
         self._ledger.check()
-        self._keeper.check()
+        self._coordinator.check()
 
     def close(self) -> None:
-        """Keep what is to be kept, and let go."""
+        """Write what is pending, and close the store."""
         self._engine.reads.close()
-        self._keeper.close()
+        self._coordinator.close()
 
     def __enter__(self) -> Self:
         return self
@@ -388,27 +368,15 @@ class Cache:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._engine.drain()
         self.close()
 
-    # Requests without a key.
 
-    def _no_key(self, reason: Uncacheable, namespace: str | None) -> Lookup:
-        self._ledger.passed("bypasses", "", self._keyer.tenant(namespace))
-        return Lookup("", bypass=str(reason))
-
-    def _bypass(self, reason: Uncacheable, endpoint: str, namespace: str | None, options: FetchOptions) -> KeyedRequest:
-        """A request without a key: it can be sent, and is not kept."""
-        if options.only_cached:
-            self._ledger.passed("bypasses", "", self._keyer.tenant(namespace))
-            raise NotCached(f"only a kept answer was asked for, and the request has no key: {reason}")
-        return KeyedRequest(Endpoint(endpoint), Key(b"", b""), self._keyer.tenant(namespace), "")
-
-    def _bypassed(self, keyed: KeyedRequest, reply: Reply, seconds: float) -> Answer:
-        bill = self._engine.bill(keyed, reply, seconds)
-        self._ledger.passed("bypasses", reply.model, keyed.tenant)
-        self._ledger.paid(reply.model, keyed.tenant, bill)
-        return Answer(reply.payload, dict(reply.meta), "bypass", "", 0.0, None, reply.model, bill)
+def fetch_options(
+    refresh: bool = False, store: bool = True, only_cached: bool = False, max_age: float | None = None
+) -> FetchOptions:
+    """Return the options of a fetch; the defaults are shared."""
+    if store and not refresh and not only_cached and max_age is None:
+        return DEFAULT_OPTIONS
+    return FetchOptions(refresh, store, only_cached, max_age)

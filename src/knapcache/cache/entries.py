@@ -1,14 +1,13 @@
-"""What is kept, as people look at it: a page of rows, sorted, and the price of room.
+"""Entries as rows for people: sorted, searched, in pages, with the price of capacity.
 
-    value(q)   = requests · cost        what answering q has cost, and what keeping it has saved of that
+    value(q)   = requests · cost        what the requests for q would have cost without the cache
     density(q) = value(q) / size(q)
-    λ          = density of the least dense tenth of what is kept, or of its last megabyte where that is less: what the
-                 last room is worth, and so the price of more, to first order. The very least would be a single answer,
-                 as a rule one that has just come in and had no time to earn anything
+    λ          = value per byte of the least dense tenth of all entries, or of the last megabyte where that is less:
+                 what the last bytes are worth, and so, to first order, the price of more. The least dense entry alone
+                 would be a bad measure: usually it is new, and was not requested again yet
     per day    = requests · 86,400 / age
 
-Requests are those that the policy has counted. All of it is arithmetic over columns; only the rows of the page become
-objects.
+Requests are those that the policy has counted. The arithmetic is over columns; only the rows of a page become objects.
 """
 
 from __future__ import annotations
@@ -19,51 +18,61 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.entry_index import EntryTable
+from knapcache.cache.entry_index import EntryTable, entry_table, request_counts
+from knapcache.cache.snapshot import SnapshotContents
 from knapcache.errors import InvalidInput
+from knapcache.store.base import Store
 
 MB = 10**6
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 SORTS = ("value", "density", "size", "cost", "usd", "seconds", "requests", "per_day", "age", "expires_in")
 """Columns that rows can be sorted by."""
 
 Column = npt.NDArray[Any]
 
 
-def columns(kept: EntryTable, now: float) -> dict[str, Column]:
-    """Every number of every row. NaN: unknown; ∞: never."""
-    age = np.maximum(0.0, now - kept.records["created"])
-    value = kept.requests * kept.records["cost"]
+def read_entries(store: Store, snapshot: SnapshotContents | None) -> EntryTable:
+    """Return the metadata of all entries in a store, with the request counts of the policy's last snapshot."""
+    requests: dict[bytes, float] = {}
+    if snapshot is not None:
+        requests = dict(zip(snapshot.keys, request_counts(snapshot.policy, slice(None)).tolist(), strict=False))
+    return entry_table(list(store.scan()), requests)
+
+
+def columns(table: EntryTable, now: float) -> dict[str, Column]:
+    """Return every number of every row. NaN: unknown; ∞: never."""
+    age = np.maximum(0.0, now - table.records["created"])
+    value = table.requests * table.records["cost"]
     return {
-        "size": kept.room,
-        "cost": kept.records["cost"],
-        "usd": kept.records["usd"],
-        "seconds": kept.records["seconds"],
-        "requests": kept.requests,
-        "per_day": kept.requests * 86400.0 / np.maximum(age, 1.0),
+        "size": table.sizes,
+        "cost": table.records["cost"],
+        "usd": table.records["usd"],
+        "seconds": table.records["seconds"],
+        "requests": table.requests,
+        "per_day": table.requests * 86400.0 / np.maximum(age, 1.0),
         "value": value,
-        "density": value / np.maximum(kept.room, 1),
+        "density": value / np.maximum(table.sizes, 1),
         "age": age,
-        "expires_in": kept.records["expires"] - now,
+        "expires_in": table.records["expires"] - now,
     }
 
 
-def rows_of(kept: EntryTable, found: dict[str, Column], places: list[int]) -> list[dict[str, Any]]:
-    """These rows, as JSON has them."""
-    models, tenants = kept.records["model"], kept.records["tenant"]
+def rows_of(table: EntryTable, found: dict[str, Column], positions: list[int]) -> list[dict[str, Any]]:
+    """Return some rows as JSON objects; NaN and ∞ become None."""
+    models, tenants = table.records["model"], table.records["tenant"]
     return [
         {
-            "key": kept.keys[k].hex(),
-            "model": kept.models[models[k]],
-            "tenant": kept.tenants[tenants[k]],
+            "key": table.keys[k].hex(),
+            "model": table.models[models[k]],
+            "tenant": table.tenants[tenants[k]],
             **{name: number if np.isfinite(number := column[k].item()) else None for name, column in found.items()},
         }
-        for k in places
+        for k in positions
     ]
 
 
 def page(
-    kept: EntryTable,
+    table: EntryTable,
     now: float,
     *,
     search: str = "",
@@ -74,39 +83,39 @@ def page(
     offset: int = 0,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """Rows that meet every condition, from `offset` on, at most `limit`; how many meet them; the price of a megabyte,
-    and the bytes of each tenant, of all that is kept.
+    """Return the rows that meet every condition, from `offset` on, at most `limit`, and how many meet them.
 
-    search      in the key's hex, the model or the tenant, whatever its case
+    The price of a megabyte and the bytes of each tenant are over all entries, whatever the conditions. `search` matches
+    part of the key's hex, of the model or of the tenant, in any case.
     """
     if sort not in SORTS:
         raise InvalidInput(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
-    offset, limit = counted("offset", offset), min(counted("limit", limit), MOST_ROWS)
-    found = columns(kept, now)
-    there = found["expires_in"] > 0.0
-    price = price_of_room(found["value"][there], kept.room[there])
-    sizes = np.bincount(kept.records["tenant"][there], kept.room[there], len(kept.tenants))
-    for wanted, texts, numbers in (
-        (model, kept.models, kept.records["model"]),
-        (tenant, kept.tenants, kept.records["tenant"]),
+    offset, limit = checked_count("offset", offset), min(checked_count("limit", limit), MAX_ROWS)
+    found = columns(table, now)
+    matches = found["expires_in"] > 0.0
+    price = price_of_capacity(found["value"][matches], table.sizes[matches])
+    sizes = np.bincount(table.records["tenant"][matches], table.sizes[matches], len(table.tenants))
+    for wanted, names, numbers in (
+        (model, table.models, table.records["model"]),
+        (tenant, table.tenants, table.records["tenant"]),
     ):
         if wanted is not None:
-            there &= np.isin(numbers, [k for k, text in enumerate(texts) if text == wanted])
+            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name == wanted])
     if search:
-        there &= matching(kept, search.lower())
-    places = np.flatnonzero(there)
-    keys = np.nan_to_num(found[sort][places], nan=-1.0)  # what nobody knows stands where nothing would
-    order = np.argsort(-keys if descending else keys, kind="stable")[offset : offset + limit]
+        matches &= containing(table, search.lower())
+    positions = np.flatnonzero(matches)
+    sort_keys = np.nan_to_num(found[sort][positions], nan=-1.0)  # unknown sorts below zero
+    order = np.argsort(-sort_keys if descending else sort_keys, kind="stable")[offset : offset + limit]
     return {
-        "total": len(places),
-        "rows": rows_of(kept, found, places[order].tolist()),
+        "total": len(positions),
+        "rows": rows_of(table, found, positions[order].tolist()),
         "price_per_mb": MB * price,
-        "tenants": {tenant: int(size) for tenant, size in zip(kept.tenants, sizes.tolist(), strict=True) if size},
+        "tenants": {tenant: int(size) for tenant, size in zip(table.tenants, sizes.tolist(), strict=True) if size},
     }
 
 
-def price_of_room(values: Column, sizes: Column) -> float:
-    """λ: of the least dense answers that together take a tenth of the room, or a megabyte."""
+def price_of_capacity(values: Column, sizes: Column) -> float:
+    """Return λ, the value per byte of the least dense entries that fill a tenth of all bytes, or a megabyte."""
     if not len(values):
         return 0.0
     order = np.argsort(values / np.maximum(sizes, 1), kind="stable")
@@ -115,16 +124,16 @@ def price_of_room(values: Column, sizes: Column) -> float:
     return float(values[order[: last + 1]].sum() / max(1, filled[last]))
 
 
-def matching(kept: EntryTable, search: str) -> npt.NDArray[np.bool_]:
-    """Where a text in lower case occurs."""
-    found = np.array([search in key.hex() for key in kept.keys], np.bool_)
-    for texts, numbers in ((kept.models, kept.records["model"]), (kept.tenants, kept.records["tenant"])):
-        found |= np.isin(numbers, [k for k, text in enumerate(texts) if search in text.lower()])
+def containing(table: EntryTable, search: str) -> npt.NDArray[np.bool_]:
+    """Return which entries contain a text, in lower case, in key, model or tenant."""
+    found = np.array([search in key.hex() for key in table.keys], np.bool_)
+    for names, numbers in ((table.models, table.records["model"]), (table.tenants, table.records["tenant"])):
+        found |= np.isin(numbers, [k for k, name in enumerate(names) if search in name.lower()])
     return found
 
 
-def counted(what: str, value: Any) -> int:
-    """A whole number that is not negative, or InvalidInput."""
+def checked_count(what: str, value: Any) -> int:
+    """Return a whole number that is not negative, or raise InvalidInput."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,16 +1,14 @@
-"""What is known of every answer that is kept, by its number in the policy's table: a record an id, no object an answer.
+"""Metadata of every resident entry, by id: one record of 48 bytes each.
 
-    room and residence    are the policy's own
-    the rest              whose it is, of which model, its cost and times: written here when the answer is admitted
+    size and residence    are the policy's own
+    everything else       (tenant, model, cost, times) is recorded here when the entry is admitted
 
-So people can be shown what is kept, and quotas be held, without a look at the disk. A record outlives its answer, and
-says nothing without the policy's word that the answer is resident. Rejected: the store's heads as objects, 300 bytes an
-answer instead of 48.
+It lets `entries` and the quotas work without reading the disk. A record outlives its entry; it is valid only while the
+policy holds the id. Rejected: the store's metadata as objects, 300 bytes an entry.
 
-Names of models and tenants are numbered; when many of the numbered ones are in no record any more, they are numbered
-anew.
+Names of models and tenants are numbered. When many numbered names are in no record any more, names are renumbered.
 
-    Invariant: of a resident id, tenant, model, cost and times are those of the entry in the store.
+    Invariant: tenant, model, cost and times of a resident id are those of the entry in the store.
 """
 
 from __future__ import annotations
@@ -32,141 +30,145 @@ RECORD = np.dtype(
         ("created", "f8"),
         ("expires", "f8"),  # ∞: never
         ("cost", "f8"),
-        ("usd", "f8"),  # NaN: nobody knows
+        ("usd", "f8"),  # NaN: unknown
         ("seconds", "f8"),
         ("model", "i4"),
         ("tenant", "i4"),
     ]
 )
-FEW_NAMES = 1024
+MIN_NAMES = 1024
+"""Names that are numbered before any are renumbered."""
 
-Ids = npt.NDArray[np.int64]
+IdArray = npt.NDArray[np.int64]
 
 
-class Names:
-    """Texts by number."""
+class NameTable:
+    """Names by number."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.names: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._most = FEW_NAMES
+        self._limit = MIN_NAMES
 
-    def find(self, text: str) -> int:
-        """Its number; −1 where it has none."""
-        return self._numbers.get(text, -1)
+    def find(self, name: str) -> int:
+        """Return the number of a name, or −1."""
+        return self._numbers.get(name, -1)
 
-    def number(self, text: str, used: npt.NDArray[np.int32]) -> int:
-        """Its number, an old one or a new one. `used` are the numbers in records: changed, where all are given anew."""
-        found = self._numbers.get(text)
+    def number(self, name: str, used: npt.NDArray[np.int32]) -> int:
+        """Return the number of a name, a new one if it has none.
+
+        `used` holds the numbers in all records. It is updated in place when names are renumbered.
+        """
+        found = self._numbers.get(name)
         if found is None:
-            if len(self.texts) >= self._most:
-                self._anew(used)
-            found = self._numbers[text] = len(self.texts)
-            self.texts.append(text)
+            if len(self.names) >= self._limit:
+                self._renumber(used)
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
         return found
 
-    def _anew(self, used: npt.NDArray[np.int32]) -> None:
-        kept, places = np.unique(used, return_inverse=True)
-        used[:] = places
-        self.texts = [self.texts[k] for k in kept.tolist()]
-        self._numbers = {text: k for k, text in enumerate(self.texts)}
-        self._most = max(FEW_NAMES, 2 * len(self.texts))
+    def _renumber(self, used: npt.NDArray[np.int32]) -> None:
+        old, new = np.unique(used, return_inverse=True)
+        used[:] = new
+        self.names = [self.names[k] for k in old.tolist()]
+        self._numbers = {name: k for k, name in enumerate(self.names)}
+        self._limit = max(MIN_NAMES, 2 * len(self.names))
 
 
 class EntryTable(NamedTuple):
-    """Some answers, copied out: whoever has it needs no lock."""
+    """A copy of the metadata of some entries, in columns. Reading it needs no lock."""
 
     keys: list[bytes]
-    room: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
     requests: npt.NDArray[np.float64]
     records: Records
     models: list[str]
     tenants: list[str]
 
 
-class Index:
-    """Records by id. The caller's lock is around every call."""
+class EntryIndex:
+    """Records by id. The caller holds the controller's lock."""
 
     def __init__(self, ids: int) -> None:
         self.records: Records = np.zeros(ids, RECORD)
-        self.models, self.tenants = Names(), Names()
+        self.models, self.tenants = NameTable(), NameTable()
         self._written = 0
 
-    def note(self, i: int, kept: Entry | EntryInfo) -> None:
-        """The answer of id i is this one from now on."""
+    def record(self, i: int, entry: Entry | EntryInfo) -> None:
+        """Write the record of id i."""
         self._written = max(self._written, i + 1)
         records = self.records[: self._written]
         records[i] = (
-            kept.created,
-            np.inf if kept.expires is None else kept.expires,
-            kept.cost,
-            kept.meta.get("usd", np.nan),
-            kept.seconds,
+            entry.created,
+            np.inf if entry.expires is None else entry.expires,
+            entry.cost,
+            entry.meta.get("usd", np.nan),
+            entry.seconds,
             0,
             0,
         )
-        # One after the other: a number that was just given must be in its record before the next one is asked for.
-        records["model"][i] = self.models.number(kept.model, records["model"])
-        records["tenant"][i] = self.tenants.number(kept.tenant, records["tenant"])
+        # One after the other: a new number must be in its record before the next call, which may renumber.
+        records["model"][i] = self.models.number(entry.model, records["model"])
+        records["tenant"][i] = self.tenants.number(entry.tenant, records["tenant"])
 
     def tenant(self, i: int) -> str:
-        """Whose the answer of id i is."""
-        return self.tenants.texts[int(self.records["tenant"][i])]
+        """Return the tenant of id i."""
+        return self.tenants.names[int(self.records["tenant"][i])]
 
-    def by_tenant(self, policy: Policy) -> dict[str, int]:
-        """Room that each has now."""
+    def size_by_tenant(self, policy: Policy) -> dict[str, int]:
+        """Return the bytes of each tenant's resident entries."""
         ids = np.flatnonzero(policy.rows["resident"][: self._written])
-        room = np.bincount(self.records["tenant"][ids], policy.rows["entry_size"][ids])
-        return {self.tenants.texts[k]: int(room[k]) for k in np.flatnonzero(room).tolist()}
+        sizes = np.bincount(self.records["tenant"][ids], policy.rows["entry_size"][ids])
+        return {self.tenants.names[k]: int(sizes[k]) for k in np.flatnonzero(sizes).tolist()}
 
-    def check(self, heads: dict[int, EntryInfo]) -> None:
-        """Records are those of the entries in the store."""
-        for i, head in heads.items():
-            record = self.records[i]
-            numbers = (record["created"], record["cost"], record["seconds"])
-            if (self.tenant(i), self.models.texts[record["model"]], *numbers) != (
-                head.tenant, head.model, head.created, head.cost, head.seconds,
-            ):  # fmt: skip
-                raise CorruptState(f"what is known of id {i} is not what lies in the store")
-
-    def kept(self, policy: Policy, keys: list[bytes], ids: Ids) -> EntryTable:
-        """A copy of what is known of these ids."""
+    def table(self, policy: Policy, keys: list[bytes], ids: IdArray) -> EntryTable:
+        """Return a copy of the metadata of some ids."""
         return EntryTable(
-            [keys[i] for i in ids.tolist()],
-            policy.rows["entry_size"][ids],
-            requests_at(policy, ids),
-            self.records[ids],
-            list(self.models.texts),
-            list(self.tenants.texts),
+            keys=[keys[i] for i in ids.tolist()],
+            sizes=policy.rows["entry_size"][ids],
+            requests=request_counts(policy, ids),
+            records=self.records[ids],
+            models=list(self.models.names),
+            tenants=list(self.tenants.names),
         )
 
+    def check(self, infos: dict[int, EntryInfo]) -> None:
+        """Raise CorruptState unless the records are those of the entries in the store."""
+        for i, info in infos.items():
+            record = self.records[i]
+            numbers = (record["created"], record["cost"], record["seconds"])
+            if (self.tenant(i), self.models.names[record["model"]], *numbers) != (
+                info.tenant, info.model, info.created, info.cost, info.seconds,
+            ):  # fmt: skip
+                raise CorruptState(f"the record of id {i} differs from the entry in the store")
 
-def entry_table(heads: list[EntryInfo], counted: dict[bytes, float]) -> EntryTable:
-    """The same from a store's heads, for those who have no policy: with the requests that somebody has counted."""
-    index = Index(max(1, len(heads)))
-    for i, head in enumerate(heads):
-        index.note(i, head)
+
+def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTable:
+    """Return the table of entries read from a store, with request counts by key; 1 for a key that has none."""
+    index = EntryIndex(max(1, len(infos)))
+    for i, info in enumerate(infos):
+        index.record(i, info)
     return EntryTable(
-        [head.key for head in heads],
-        np.array([head.size for head in heads], np.int64),
-        np.array([max(1.0, counted.get(head.key, 1.0)) for head in heads]),
-        index.records[: len(heads)],
-        index.models.texts,
-        index.tenants.texts,
+        keys=[info.key for info in infos],
+        sizes=np.array([info.size for info in infos], np.int64),
+        requests=np.array([max(1.0, requests.get(info.key, 1.0)) for info in infos]),
+        records=index.records[: len(infos)],
+        models=index.models.names,
+        tenants=index.tenants.names,
     )
 
 
-def requests_at(policy: Policy, ids: Ids | slice) -> npt.NDArray[np.float64]:
-    """Requests of these ids, as a policy counts them: by the longest of its half-lives, or since an answer came in.
+def request_counts(policy: Policy, ids: IdArray | slice) -> npt.NDArray[np.float64]:
+    """Return the requests of some ids, as the policy counts them: decayed, or since admission.
 
-    1 where it does not count: an answer that is kept was asked for once at least.
+    1 where the policy does not count: an entry was requested at least once.
     """
     found: npt.NDArray[np.float64]
-    names = policy.rows.dtype.names or ()
+    fields = policy.rows.dtype.names or ()
     if isinstance(policy, Adaptive):
-        faded = 2.0 ** ((policy.rows["last"][ids] - policy.head["t"][0]) / HALF_LIVES[0])
-        found = policy.rows["recent"][ids, 0] * faded
-    elif "requests" in names:
+        decay = 2.0 ** ((policy.rows["last"][ids] - policy.head["t"][0]) / HALF_LIVES[0])
+        found = policy.rows["recent"][ids, 0] * decay
+    elif "requests" in fields:
         found = policy.rows["requests"][ids].astype(float)
     else:
         found = np.ones(len(policy.rows["entry_size"][ids]))

@@ -1,15 +1,15 @@
-"""What happened, in numbers: in all, by model and by tenant.
+"""The ledger: counts and sums of requests, in total, by model and by tenant.
 
-    requests = hits + coalesced + misses + bypasses + failed          for every row, and rows sum to the total
+    requests = hits + coalesced + misses + bypasses + failed          in every row; rows sum to the total
 
-Spent is what answers cost when they were paid for. Saved is what the answer that was given instead of a call had
-cost when it was paid for: what the call would cost today nobody knows. A coalesced request saves as a hit does.
-`cost` is in the policy's unit; dollars are counted where they are known.
+"Spent" is what answers cost when they were paid for. "Saved" is what the returned answer had cost when it was paid for;
+what the same call would cost today is unknown. A coalesced request saves like a hit. `cost` is in the policy's unit;
+dollars are summed where they are known.
 
-What is served is counted in one row for each pair of model and tenant first, and moved from there when somebody looks:
-hits come most often, and three rows take three times as long.
+Served requests are counted in one row per pair of model and tenant, and moved into the three rows on `report`: hits are
+the most frequent, and updating three rows takes three times as long.
 
-Names of models and tenants come from outside, so there is room for MOST_LABELS of each; later ones share a row.
+Names of models and tenants come from clients, so at most MAX_LABELS of each have a row; the rest share one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from knapcache.errors import CorruptState
 from knapcache.price.meter import Bill
 
-MOST_LABELS = 200
-MOST_PAIRS = 1000
+MAX_LABELS = 200
+MAX_PAIRS = 1000
 OTHER = "other"
 
 
 @dataclass(slots=True)
-class Row:
-    """One line of the ledger."""
+class LedgerRow:
+    """Counts and sums of one model, of one tenant, or of all."""
 
     requests: int = 0
     hits: int = 0
@@ -38,8 +38,8 @@ class Row:
     """Requests without a key."""
     failed: int = 0
     """Calls that raised."""
-    kept: int = 0
-    """Answers taken in."""
+    admitted: int = 0
+    """Answers that the policy admitted, or that were handed over to the owner."""
     usd_spent: float = 0.0
     usd_saved: float = 0.0
     seconds_spent: float = 0.0
@@ -47,32 +47,33 @@ class Row:
     cost_spent: float = 0.0
     cost_saved: float = 0.0
     bytes_saved: int = 0
-    """Of answers that were not sent for."""
+    """Bytes of answers that were served without a call."""
 
 
-COUNTED = ("requests", "hits", "coalesced", "misses", "bypasses", "failed", "kept", "bytes_saved")
+EXACT = ("requests", "hits", "coalesced", "misses", "bypasses", "failed", "admitted", "bytes_saved")
+"""Fields that are whole numbers; the others are sums of floats."""
 
 
 class Ledger:
-    """Rows, and counters that belong to no row."""
+    """Rows, and counters of events that belong to no row."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._total = Row()
-        self._models: dict[str, Row] = {}
-        self._tenants: dict[str, Row] = {}
+        self._total = LedgerRow()
+        self._models: dict[str, LedgerRow] = {}
+        self._tenants: dict[str, LedgerRow] = {}
         self._counters: dict[str, int] = {}
-        self._served: dict[tuple[str, str], Row] = {}
+        self._served: dict[tuple[str, str], LedgerRow] = {}
 
-    def served(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
-        """An answer was given without a call of its own: a hit, or coalesced."""
+    def add_served(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
+        """Count a request that was answered without a call of its own: outcome "hit" or "coalesced"."""
         usd, seconds, cost, _ = bill
         with self._lock:
             row = self._served.get((model, tenant))
             if row is None:
-                if len(self._served) == MOST_PAIRS:
+                if len(self._served) == MAX_PAIRS:
                     self._move()
-                row = self._served[model, tenant] = Row()
+                row = self._served[model, tenant] = LedgerRow()
             if outcome == "hit":
                 row.hits += 1
             else:
@@ -83,31 +84,31 @@ class Ledger:
             row.cost_saved += cost
             row.bytes_saved += size
 
-    def passed(self, what: str, model: str, tenant: str) -> None:
-        """A request went upstream, or nowhere: misses, bypasses, failed."""
+    def add_request(self, outcome: str, model: str, tenant: str) -> None:
+        """Count a request that was not served from the cache: outcome "misses", "bypasses" or "failed"."""
         with self._lock:
             for row in self._rows(model, tenant):
                 row.requests += 1
-                setattr(row, what, getattr(row, what) + 1)
+                setattr(row, outcome, getattr(row, outcome) + 1)
 
-    def paid(self, model: str, tenant: str, bill: Bill) -> None:
-        """An answer came home."""
+    def add_spent(self, model: str, tenant: str, bill: Bill) -> None:
+        """Add what an answer cost."""
         with self._lock:
             for row in self._rows(model, tenant):
                 row.usd_spent += bill.usd or 0.0
                 row.seconds_spent += bill.seconds
                 row.cost_spent += bill.cost
 
-    def kept(self, model: str, tenant: str) -> None:
-        """And was taken in."""
+    def add_admitted(self, model: str, tenant: str) -> None:
+        """Count an answer that was admitted."""
         with self._lock:
             for row in self._rows(model, tenant):
-                row.kept += 1
+                row.admitted += 1
 
-    def count(self, what: str, times: int = 1) -> None:
-        """Something that belongs to no row."""
+    def count(self, counter: str, times: int = 1) -> None:
+        """Count an event that belongs to no row."""
         with self._lock:
-            self._counters[what] = self._counters.get(what, 0) + times
+            self._counters[counter] = self._counters.get(counter, 0) + times
 
     def _move(self) -> None:
         for (model, tenant), served in self._served.items():
@@ -121,23 +122,23 @@ class Ledger:
                 row.bytes_saved += served.bytes_saved
         self._served = {}
 
-    def _rows(self, model: str, tenant: str) -> tuple[Row, Row, Row]:
+    def _rows(self, model: str, tenant: str) -> tuple[LedgerRow, LedgerRow, LedgerRow]:
         return self._total, self._row(self._models, model), self._row(self._tenants, tenant)
 
     @staticmethod
-    def _row(rows: dict[str, Row], label: str) -> Row:
+    def _row(rows: dict[str, LedgerRow], label: str) -> LedgerRow:
         found = rows.get(label)
         if found is None:
-            label = label if len(rows) < MOST_LABELS else OTHER
-            found = rows.setdefault(label, Row())
+            label = label if len(rows) < MAX_LABELS else OTHER
+            found = rows.setdefault(label, LedgerRow())
         return found
 
-    def forked(self) -> None:
-        """In a child: nobody is here to let go of the lock. The child counts its own."""
+    def after_fork(self) -> None:
+        """Start empty in a child process, with a lock that no thread of the parent holds."""
         self.__init__()  # type: ignore[misc]
 
     def report(self) -> dict[str, Any]:
-        """All of it."""
+        """Return the total, all counters, and the rows by model and by tenant."""
         with self._lock:
             self._move()
             return {
@@ -148,16 +149,16 @@ class Ledger:
             }
 
     def check(self) -> None:
-        """Outcomes sum to requests, and rows to the total."""
+        """Raise CorruptState unless outcomes sum to requests, and rows to the total."""
         with self._lock:
             self._move()
             for rows in (self._models, self._tenants):
-                for field in fields(Row):
+                for field in fields(LedgerRow):
                     derived = sum(getattr(row, field.name) for row in rows.values())
-                    kept = getattr(self._total, field.name)
-                    exact = field.name in COUNTED
-                    if derived != kept if exact else abs(derived - kept) > 1e-6 * max(1.0, abs(kept)):
-                        raise CorruptState(f"{field.name}: the ledger says {kept}, its rows sum to {derived}")
+                    total = getattr(self._total, field.name)
+                    exact = field.name in EXACT
+                    if derived != total if exact else abs(derived - total) > 1e-6 * max(1.0, abs(total)):
+                        raise CorruptState(f"{field.name}: the total is {total}, and rows sum to {derived}")
             for row in (self._total, *self._models.values(), *self._tenants.values()):
                 if row.requests != row.hits + row.coalesced + row.misses + row.bypasses + row.failed:
                     raise CorruptState(f"outcomes do not sum to requests: {row}")

@@ -1,15 +1,15 @@
-"""Room that a namespace may have at most: Σ sizes of its answers ≤ its quota, after every decision.
+"""Quotas: the bytes that the entries of a namespace may take.
 
-The policy decides first, for all of them and without a thought of quotas. If it lets an answer in, and its namespace
-then has more than it may, others of that namespace go, of the least density first (listing.py), the older of two alike,
-in the same change as the newcomer comes. What such a namespace pushes out of other namespaces it leaves free the moment
-its own answers go, so that the next one does not push. An answer larger than the quota is not kept.
+The policy decides first, without quotas. If it admits an entry and the namespace is then over its quota, other entries
+of that namespace are evicted in the same change: lowest density first (entries.py), the older of two equals. A
+namespace may evict entries of others this way, but what it gives back stays free, so its next entry evicts none. An
+entry larger than the quota is not admitted.
 
-Looking at every answer of a namespace takes long where there are many, so those to go next are noted: the last of every
-SHARE, and AHEAD of them at most, for whoever comes later may be worth less. When their turn comes they are looked at
-again: who was asked for since is passed over until the next look.
+Ranking all entries of a namespace is slow where there are many, so the next victims are ranked ahead: one in SHARE
+of its entries, at most AHEAD of them, because an entry that comes later may be worth less. Each is checked again on its
+turn: one that was requested since is skipped until the next ranking.
 
-    Invariant: used[t] = Σ room of resident ids of t ≤ limits[t], for every t with a limit, after every decision.
+    Invariant: used[t] = Σ size of resident ids of t ≤ limits[t], for every t with a limit, after every decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.entry_index import Index, requests_at
+from knapcache.cache.entry_index import EntryIndex, request_counts
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.policy.base import Policy
 
@@ -29,78 +29,80 @@ AHEAD, SHARE = 64, 16
 
 
 def checked_quotas(quotas: Mapping[str, Any]) -> dict[str, int]:
-    """Namespaces and bytes, or InvalidInput."""
+    """Return bytes by namespace, or raise InvalidInput."""
     if not isinstance(quotas, Mapping):
         raise InvalidInput(f"quotas must be a mapping of namespaces to bytes, not {type(quotas).__name__}")
-    for tenant, room in quotas.items():
-        if not isinstance(tenant, str) or isinstance(room, bool) or not isinstance(room, int) or room < 0:
-            raise InvalidInput(f"a quota is a number of bytes, of a namespace, not {room!r} of {tenant!r}")
+    for tenant, limit in quotas.items():
+        if not isinstance(tenant, str) or isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise InvalidInput(f"quotas must map a namespace to a number of bytes, not {tenant!r} to {limit!r}")
     return dict(quotas)
 
 
 class Quotas:
-    """Who has how much. The caller's lock is around every call."""
+    """Bytes used by each namespace that has a quota. The caller holds the controller's lock."""
 
-    def __init__(self, limits: Mapping[str, int], policy: Policy, index: Index) -> None:
+    def __init__(self, limits: Mapping[str, int], policy: Policy, index: EntryIndex) -> None:
         self.limits = dict(limits)
         self._policy, self._index = policy, index
-        self._held: dict[str, dict[int, int]] = {tenant: {} for tenant in self.limits}  # id → room
+        self._sizes: dict[str, dict[int, int]] = {tenant: {} for tenant in self.limits}  # by id
         self._used = dict.fromkeys(self.limits, 0)
-        self._whose: dict[int, str] = {}
-        self._next: dict[str, deque[tuple[int, float]]] = {tenant: deque() for tenant in self.limits}
+        self._tenants: dict[int, str] = {}
+        self._victims: dict[str, deque[tuple[int, float]]] = {tenant: deque() for tenant in self.limits}
 
     def fits(self, tenant: str, size: int) -> bool:
-        """Could an answer be kept at all?"""
+        """Return whether an entry is within the quota by itself."""
         return size <= self.limits.get(tenant, size)
 
-    def came(self, i: int, tenant: str, size: int) -> None:
-        """The answer of id i is resident now."""
-        self.went(i)
+    def add(self, i: int, tenant: str, size: int) -> None:
+        """Count the entry of id i, which became resident."""
+        self.remove(i)
         if tenant in self.limits:
-            self._held[tenant][i] = size
+            self._sizes[tenant][i] = size
             self._used[tenant] += size
-            self._whose[i] = tenant
+            self._tenants[i] = tenant
 
-    def went(self, i: int) -> None:
-        """The answer of id i is resident no longer, or was not."""
-        tenant = self._whose.pop(i, None) if self._whose else None
+    def remove(self, i: int) -> None:
+        """Stop counting the entry of id i, if it was counted."""
+        tenant = self._tenants.pop(i, None) if self._tenants else None
         if tenant is not None:
-            self._used[tenant] -= self._held[tenant].pop(i)
+            self._used[tenant] -= self._sizes[tenant].pop(i)
 
-    def next_to_go(self, tenant: str, newcomer: int = -1) -> int:
-        """Who has to go for the quota to hold; −1: nobody."""
+    def next_victim(self, tenant: str, newcomer: int = -1) -> int:
+        """Return the id to evict so that the quota holds; −1 when it holds."""
         if self._used.get(tenant, 0) <= self.limits.get(tenant, 0):
             return -1
-        held, ahead = self._held[tenant], self._next[tenant]
+        sizes, victims = self._sizes[tenant], self._victims[tenant]
         while True:
-            if not ahead:
-                ahead.extend(self._least(tenant, newcomer))
-            i, requests = ahead.popleft()
-            # Requests fade, and one more request is worth one: half of one lies between.
-            if i in held and i != newcomer and requests_at(self._policy, np.array([i]))[0] < requests + 0.5:
+            if not victims:
+                victims.extend(self._ranked(tenant, newcomer))
+            i, requests = victims.popleft()
+            # Counts decay, and a request adds one: a rise by less than half is no request.
+            if i in sizes and i != newcomer and request_counts(self._policy, np.array([i]))[0] < requests + 0.5:
                 return i
 
-    def _least(self, tenant: str, newcomer: int) -> list[tuple[int, float]]:
-        held = self._held[tenant]
-        ids = np.fromiter(held, np.int64, len(held))
+    def _ranked(self, tenant: str, newcomer: int) -> list[tuple[int, float]]:
+        """Return the ids of the lowest density, with their request counts."""
+        sizes = self._sizes[tenant]
+        ids = np.fromiter(sizes, np.int64, len(sizes))
         ids = ids[ids != newcomer]
-        requests = requests_at(self._policy, ids)
+        requests = request_counts(self._policy, ids)
         density = requests * self._index.records["cost"][ids] / self._policy.rows["entry_size"][ids]
         few = min(AHEAD, 1 + len(ids) // SHARE)
         least = np.argpartition(density, few - 1)[:few]
         least = least[np.lexsort((self._index.records["created"][ids[least]], density[least]))]
         return list(zip(ids[least].tolist(), requests[least].tolist(), strict=True))
 
-    def _of(self, tenant: str) -> npt.NDArray[np.int64]:
-        """Resident ids of a namespace."""
+    def _residents(self, tenant: str) -> npt.NDArray[np.int64]:
         number, records = self._index.tenants.find(tenant), self._index.records
         return np.flatnonzero(self._policy.rows["resident"][: len(records)] & (records["tenant"] == number))
 
     def check(self) -> None:
-        """Count anew."""
+        """Raise CorruptState unless the sums are right and within the quotas."""
         for tenant, limit in self.limits.items():
-            derived = int(self._policy.rows["entry_size"][self._of(tenant)].sum())
+            derived = int(self._policy.rows["entry_size"][self._residents(tenant)].sum())
             if derived != self._used[tenant]:
-                raise CorruptState(f"a namespace has {derived} bytes, and {self._used[tenant]} by its quota's books")
+                raise CorruptState(
+                    f"the entries of a namespace take {derived} bytes; counted were {self._used[tenant]}"
+                )
             if derived > limit:
-                raise CorruptState(f"a namespace has {derived} bytes, above its quota of {limit}")
+                raise CorruptState(f"the entries of a namespace take {derived} bytes, above its quota of {limit}")

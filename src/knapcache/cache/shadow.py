@@ -1,16 +1,16 @@
-"""What other policies would have cost, live: their books on the same requests, without answers.
+"""Shadows: what other policies would have cost on the same requests.
 
-A shadow is a policy of the registry over the same table of ids. It sees every request whose cost is known, once, when
-the answer is given: a hit of ours brings the size and cost the answer was kept with, a miss those that were just paid.
-If the shadow would have missed, it pays that cost. A request that waited for another's call counts as one that
-came after it, to the advantage of the shadow. "none" pays for every request. A name may say how much room the shadow
-has: "adaptive@2x" has twice ours, and what it pays less than ours is what doubling the room would save.
+A shadow is a policy of the registry over the same ids. It stores no answers. It sees each request whose cost is known
+once, when the answer is returned: a hit with the size and cost of the entry, a miss with those just paid. Where the
+shadow would have missed, it pays that cost. A coalesced request counts as one that came after the call, which favours
+the shadow. "none" pays for every request. A name may give a capacity: "adaptive@2x" has twice the cache's, so the
+difference to the cache's own cost is what doubling the capacity would save.
 
-Nobody waits for what shadows think. So requests are written down, and after BATCH of them, or when somebody asks, one
-compiled loop a shadow goes through them: by one call a request the two of the default took a sixth of a hit.
+Requests are buffered; one compiled loop per shadow runs over BATCH of them, or when `spent` is called. With one call
+per request the two default shadows took a sixth of a hit.
 
-Requests without a key, calls that failed and answers that may not be kept cost everyone the same, and are left out.
-When a number is taken from a key, shadows forget its answer; counts that they keep by number stay with the number.
+Requests without a key, failed calls and answers that may not be stored cost every policy the same, and are left out.
+When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from knapcache.policy import registry
 
 BATCH = 512
 FORGET = 0
-"""The size that stands for: forget this id. No answer has it."""
+"""A size that no entry has. It marks an id to forget."""
 
 
 @functools.cache
 def shadow_loop(
     arrive: Callable[..., Any], settle: Callable[..., Any], release: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The loop around a policy's kernels."""
+    """Return the compiled loop around a policy's kernels."""
 
     @kernel
     def loop(
@@ -47,7 +47,7 @@ def shadow_loop(
         sizes: npt.NDArray[np.int64],
         costs: npt.NDArray[np.float64],
     ) -> float:
-        """What the policy pays for these requests."""
+        """Return what the policy pays for these requests."""
         spent = 0.0
         for k in range(len(ids)):
             i = ids[k]
@@ -62,58 +62,58 @@ def shadow_loop(
     return loop
 
 
-def named(name: str) -> tuple[registry.Spec, float]:
-    """The policy that a shadow's name stands for, and its room in caches of ours: "lru" is 1, "adaptive@2x" is 2."""
-    policy, at, room = name.partition("@") if isinstance(name, str) else ("", "", "")
+def parse_shadow(name: str) -> tuple[registry.Spec, float]:
+    """Return the policy of a shadow and its capacity relative to the cache: "lru" has 1, "adaptive@2x" has 2."""
+    policy, at, factor = name.partition("@") if isinstance(name, str) else ("", "", "")
     spec = registry.find(policy)
     if not spec.online:
-        raise InvalidInput(f"{name!r} sees the future: it can be replayed, but no cache can run it")
-    times = float(room[:-1]) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?x", room) else 0.0
+        raise InvalidInput(f"{name!r} needs to know future requests: it can be replayed, but not run as a shadow")
+    times = float(factor[:-1]) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?x", factor) else 0.0
     if at and not times:
-        raise InvalidInput(f"a shadow is a policy, or one with so much room, such as 'adaptive@2x', not {name!r}")
+        raise InvalidInput(f"a shadow must be a policy, or a policy and a capacity such as 'adaptive@2x', not {name!r}")
     return spec, times if at else 1.0
 
 
 class Shadows:
-    """Policies by name. The caller's lock is around every call."""
+    """Shadow policies by name. The caller holds the controller's lock."""
 
     def __init__(self, names: tuple[str, ...], capacity: int, ids: int) -> None:
         self._policies = {}
         for name in names:
-            spec, times = named(name)
+            spec, times = parse_shadow(name)
             self._policies[name] = spec.build(max(1, int(capacity * times)), ids)
         self._spent = dict.fromkeys(("none", *names), 0.0)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
-        self._catch_up()  # compiles, or loads
+        self._run_batch()  # compiles the loops, or loads them
 
-    def see(self, i: int, size: int, cost: float) -> None:
-        """A request for id i, whose answer takes `size` and costs `cost`."""
+    def observe(self, i: int, size: int, cost: float) -> None:
+        """Buffer a request for id i, whose answer has this size and cost."""
         self._ids.append(i)
         self._sizes.append(size)
         self._costs.append(cost)
         if len(self._ids) >= BATCH:
-            self._catch_up()
+            self._run_batch()
 
     def forget(self, i: int) -> None:
-        """The number means another key from now on, or the answer was purged."""
-        self.see(i, FORGET, 0.0)
+        """Forget the entry of id i: it was purged, or the id was recycled."""
+        self.observe(i, FORGET, 0.0)
 
     def spent(self) -> dict[str, float]:
-        """What each would have paid, in the policy's unit of cost."""
-        self._catch_up()
+        """Return what each shadow would have paid, in the policy's unit of cost."""
+        self._run_batch()
         return dict(self._spent)
 
     def check(self) -> None:
-        """Each of them."""
-        self._catch_up()
+        """Check every shadow policy."""
+        self._run_batch()
         for policy in self._policies.values():
             policy.check()
 
-    def _catch_up(self) -> None:
-        seen = np.array(self._ids), np.array(self._sizes), np.array(self._costs)
+    def _run_batch(self) -> None:
+        batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
-        self._spent["none"] += float(seen[2].sum())
+        self._spent["none"] += float(batch[2].sum())
         for name, policy in self._policies.items():
             kind = type(policy)
             loop = shadow_loop(kind.arrive_kernel, kind.settle_kernel, kind.release_kernel)
-            self._spent[name] += float(loop(policy.head, policy.rows, *seen))
+            self._spent[name] += float(loop(policy.head, policy.rows, *batch))

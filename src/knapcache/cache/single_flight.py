@@ -1,15 +1,19 @@
-"""Single flight: of all callers that want the same key at the same time, one fetches and the others wait for it.
+"""Single flight: concurrent requests for one key share one call.
 
-    first caller     leads: it fetches, then calls `complete` or `fail`
-    other callers    wait for its result, threads and coroutines of any event loop alike
-    the fetch fails  one waiter leads a second attempt and the others wait for that; a second failure is raised
-    timeout          the waiter fetches alone and stores nothing; later callers start a new flight
-    leader lost      its event loop ended or its thread was interrupted: the same as a failure
+    leader        the first request for a key; it makes the call, then calls `complete` or `fail`
+    waiters       later requests, from threads or from coroutines of any event loop; they wait for the result
+    failed call   one waiter leads a second call, and the others wait for that; a second failure is raised
+    timeout       a waiter gives up and makes a call of its own, whose answer is not stored; later requests do not join
+                  the call that was given up
+    lost leader   its event loop was closed, or its thread interrupted: treated like a failed call
 
-A caller never waits for itself: code that runs inside a fetch (`leading`) and wants the same key, or a blocking caller
-in the thread of the event loop that runs the fetch, fetches alone.
+A request never waits for itself. Code that runs inside a call (`leading`) and requests the same key makes a call of its
+own. So does a blocking request in the thread of the event loop that runs the call.
 
-    Invariant: the future of a flight is resolved once, with a CallResult and never with an exception, so that abandoned
+Blocking and async requests share the code. `join` is a coroutine in which only the wait differs; with `blocking` nothing
+in it suspends, so `threads.run_blocking` runs it without an event loop.
+
+    Invariant: the future of a call is resolved once, with a CallResult and never with an exception, so abandoned
     waiters never log "exception was never retrieved".
 """
 
@@ -25,148 +29,136 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_leading: ContextVar[frozenset[Hashable]] = ContextVar("knapcache_leading", default=frozenset())
-"""Flights that the code now running is the call of."""
+_led_keys: ContextVar[frozenset[Hashable]] = ContextVar("knapcache_led_keys", default=frozenset())
+"""Keys whose call the running code is part of."""
 
 
 class LeaderLost(Exception):  # noqa: N818 - never leaves the package
-    """The leader is gone, and took its call along."""
+    """The leader ended without a result."""
 
 
 class CallResult(NamedTuple):
-    """How a flight ended."""
+    """How a call ended."""
 
     value: Any
     error: Exception | None
 
 
 class InFlightCall:
-    """One call that others may be waiting for."""
+    """One call that requests may be waiting for."""
 
-    __slots__ = ("future", "key", "successor", "thread")
+    __slots__ = ("future", "key", "retry", "thread")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.thread = threading.get_ident()
-        self.successor: InFlightCall | None = None
+        self.retry: InFlightCall | None = None
+        """The call that followed when this one failed."""
         self.future: Future[CallResult] = Future()
-        self.future.set_running_or_notify_cancel()  # from here on nobody who waits can cancel it
+        self.future.set_running_or_notify_cancel()  # waiters cannot cancel it from here on
+
+    async def wait(self, timeout: float, *, blocking: bool) -> CallResult | None:
+        """Return the result, or None after `timeout` seconds."""
+        if blocking:
+            try:
+                return self.future.result(timeout)
+            except TimeoutError:
+                return None
+        future = asyncio.wrap_future(self.future)
+        try:
+            done, _ = await asyncio.wait((future,), timeout=timeout)
+        finally:
+            future.cancel()  # only the wrapper: a call that outlives this event loop must not call back into it
+        return future.result() if done else None
 
 
 class SingleFlight(Generic[T]):
-    """Every call under way, by key."""
+    """All calls in flight, by key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[Hashable, InFlightCall] = {}
-        self.ended = 0
-        """Flights that are over. Who sees another number than before knows that an answer may have come meanwhile."""
+        self._calls: dict[Hashable, InFlightCall] = {}
+        self.completed = 0
+        """Calls that have ended. A change since a lookup means that its answer may have been stored meanwhile."""
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._calls)
 
-    def join(self, key: Hashable, wait: float) -> InFlightCall | CallResult | None:
-        """Return a call that the caller must lead, the result of another caller's fetch, or None: fetch alone.
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._calls
 
-        Blocks for at most `wait` seconds a fetch. Raises the error of a fetch that failed twice.
+    async def join(self, key: Hashable, timeout: float, *, blocking: bool) -> InFlightCall | CallResult | None:
+        """Return a call that the caller must lead, the result of another request's call, or None: call alone.
+
+        Waits for at most `timeout` seconds per call. Raises the error of a call that failed twice.
         """
-        call, first = self._join(key)
-        for again in (False, True):
-            if first:
+        call, leads = self._join(key)
+        for retried in (False, True):
+            if leads:
                 return call
-            if key in _leading.get() or call.thread == threading.get_ident():
+            if key in _led_keys.get() or (blocking and call.thread == threading.get_ident()):
                 return None
-            try:
-                result = call.future.result(wait)
-            except TimeoutError:
+            result = await call.wait(timeout, blocking=blocking)
+            if result is None:
                 self._abandon(call)
                 return None
             if result.error is None:
                 return result
             error = result.error
-            if not again:
-                call, first = self._join_again(call)
-        if isinstance(error, LeaderLost):
-            return None
-        raise error
-
-    async def join_async(self, key: Hashable, wait: float) -> InFlightCall | CallResult | None:
-        """Do the same without blocking the event loop."""
-        call, first = self._join(key)
-        for again in (False, True):
-            if first:
-                return call
-            if key in _leading.get():
-                return None
-            future = asyncio.wrap_future(call.future)
-            try:
-                done, _ = await asyncio.wait((future,), timeout=wait)
-            finally:
-                future.cancel()  # only the wrapper: a flight that outlives this loop must not call back into it
-            if not done:
-                self._abandon(call)
-                return None
-            result = future.result()
-            if result.error is None:
-                return result
-            error = result.error
-            if not again:
-                call, first = self._join_again(call)
+            if not retried:
+                call, leads = self._join_retry(call)
         if isinstance(error, LeaderLost):
             return None
         raise error
 
     @contextlib.contextmanager
     def leading(self, call: InFlightCall) -> Iterator[None]:
-        """Mark the code that runs inside as part of this fetch."""
-        token = _leading.set(_leading.get() | {call.key})
+        """Mark the code that runs inside as part of this call."""
+        token = _led_keys.set(_led_keys.get() | {call.key})
         try:
             yield
         finally:
-            _leading.reset(token)
+            _led_keys.reset(token)
 
     def complete(self, call: InFlightCall, value: T) -> None:
-        """Give the waiters their result."""
+        """Return a result to the waiters."""
         self._resolve(call, CallResult(value, None))
 
     def fail(self, call: InFlightCall, error: BaseException | None = None) -> None:
-        """Release the waiters without a result. None, or an error that is no Exception: the leader was lost."""
+        """Release the waiters without a result. An error that is no Exception, or None: the leader was lost."""
         self._resolve(call, CallResult(None, error if isinstance(error, Exception) else LeaderLost()))
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._flights
-
     def _join(self, key: Hashable) -> tuple[InFlightCall, bool]:
-        """The flight to this key, and whether it is ours to lead."""
+        """Return the call for a key, and whether the caller leads it."""
         with self._lock:
-            flight = self._flights.get(key)
-            if flight is not None:
-                return flight, False
-            flight = self._flights[key] = InFlightCall(key)
-            return flight, True
+            call = self._calls.get(key)
+            if call is not None:
+                return call, False
+            call = self._calls[key] = InFlightCall(key)
+            return call, True
 
-    def _join_again(self, failed: InFlightCall) -> tuple[InFlightCall, bool]:
-        """The one flight that follows a failed one, for all who waited for that, however late they wake up."""
+    def _join_retry(self, failed: InFlightCall) -> tuple[InFlightCall, bool]:
+        """Return the one call that follows a failed one: all its waiters get the same, however late they wake up."""
         with self._lock:
-            first = False
-            if failed.successor is None:
-                failed.successor = self._flights.get(failed.key)
-            if failed.successor is None:
-                failed.successor = self._flights[failed.key] = InFlightCall(failed.key)
-                first = True
-            return failed.successor, first
+            leads = False
+            if failed.retry is None:
+                failed.retry = self._calls.get(failed.key)
+            if failed.retry is None:
+                failed.retry = self._calls[failed.key] = InFlightCall(failed.key)
+                leads = True
+            return failed.retry, leads
 
-    def _abandon(self, flight: InFlightCall) -> None:
-        """Waited for in vain: whoever asks from now on starts anew."""
+    def _abandon(self, call: InFlightCall) -> None:
+        """Let later requests start a new call."""
         with self._lock:
-            if self._flights.get(flight.key) is flight:
-                del self._flights[flight.key]
+            if self._calls.get(call.key) is call:
+                del self._calls[call.key]
 
     def _resolve(self, call: InFlightCall, result: CallResult) -> None:
         with self._lock:
             if call.future.done():
                 return
-            self.ended += 1
-            if self._flights.get(call.key) is call:
-                del self._flights[call.key]
+            self.completed += 1
+            if self._calls.get(call.key) is call:
+                del self._calls[call.key]
         call.future.set_result(result)  # outside the lock: callbacks of waiters may run in here

@@ -1,15 +1,15 @@
-"""The policy's state as bytes, and back.
+"""Snapshots: the policy's state as bytes, and back.
 
     a line with the format's name; a line with length and CRC of the rest
-    one line of JSON: policy, capacity, types of header and rows, how many ids of how many
+    one line of JSON: policy, capacity, types of header and rows, ids in use and in all
     zlib: header, rows of the ids in use, spare rows, 32 bytes of key for each id
 
-A state that does not fit into the room the store has for it is trimmed: residents stay first, then what was asked for
-lately (`policy/trim.py`; `adaptive` only). The state of a policy that cannot be trimmed is not kept then. What lies in
-the store and is not in the snapshot is fed to the policy after a restart, and the rest it learns anew.
+A state that does not fit into the limit is compacted, if the policy can be (`policy/adaptive/compaction.py`): residents
+stay first, then the most recently requested keys. Otherwise no snapshot is saved. After a restart the policy is fed the
+entries that the store has and the snapshot does not; the rest it learns again.
 
-Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are no state; stores seal
-snapshots, so that what is damaged never comes here.
+Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Stores seal
+snapshots, so damaged ones never get here.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from knapcache.policy.base import Policy
 from knapcache.store.base import KEY_BYTES
 
 MAGIC = b"knapcache state 1\n"
-PIECE = 1 << 18
+CHUNK = 1 << 18
 
 
-class State(NamedTuple):
-    """A copy of what a policy knows, and of the table of ids."""
+class PolicyState(NamedTuple):
+    """A copy of a policy's state and of its keys."""
 
     head: Records
     rows: Records
     """Of the ids in use."""
     spare: Records
     keys: bytes
-    """32 bytes an id."""
+    """32 bytes per id in use."""
 
 
-def copied(policy: Policy, keys: list[bytes]) -> State:
-    """A state that stays as it is while the policy goes on."""
+def copy_state(policy: Policy, keys: list[bytes]) -> PolicyState:
+    """Return a copy of the state of a policy whose ids belong to `keys`."""
     used = len(keys)
-    return State(policy.head.copy(), policy.rows[:used].copy(), policy.rows[policy.ids :].copy(), b"".join(keys))
+    return PolicyState(policy.head.copy(), policy.rows[:used].copy(), policy.rows[policy.ids :].copy(), b"".join(keys))
 
 
-def pack(name: str, policy: Policy, state: State, room: int) -> bytes | None:
-    """At most `room` bytes; None where that cannot be."""
-    packed = _packed(name, policy, state, room)
+def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | None:
+    """Return a snapshot of at most `limit` bytes, or None when there is none."""
+    packed = _packed(name, policy, state, limit)
     if isinstance(packed, bytes) or not isinstance(policy, Adaptive):
         return packed if isinstance(packed, bytes) else None
     order = retention_order(state.rows, len(state.rows))
@@ -59,17 +59,18 @@ def pack(name: str, policy: Policy, state: State, room: int) -> bytes | None:
     many = len(order)
     while True:
         head, rows = compacted(state.head, state.rows, order[:many])
-        packed = _packed(name, policy, State(head, rows, state.spare, keys[order[:many]].tobytes()), room)
+        compact = PolicyState(head, rows, state.spare, keys[order[:many]].tobytes())
+        packed = _packed(name, policy, compact, limit)
         if isinstance(packed, bytes) or not many:
             return packed if isinstance(packed, bytes) else None
-        # By what an id takes now, with an eighth to spare; and fewer every time.
-        many = min(many * 7 // 8, many * room * 7 // (8 * packed))
+        # By the bytes per id so far, with an eighth to spare; and always fewer than before.
+        many = min(many * 7 // 8, many * limit * 7 // (8 * packed))
 
 
-def _packed(name: str, policy: Policy, state: State, room: int) -> bytes | int:
-    """The bytes, or about how many there would be where that is more than `room`.
+def _packed(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | int:
+    """Return the snapshot, or an estimate of its size when that is above the limit.
 
-    Piece by piece: a state has 20 MB and more, and whatever is made of it as a whole stays with the process.
+    Compresses in chunks: a state has 20 MB and more, and memory allocated for it as a whole stays with the process.
     """
     line = orjson.dumps({**_form(name, policy), "used": len(state.rows)})
     packer, packed, size, read = zlib.compressobj(1), [b"%b\n" % line], len(line) + 1, 0
@@ -77,19 +78,19 @@ def _packed(name: str, policy: Policy, state: State, room: int) -> bytes | int:
     parts.append(memoryview(state.keys))
     total = sum(map(len, parts))
     for part in parts:
-        for k in range(0, len(part), PIECE):
-            packed.append(packer.compress(part[k : k + PIECE]))
-            size, read = size + len(packed[-1]), read + min(PIECE, len(part) - k)
-            if size > room:
-                return max(room + 1, size * total // read)
+        for k in range(0, len(part), CHUNK):
+            packed.append(packer.compress(part[k : k + CHUNK]))
+            size, read = size + len(packed[-1]), read + min(CHUNK, len(part) - k)
+            if size > limit:
+                return max(limit + 1, size * total // read)
     packed.append(packer.flush())
     rest = b"".join(packed)
     whole = b"%b%d %d\n%b" % (MAGIC, len(rest), zlib.crc32(rest), rest)
-    return whole if len(whole) <= room else len(whole)
+    return whole if len(whole) <= limit else len(whole)
 
 
 def _form(name: str, policy: Policy) -> dict[str, object]:
-    """All that must be the same for a state to fit."""
+    """What must match for a snapshot to be loaded."""
     return {
         "policy": name,
         "capacity": policy.capacity,
@@ -100,16 +101,16 @@ def _form(name: str, policy: Policy) -> dict[str, object]:
     }
 
 
-class Known(NamedTuple):
-    """A snapshot, read without a cache around it."""
+class SnapshotContents(NamedTuple):
+    """A snapshot that was read without a cache."""
 
     name: str
     policy: Policy
     keys: list[bytes]
 
 
-def read(snapshot: bytes) -> Known | None:
-    """The policy in a snapshot, whatever it is; None where there is none."""
+def read_snapshot(snapshot: bytes) -> SnapshotContents | None:
+    """Return the policy of a snapshot, whichever it is, or None when the bytes are no snapshot."""
     try:
         form = orjson.loads(snapshot.split(b"\n", 3)[2])
         name = str(form["policy"])
@@ -117,11 +118,11 @@ def read(snapshot: bytes) -> Known | None:
     except (ValueError, TypeError, KeyError, IndexError):
         return None
     keys = unpack(name, policy, snapshot)
-    return None if keys is None else Known(name, policy, keys)
+    return None if keys is None else SnapshotContents(name, policy, keys)
 
 
 def unpack(name: str, policy: Policy, snapshot: bytes) -> list[bytes] | None:
-    """Put a state into a fresh policy; the keys by id. None, and the policy as it was, where it is no such state."""
+    """Load a snapshot into a fresh policy. Return the keys by id, or None and an unchanged policy."""
     try:
         if not snapshot.startswith(MAGIC):
             return None

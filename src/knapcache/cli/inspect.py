@@ -43,12 +43,12 @@ def read_secret(args: argparse.Namespace) -> bytes | None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.inspect import look, open_to_read
+    from knapcache.cache.inspect import inspect_store, open_to_read
 
     if args.top is not None and args.top < 0:
         raise InvalidInput(f"--top must not be negative, not {args.top}")
     with open_to_read(args.path, read_secret(args)) as store:
-        found = look(store)
+        found = inspect_store(store)
     rows = found.pop("rows")
     shown = rows[: args.top if args.top is not None else len(rows) if args.json else DEFAULT_ROWS]
     if args.json:

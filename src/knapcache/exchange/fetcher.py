@@ -9,7 +9,7 @@ stream is read in the task that writes it. Its last blocks are yielded only afte
 that repeats its request gets a hit.
 
 Nothing here knows asyncio. All waiting is done by `send`, by the response that it returns and by the cache's coroutines,
-so that blocking callers can run the same code (`blocking.py`).
+so that blocking callers can run the same code (`threads.run_blocking`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from knapcache.cache import Answer, Cache, Reply
-from knapcache.cache.engine import PendingFetch
+from knapcache.cache import Answer, Cache, PendingFetch, Reply
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.blocking import as_coroutine
 from knapcache.exchange.cache_headers import Pairs, outcome_headers
 from knapcache.exchange.embedding_batch import EmbeddingBatch, item_requests
 from knapcache.exchange.exchange import (
@@ -35,6 +33,7 @@ from knapcache.exchange.exchange import (
     to_response,
 )
 from knapcache.exchange.stream_tee import StreamTee
+from knapcache.threads import as_coroutine
 
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""

@@ -15,8 +15,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
-from knapcache.cache import Answer, Cache
-from knapcache.cache.engine import PendingFetch
+from knapcache.cache import Answer, Cache, PendingFetch
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange, to_response
 from knapcache.exchange.fetcher import Fetched, Fetcher, Send

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Self
 
 from knapcache.cache import Cache
-from knapcache.exchange.blocking import run_blocking
 from knapcache.exchange.exchange import cacheable_endpoint
 from knapcache.exchange.fetcher import Fetched, Fetcher
 from knapcache.integrations.httpx_common import (
@@ -32,6 +31,7 @@ from knapcache.integrations.httpx_common import (
     make_response,
     with_content,
 )
+from knapcache.threads import run_blocking
 
 
 class CacheTransport(TransportBase):

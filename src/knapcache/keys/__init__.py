@@ -1,7 +1,7 @@
-"""Which requests are the same: from a request to the key of its answer."""
+"""Request keys: which requests are the same."""
 
-from knapcache.keys.canonical import Key, Keyed, Keyer
+from knapcache.keys.canonical import Key, Keyer, RequestKeys
 from knapcache.keys.parse import ParsedBody
 from knapcache.keys.rules import Rules
 
-__all__ = ["Key", "Keyed", "Keyer", "ParsedBody", "Rules"]
+__all__ = ["Key", "Keyer", "ParsedBody", "RequestKeys", "Rules"]

@@ -1,18 +1,18 @@
 """Canonical requests and their keys: same meaning ⇔ same key.
 
-    request = netstrings(version, endpoint, namespace, context) + canonical JSON of the body
-    digest  = BLAKE2b-256(request), keyed with the server's secret
+    canonical = netstrings(version, endpoint, namespace, context) + canonical JSON of the body
+    digest    = BLAKE2b-256(canonical), keyed with the server's secret
 
 Canonical JSON is compact UTF-8 with names sorted by code point, numbers in normal form (`numbers.py`) and text as it
-is: nothing is lowercased, trimmed or Unicode-normalised, for a model may answer differently. Fields that cannot change
-the answer are left out (`rules.py`); null is not the same as absent, and no defaults are filled in, for what a missing
-field means is the provider's business and changes.
+is. Nothing is lowercased, trimmed or Unicode-normalised, because a model may answer differently. Fields that cannot
+change the answer are left out (`rules.py`). Null differs from absent, and no defaults are filled in: what a missing
+field means is up to the provider, and changes.
 
-A netstring is its length, a colon and its bytes, so no field can run into the next. The whole request, not the body
-alone, comes out with the digest: a store keeps it, and a hit whose request differs from the kept one is a miss. The
-digest is keyed so that nobody without the secret can tell from a digest, in a log or header, what was asked.
+A netstring is a length, a colon and that many bytes, so no field can run into the next. The store keeps the canonical
+request with the answer: a hit whose canonical request differs is a miss. The digest is keyed, so that a digest in a log
+or header does not reveal the request to anyone without the secret.
 
-Embeddings are kept per item of `input`: one text asked for alone, in a list or among others is the same item.
+Embeddings have one key per item of `input`: a text has the same key alone, in a list, or among others.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from typing import Any, NamedTuple
 import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.keys.parse import ParsedBody, parse_text, plain
+from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 1"
-"""Part of every key: a change of what is the same makes it 2, and old entries are not found."""
+"""Part of every key. It changes when canonical requests change; older entries are not found then."""
 DIGEST_SIZE = 32
 
 
 class Key(NamedTuple):
-    """What an answer is kept under."""
+    """The key of an entry."""
 
     digest: bytes
     """32 bytes."""
     canonical: bytes
-    """All that was digested. Hits compare it."""
+    """The canonical request, which was digested. Hits compare it."""
 
 
-class Keyed(NamedTuple):
-    """A request and its keys."""
+class RequestKeys(NamedTuple):
+    """A parsed request and its keys."""
 
     endpoint: Endpoint
     body: dict[str, Any]
-    """The whole body, numbers in normal form (one that no double holds is an orjson.Fragment); not to be changed."""
+    """The whole body, numbers in normal form (orjson.Fragment for one that no double holds). Read-only."""
     keys: tuple[Key, ...]
     """One; for embeddings one per item of `input`, in order."""
 
 
 class Keyer:
-    """Makes keys. Without state: the same secret and rules make the same keys, today and on another machine."""
+    """Computes keys. Stateless: the same secret and rules give the same keys on every machine."""
 
     def __init__(self, secret: bytes, rules: Rules | None = None) -> None:
         if not isinstance(secret, bytes) or not 16 <= len(secret) <= 64:
             given = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             raise InvalidInput(f"the secret must be 16 to 64 bytes, not {given}")
         self.rules = rules or Rules()
-        self._keyed = hashlib.blake2b(key=secret, digest_size=DIGEST_SIZE)
+        self._keyed_hash = hashlib.blake2b(key=secret, digest_size=DIGEST_SIZE)
 
     def read(
         self,
@@ -69,14 +69,14 @@ class Keyer:
         body: bytes | bytearray | memoryview | dict[str, Any],
         namespace: str = "",
         context: Mapping[str, str] | None = None,
-    ) -> Keyed:
-        """The keys of a request, or Uncacheable.
+    ) -> RequestKeys:
+        """Return the keys of a request, or raise Uncacheable.
 
-        body        JSON text, plain objects, which are not changed, or a Body, which is not read again
-        namespace   whose cache it is (a tenant): no key of one is a key of another
-        context     what else the answer depends on and the body does not say: the upstream, a version header
+        body        JSON text; plain objects, which are not changed; or a ParsedBody, which is not parsed again
+        namespace   isolates requests: keys of different namespaces never match
+        context     what else the answer depends on: the upstream, a version header
         """
-        at = endpoint if type(endpoint) is Endpoint else checked(endpoint)
+        at = endpoint if type(endpoint) is Endpoint else checked_endpoint(endpoint)
         value: dict[str, Any]
         if type(body) is ParsedBody:
             value = body
@@ -85,94 +85,95 @@ class Keyer:
         elif isinstance(body, (bytearray, memoryview)):
             value = parse_text(bytes(body))
         else:
-            value = plain(body)
-        start = opening(at, text(namespace), pairs(context) if context else ())
-        counted = value.copy()  # a plain dict, of a Body as well
+            value = normalized_copy(body)
+        prefix = key_prefix(at, checked_text(namespace), sorted_pairs(context) if context else ())
+        keyed = value.copy()  # a plain dict, also for a ParsedBody
         for name in self.rules.excluded(at).intersection(value):
-            del counted[name]
+            del keyed[name]
         if at in STATEFUL_FIELDS:
-            refuse(counted, STATEFUL_FIELDS[at], "an answer that depends on the state of a server")
+            reject_fields(keyed, STATEFUL_FIELDS[at], "the answer depends on the state of a server")
         if at is Endpoint.EMBEDDINGS:
-            refuse(counted, CROSS_ITEM_OPTIONS, "embeddings that depend on one another")
-            keys = tuple(self._key(start, {**counted, "input": item}) for item in embedding_inputs(counted))
+            reject_fields(keyed, CROSS_ITEM_OPTIONS, "the embeddings depend on one another")
+            keys = tuple(self._key(prefix, {**keyed, "input": item}) for item in embedding_inputs(keyed))
         else:
-            keys = (self._key(start, counted),)
-        return Keyed(at, value, keys)
+            keys = (self._key(prefix, keyed),)
+        return RequestKeys(at, value, keys)
 
     def call(self, name: str, arguments: dict[str, Any], namespace: str = "") -> Key:
-        """The key of a call of a plain function, or Uncacheable. No request to an endpoint has such a key."""
-        return self._key(opening("function", text(namespace), (("name", text(name)),)), plain(arguments))
+        """Return the key of a function call, or raise Uncacheable. No request to an endpoint has such a key."""
+        prefix = key_prefix("function", checked_text(namespace), (("name", checked_text(name)),))
+        return self._key(prefix, normalized_copy(arguments))
 
     def combine(self, keys: Sequence[Key]) -> Key:
-        """One key for what is asked in one request and answered in one piece."""
+        """Return one key for several items that are requested and answered together."""
         return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.canonical) for key in keys))
 
-    def _key(self, start: bytes, counted: dict[str, Any]) -> Key:
-        return self._digested(start + orjson.dumps(counted, option=orjson.OPT_SORT_KEYS))
+    def _key(self, prefix: bytes, keyed: dict[str, Any]) -> Key:
+        return self._digested(prefix + orjson.dumps(keyed, option=orjson.OPT_SORT_KEYS))
 
-    def _digested(self, request: bytes) -> Key:
-        digest = self._keyed.copy()  # the key's block is already in it
-        digest.update(request)
-        return Key(digest.digest(), request)
+    def _digested(self, canonical: bytes) -> Key:
+        digest = self._keyed_hash.copy()  # the block of the secret is hashed already
+        digest.update(canonical)
+        return Key(digest.digest(), canonical)
 
 
-def checked(endpoint: str) -> Endpoint:
-    """An endpoint by its name."""
+def checked_endpoint(endpoint: str) -> Endpoint:
+    """Return an endpoint by its name."""
     try:
         return Endpoint(endpoint)
     except ValueError:
         raise InvalidInput(f"endpoint must be one of {[str(at) for at in Endpoint]}, not {endpoint!r}") from None
 
 
-def text(given: str) -> str:
-    """A namespace, or a word of the context."""
-    if type(given) is not str:
-        raise InvalidInput(f"namespace and context must be strings, not {type(given).__name__}")
-    return given
+def checked_text(value: str) -> str:
+    """Return a namespace or a string of the context."""
+    if type(value) is not str:
+        raise InvalidInput(f"namespace and context must be strings, not {type(value).__name__}")
+    return value
 
 
-def pairs(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The context, in an order of its own."""
+def sorted_pairs(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the context by name."""
     if not isinstance(context, Mapping):
         raise InvalidInput(f"context must be a mapping of strings, not {type(context).__name__}")
-    return tuple(sorted((text(name), text(value)) for name, value in context.items()))
+    return tuple(sorted((checked_text(name), checked_text(value)) for name, value in context.items()))
 
 
 @lru_cache(maxsize=4096)
-def opening(kind: str, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
-    """All that stands before the body. Remembered, for there are few of them."""
+def key_prefix(kind: str, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
+    """Return what precedes the body in a canonical request. Cached, because there are few."""
     try:
         inner = b"".join(netstring(word.encode()) for pair in context for word in pair)
         return b"".join(map(netstring, (VERSION, kind.encode(), namespace.encode(), inner)))
     except UnicodeEncodeError:
-        raise InvalidInput("namespace and context must be characters: there is a lone surrogate in them") from None
+        raise InvalidInput("namespace and context must not contain lone surrogates") from None
 
 
 def netstring(text: bytes) -> bytes:
-    """Bytes that say where they end."""
+    """Return bytes with their length before them."""
     return b"%d:%b," % (len(text), text)
 
 
-def refuse(body: dict[str, Any], names: tuple[str, ...], reason: str) -> None:
-    """No key where one of these fields is in use."""
+def reject_fields(body: dict[str, Any], names: tuple[str, ...], reason: str) -> None:
+    """Raise Uncacheable if one of these fields is in use."""
     for name in names:
         if body.get(name) not in (None, False):
             raise Uncacheable(reason, name)
 
 
 def embedding_inputs(body: dict[str, Any]) -> list[Any]:
-    """The items of `input`: a text, an array of tokens, or a list of these."""
-    given = body.get("input")
-    if isinstance(given, str) or tokens(given):
-        return [given]
-    if not isinstance(given, list) or not given:
+    """Return the items of `input`: a text, an array of tokens, or a list of these."""
+    value = body.get("input")
+    if isinstance(value, str) or is_token_array(value):
+        return [value]
+    if not isinstance(value, list) or not value:
         raise Uncacheable("neither a text, nor an array of tokens, nor a list of these", "input")
-    for index, item in enumerate(given):
-        if not (isinstance(item, str) or tokens(item)):
+    for index, item in enumerate(value):
+        if not (isinstance(item, str) or is_token_array(item)):
             raise Uncacheable("neither a text nor an array of tokens", f"input[{index}]")
-    return given
+    return value
 
 
-def tokens(value: Any) -> bool:
-    """An array of tokens, numbers in normal form; True is no token."""
+def is_token_array(value: Any) -> bool:
+    """Return whether a value is an array of tokens; True is not a token."""
     return type(value) is list and bool(value) and set(map(type, value)) == {int}

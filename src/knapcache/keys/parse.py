@@ -1,18 +1,18 @@
-r"""From a body, as objects or as JSON text, to plain objects that mean exactly what the body says, or a refusal.
+r"""From a body, as objects or as JSON text, to plain objects with numbers in normal form, or Uncacheable.
 
-Objects are walked once and copied (`plain`): dict with str keys, list, tuple, str, int, float, Decimal, bool and None;
-nothing else has one meaning in JSON, and subclasses may say one thing and print another.
+Objects are walked once and copied (`normalized_copy`): dict with str keys, list, tuple, str, int, float, Decimal, bool
+and None. Nothing else has one meaning in JSON; subclasses may compare one way and print another.
 
-Text has two readers. orjson is quick, and lossy: of two fields of the same name it keeps the last, and numbers that
-fit neither 64 bits nor a double are rounded. So it is checked by writing what it read:
+Text has two parsers. orjson is fast and lossy: of two fields of the same name it keeps the last, and it rounds numbers
+that fit neither 64 bits nor a double. So its result is checked by writing it again:
 
     without white space, text = write(read(text))   ⇒   nothing was lost
 
-for white space never divides two tokens of JSON, hence both texts are the same tokens but for blanks within strings: as
-many fields, and the same spellings of numbers. Clients write compact or spaced JSON with UTF-8 in it, and pass. So does
-what Python's own json writes, which escapes all but ASCII. What does not (1E5, needless escapes, real duplicates) is
-read again, exactly, by the standard library with Decimals and a look at every object's names; that takes four times as
-long. (Counting quotes instead was considered: it proves that no field was lost, but not that no digit was.)
+White space never separates two tokens of JSON, so both texts have the same tokens, except for blanks inside strings: the
+same number of fields, and the same spellings of numbers. Compact and spaced JSON in UTF-8 passes, and so does what
+Python's json module writes, which escapes everything but ASCII. What does not pass (1E5, needless escapes, duplicates)
+is parsed again by the standard library, exactly, with Decimals and a check of every object's names; that takes four
+times as long. Rejected: counting quotes, which shows that no field was lost, but not that no digit was.
 """
 
 from __future__ import annotations
@@ -24,150 +24,149 @@ from typing import Any
 import orjson
 
 from knapcache.errors import Uncacheable
-from knapcache.keys.numbers import MOST_DIGITS, from_decimal, from_float, from_int
+from knapcache.keys.numbers import MAX_DIGITS, from_decimal, from_float, from_int
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """Objects and lists within one another. orjson writes at most 254."""
 BLANKS = b" \t\r\n"
 
 
 class ParsedBody(dict[str, Any]):
-    """A body that was read: plain objects, numbers in normal form. Whoever gets it need not read again, nor change it.
+    """A body that was parsed: plain objects, numbers in normal form. It is not parsed again, and must not be changed.
 
-    A promise of whoever makes one, as `from_text` does; a copy of it, or a dict with its fields, promises nothing.
+    Only `parse_body` guarantees this; a copy, or another dict with the same fields, must be parsed.
     """
 
     __slots__ = ()
 
 
 def parse_body(text: bytes) -> ParsedBody:
-    """The body that JSON text spells; nothing is lost on the way."""
+    """Parse JSON text without loss."""
     return ParsedBody(parse_text(text))
 
 
 def parse_text(text: bytes) -> dict[str, Any]:
-    """The same as a plain dict, for those who hand it to nobody."""
+    """Parse JSON text without loss, into a plain dict."""
     try:
         body = orjson.loads(text)
         written = orjson.dumps(body)
-    except (ValueError, TypeError):  # not JSON, too deep, or more than a double holds: the exact reader knows which
+    except (ValueError, TypeError):  # not JSON, too deep, or beyond a double: the exact parser says which
         return parse_text_exactly(text)
-    if written != text and not same(written, text, body):
+    if written != text and not is_lossless(written, text, body):
         return parse_text_exactly(text)
-    settle(top(body))
+    normalize(checked_object(body))
     return body  # type: ignore[no-any-return]
 
 
-def same(written: bytes, text: bytes, body: Any) -> bool:
-    """Whether nothing was lost between text and body."""
+def is_lossless(written: bytes, text: bytes, body: Any) -> bool:
+    """Return whether orjson lost nothing of the text."""
     return written.translate(None, BLANKS) == text.translate(None, BLANKS) or (
         b"\\u" in text and json.dumps(body).encode() == text
     )
 
 
-def top(body: Any) -> dict[str, Any]:
-    """A body is an object."""
+def checked_object(body: Any) -> dict[str, Any]:
+    """Return a body that is an object."""
     if type(body) is not dict:
         raise Uncacheable("the body is not a JSON object")
     return body
 
 
-def settle(node: Any, depth: int = 0) -> None:
-    """Normal numbers and bounded depth, in place: for what orjson read, whose types are known."""
-    if depth == DEEPEST:
-        raise Uncacheable(f"more than {DEEPEST} levels of nesting")
+def normalize(node: Any, depth: int = 0) -> None:
+    """Normalise numbers in place, and bound the depth, of what orjson parsed."""
+    if depth == MAX_DEPTH:
+        raise Uncacheable(f"more than {MAX_DEPTH} levels of nesting")
     if type(node) is dict:
         for name, value in node.items():
             kind = type(value)
-            if kind is str:  # most are: asked first
+            if kind is str:  # the most frequent
                 continue
             if kind is dict or kind is list:
-                settle(value, depth + 1)
+                normalize(value, depth + 1)
             elif kind is float:
-                node[name] = from_float(value)  # an existing name: the dict keeps its shape while we walk
-    elif len(node) <= 16 or not set(map(type, node)) <= {int, str}:  # tokens: a look at all at once
+                node[name] = from_float(value)  # an existing name: the dict may be iterated meanwhile
+    elif len(node) <= 16 or not set(map(type, node)) <= {int, str}:  # skips arrays of tokens in one step
         for index, value in enumerate(node):
             kind = type(value)
             if kind is dict or kind is list:
-                settle(value, depth + 1)
+                normalize(value, depth + 1)
             elif kind is float:
                 node[index] = from_float(value)
 
 
 def parse_text_exactly(text: bytes) -> dict[str, Any]:
-    """The same by the standard library: slower, and it says what is wrong."""
+    """Parse with the standard library: slower, exact, and it reports what is wrong."""
     try:
-        spelled = text.decode("utf-8")
         body = json.loads(
-            spelled,
-            object_pairs_hook=unique,
-            parse_float=decimal,
-            parse_int=integer,
-            parse_constant=no_number,
+            text.decode("utf-8"),
+            object_pairs_hook=unique_names,
+            parse_float=to_decimal,
+            parse_int=to_int,
+            parse_constant=reject_constant,
         )
     except UnicodeDecodeError as error:
         raise Uncacheable(f"not UTF-8: byte {error.start} is 0x{text[error.start]:02x}") from None
     except json.JSONDecodeError as error:
         raise Uncacheable(f"not JSON: {error}") from None
     except RecursionError:
-        raise Uncacheable(f"more than {DEEPEST} levels of nesting") from None
-    return plain(body)
+        raise Uncacheable(f"more than {MAX_DEPTH} levels of nesting") from None
+    return normalized_copy(body)
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names differ."""
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, or raise Uncacheable if a name occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Uncacheable("a name given twice in one object", step(name))
+                raise Uncacheable("duplicate name in one object", printable(name))
             seen.add(name)
     return found
 
 
-def integer(spelled: str) -> int:
-    """A whole number; its length is looked at first, for reading takes time n²."""
-    return int(bounded(spelled))
+def to_int(literal: str) -> int:
+    """Parse a whole number. Its length is checked first, because parsing takes time n²."""
+    return int(checked_length(literal))
 
 
-def decimal(spelled: str) -> Decimal:
-    """Any other number, as it is spelled."""
-    return Decimal(bounded(spelled))
+def to_decimal(literal: str) -> Decimal:
+    """Parse any other number, exactly."""
+    return Decimal(checked_length(literal))
 
 
-def bounded(spelled: str) -> str:
-    """The spelling of a number that is not absurdly long."""
-    if len(spelled) > MOST_DIGITS:
-        raise Uncacheable(f"a number of more than {MOST_DIGITS} characters")
-    return spelled
+def checked_length(literal: str) -> str:
+    """Return the literal of a number that is not too long."""
+    if len(literal) > MAX_DIGITS:
+        raise Uncacheable(f"a number of more than {MAX_DIGITS} characters")
+    return literal
 
 
-def no_number(spelled: str) -> None:
-    """NaN and infinities, which Python reads and JSON does not have."""
-    raise Uncacheable(f"{spelled} is no number in JSON")
+def reject_constant(literal: str) -> None:
+    """Raise Uncacheable for NaN and infinities, which Python parses and JSON does not have."""
+    raise Uncacheable(f"{literal} is not a JSON number")
 
 
-def plain(body: Any) -> dict[str, Any]:
-    """A copy of a body given as objects, with normal numbers; what came in is not touched."""
-    where: list[str | int] = []
+def normalized_copy(body: Any) -> dict[str, Any]:
+    """Return a copy of a body given as objects, with numbers in normal form."""
+    steps: list[str | int] = []
     try:
-        return top(copy(body, 0, where))
+        return checked_object(copy(body, 0, steps))
     except Uncacheable as error:
-        raise Uncacheable(error.reason, error.path or path(where)) from None
+        raise Uncacheable(error.reason, error.path or path(steps)) from None
 
 
-def copy(value: Any, depth: int, where: list[str | int]) -> Any:
-    """A copy in normal form. On the way out of an error `where` collects the steps that led to it, last step first."""
+def copy(value: Any, depth: int, steps: list[str | int]) -> Any:
+    """Return a copy in normal form. On an error, `steps` collects the path to it, last step first."""
     kind = type(value)
     if kind is str:
         if not value.isascii():
             check_text(value)
         return value
     if kind is dict or kind is list or kind is tuple:
-        if depth == DEEPEST:
-            raise Uncacheable(f"more than {DEEPEST} levels of nesting")
-        return copy_dict(value, depth, where) if kind is dict else copy_list(value, depth, where)
+        if depth == MAX_DEPTH:
+            raise Uncacheable(f"more than {MAX_DEPTH} levels of nesting")
+        return copy_dict(value, depth, steps) if kind is dict else copy_list(value, depth, steps)
     if value is None or kind is bool:
         return value
     if kind is int:
@@ -176,53 +175,51 @@ def copy(value: Any, depth: int, where: list[str | int]) -> Any:
         return from_float(value)
     if kind is Decimal:
         return from_decimal(value)
-    raise Uncacheable(f"a {kind.__module__}.{kind.__qualname__}, which is no JSON value")
+    raise Uncacheable(f"a {kind.__module__}.{kind.__qualname__} is not a JSON value")
 
 
-def copy_dict(value: dict[Any, Any], depth: int, where: list[str | int]) -> dict[str, Any]:
-    """A copy of an object."""
+def copy_dict(value: dict[Any, Any], depth: int, steps: list[str | int]) -> dict[str, Any]:
     found = {}
     name: Any = None
     try:
         for name, inner in value.items():
             if type(name) is not str:
-                raise Uncacheable(f"a name that is no string, {name!r:.40}")
+                raise Uncacheable(f"a name must be a string, not {name!r:.40}")
             if not name.isascii():
                 check_text(name)
-            found[name] = copy(inner, depth + 1, where)
+            found[name] = copy(inner, depth + 1, steps)
     except Uncacheable:
-        where.append(name if type(name) is str else repr(name)[:40])
+        steps.append(name if type(name) is str else repr(name)[:40])
         raise
     return found
 
 
-def copy_list(value: list[Any] | tuple[Any, ...], depth: int, where: list[str | int]) -> list[Any]:
-    """A copy of a list."""
+def copy_list(value: list[Any] | tuple[Any, ...], depth: int, steps: list[str | int]) -> list[Any]:
     found: list[Any] = []
     try:
         for inner in value:
-            found.append(copy(inner, depth + 1, where))  # noqa: PERF401 - its length is where it went wrong
+            found.append(copy(inner, depth + 1, steps))  # noqa: PERF401 - its length is the step to an error
     except Uncacheable:
-        where.append(len(found))
+        steps.append(len(found))
         raise
     return found
 
 
 def check_text(text: str) -> None:
-    """Half of a surrogate pair is no character: it has no UTF-8."""
+    """Raise Uncacheable for a lone surrogate, which has no UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Uncacheable("a lone surrogate, which is no character") from None
+        raise Uncacheable("a lone surrogate is not a character") from None
 
 
-def path(where: list[str | int]) -> str:
-    """Steps, last first, as in `messages[0].content`; long ones are cut."""
-    steps = "".join(f"[{part}]" if type(part) is int else f".{step(str(part))}" for part in reversed(where))
-    steps = steps.removeprefix(".")
-    return steps if len(steps) <= 200 else f"{steps[:100]}…{steps[-60:]}"
+def path(steps: list[str | int]) -> str:
+    """Return steps, last first, as `messages[0].content`; a long path is shortened."""
+    text = "".join(f"[{step}]" if type(step) is int else f".{printable(str(step))}" for step in reversed(steps))
+    text = text.removeprefix(".")
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
 
 
-def step(name: str) -> str:
-    """A field's name that can be printed."""
+def printable(name: str) -> str:
+    """Return a field's name without control characters, at most 60 characters."""
     return (name if name.isprintable() else repr(name)[1:-1])[:60]

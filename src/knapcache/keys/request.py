@@ -1,4 +1,4 @@
-"""From a request, in any of the forms in which programs have one, to the question that the cache is asked."""
+"""From a request, in any form in which programs have one, to a request with its key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from knapcache.errors import Uncacheable
-from knapcache.keys.canonical import Key, Keyer
+from knapcache.keys.canonical import Key, Keyer, checked_endpoint
 from knapcache.model import Endpoint
 
 
@@ -14,40 +14,48 @@ class KeyedRequest(NamedTuple):
     """A request with its key."""
 
     endpoint: Endpoint | None
-    """None: a plain function."""
+    """None: the call of a plain function."""
     key: Key
     tenant: str
     model: str
-    """The one asked for."""
+    """The requested model."""
+
+
+class UnkeyedRequest(NamedTuple):
+    """A request that has no key. It can be sent, but its answer is not stored."""
+
+    endpoint: Endpoint
+    tenant: str
+    reason: str
 
 
 class RequestKeyer:
-    """Makes them. namespace: whose they are, where a request does not say."""
+    """Computes the keys of requests. `namespace` is the default for requests that name none."""
 
     def __init__(self, keyer: Keyer, namespace: str) -> None:
         self.keyer, self._namespace = keyer, namespace
 
     def tenant(self, namespace: str | None) -> str:
-        """Whose request it is."""
+        """Return the namespace of a request."""
         return self._namespace if namespace is None else namespace
 
-    def of(
+    def key(
         self,
         endpoint: Endpoint | str,
         request: bytes | str | dict[str, Any] | KeyedRequest,
         namespace: str | None,
         context: Mapping[str, str] | None,
-    ) -> KeyedRequest | Uncacheable:
-        """The question, or why the request has no key."""
+    ) -> KeyedRequest | UnkeyedRequest:
+        """Return the request with its key, or with the reason why it has none."""
         if isinstance(request, KeyedRequest):
             return request
         tenant = self._namespace if namespace is None else namespace
-        # Half a character is no UTF-8: such a text has no key.
-        given = request.encode(errors="surrogatepass") if isinstance(request, str) else request
+        # A lone surrogate is not valid UTF-8, so the parser rejects it.
+        body = request.encode(errors="surrogatepass") if isinstance(request, str) else request
         try:
-            at, body, keys = self.keyer.read(endpoint, given, tenant, context)
+            endpoint, parsed, keys = self.keyer.read(endpoint, body, tenant, context)
         except Uncacheable as reason:
-            return reason
-        model = body.get("model")
+            return UnkeyedRequest(checked_endpoint(endpoint), tenant, str(reason))
+        model = parsed.get("model")
         key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
-        return KeyedRequest(at, key, tenant, model if type(model) is str else "")
+        return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "")

@@ -1,11 +1,10 @@
-"""What of a request is part of its key: every field, known to us or not, but for those listed here.
+"""Which fields of a request are part of its key: all, known or not, except those listed here.
 
-A field is listed when, by the provider's contract, the answer does not depend on it: it says how the answer travels,
-who asks, what it costs or how fast it comes, or it speaks to a cache. Only fields at the top of the body are left out;
-the same name deeper down (a tool may well have an argument `user`) counts. When in doubt a field counts: the worst that
-can happen then is a miss.
+A field is listed when, by the provider's contract, the answer does not depend on it: it is about transport, the end
+user, price, speed, or caching. Only fields at the top of the body are left out; the same name deeper down (a tool may
+have an argument `user`) is part of the key. When in doubt a field is part of the key: the worst result is a miss.
 
-Some requests depend on what they do not say, the state of a conversation on the server; these have no key at all.
+Some requests depend on the state of a conversation on the server; these have no key.
 """
 
 from __future__ import annotations
@@ -17,37 +16,38 @@ from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 
 EXCLUDED = {
-    "stream": "how the answer travels: one entry serves both forms",
-    "stream_options": "how the answer travels",
-    "user": "who asks, for the provider's abuse monitoring",
-    "safety_identifier": "who asks, the newer name",
-    "metadata": "labels for the provider's own logs",
-    "prompt_cache_key": "speaks to the provider's prompt cache",
-    "prompt_cache_retention": "speaks to the provider's prompt cache",
-    "service_tier": "how fast the answer comes and what it costs",
-    "cache": "LiteLLM's cache control, which speaks to us",
+    "stream": "transport: one entry serves both forms",
+    "stream_options": "transport",
+    "user": "end-user id, for the provider's abuse monitoring",
+    "safety_identifier": "end-user id, newer name",
+    "metadata": "labels for the provider's logs",
+    "prompt_cache_key": "controls the provider's prompt cache",
+    "prompt_cache_retention": "controls the provider's prompt cache",
+    "service_tier": "speed and price of the answer",
+    "cache": "LiteLLM's cache control, for this cache",
 }
-"""Left out at every endpoint, and why. `store` is not here: an answer that was not stored cannot be continued from."""
+"""Fields left out at every endpoint, and why. `store` is not listed: a response that the provider did not store cannot
+be continued from."""
 
-EXCLUDED_AT = {Endpoint.MESSAGES: {"cache_control": "speaks to the provider's prompt cache"}}
-"""Left out at one endpoint, and why."""
+EXCLUDED_AT = {Endpoint.MESSAGES: {"cache_control": "controls the provider's prompt cache"}}
+"""Fields left out at one endpoint, and why."""
 
 STATEFUL_FIELDS = {Endpoint.RESPONSES: ("conversation",), Endpoint.MESSAGES: ("container",)}
-"""Names of things on the server that change from call to call. `previous_response_id` is none: what it names stays."""
+"""Fields that name mutable state on the server. `previous_response_id` is not one: a stored response does not change."""
 
 CROSS_ITEM_OPTIONS = ("late_chunking",)
-"""Options of embeddings that make a vector depend on the other items: such a request has no key per item."""
+"""Options of embeddings that make a vector depend on the other items: such a request has no keys."""
 
-ALWAYS = frozenset({"model", "messages", "prompt", "input", "system", "instructions", "tools"})
-"""The question itself."""
+REQUIRED = frozenset({"model", "messages", "prompt", "input", "system", "instructions", "tools"})
+"""Fields that cannot be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which fields at the top of a body do not count.
+    """Which fields at the top of a body are not part of the key.
 
-    include   names of the list above that shall count after all: Rules(include={"user"})
-    exclude   further names that shall not: Rules(exclude={"trace_id"})
+    include   names of the list above that are part of the key after all: Rules(include={"user"})
+    exclude   further names that are not: Rules(exclude={"trace_id"})
     """
 
     include: Set[str] = frozenset()
@@ -55,12 +55,14 @@ class Rules:
     _excluded: dict[Endpoint, frozenset[str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        include, exclude = names("include", self.include), names("exclude", self.exclude)
+        include, exclude = checked_names("include", self.include), checked_names("exclude", self.exclude)
         known = {*EXCLUDED, *(name for more in EXCLUDED_AT.values() for name in more)}
         if unknown := sorted(include - known):
-            raise InvalidInput(f"include names {unknown[0]!r}, which counts anyway; left out are {sorted(known)}")
-        if question := sorted(exclude & ALWAYS):
-            raise InvalidInput(f"exclude names {question[0]!r}, which is the question itself")
+            raise InvalidInput(
+                f"include names {unknown[0]!r}, which is part of the key anyway; left out are {sorted(known)}"
+            )
+        if required := sorted(exclude & REQUIRED):
+            raise InvalidInput(f"exclude names {required[0]!r}, which must be part of the key")
         if both := sorted(include & exclude):
             raise InvalidInput(f"{both[0]!r} is in include and in exclude")
         object.__setattr__(self, "include", include)
@@ -69,13 +71,13 @@ class Rules:
         object.__setattr__(self, "_excluded", excluded)
 
     def excluded(self, endpoint: Endpoint) -> frozenset[str]:
-        """Fields that do not count at this endpoint."""
+        """Return the fields that are not part of the key at an endpoint."""
         return self._excluded[endpoint]
 
 
-def names(what: str, given: Iterable[str]) -> frozenset[str]:
-    """A set of field names, checked."""
-    found = [given] if isinstance(given, str) else list(given)
-    if isinstance(given, str) or not all(isinstance(name, str) and name for name in found):
-        raise InvalidInput(f"{what} must be a set of field names, not {given!r}")
+def checked_names(what: str, names: Iterable[str]) -> frozenset[str]:
+    """Return a set of field names, or raise InvalidInput."""
+    found = [] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
+        raise InvalidInput(f"{what} must be a set of field names, not {names!r}")
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""What a call costs: tokens into dollars, or seconds, or both."""
+"""The cost of a call: dollars for tokens, seconds, or a weighted sum."""
 
 from knapcache.price.meter import Bill, Meter
 from knapcache.price.weights import Weights

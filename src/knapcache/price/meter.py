@@ -1,17 +1,16 @@
-"""From the `usage` of an answer and the seconds it took to what it cost.
+"""The meter: from the `usage` of an answer and the seconds it took to its cost.
 
-    usd  = Σ tokens of a kind · price of the kind        by genai-prices, or by the user's own prices, which win
+    usd  = Σ tokens of a kind · price of the kind        by the user's prices, or else by genai-prices
     cost = w_usd · usd + w_seconds · seconds
 
-Kinds are what the provider bills: input, cached input read and written, output, audio, images, searches. Reasoning is
-billed as output, of which it is a part. Anthropic counts cached input beside input, OpenAI within it: the endpoint
-tells which. Prices are those that came with the installed genai-prices; nothing here ever asks the network.
+Kinds are what providers bill: input, cached input read and written, output, audio, images, searches. Reasoning is part of
+the output. OpenAI counts cached input as part of the input, Anthropic beside it: the endpoint says which. Prices are
+those of the installed genai-prices; nothing here uses the network.
 
-Where no price is known, the answer has no dollars (`usd` is None, for a saving must not be made up), and its cost is
-taken from the user's fallback: prices of tokens, or dollars per second. Never zero in silence: an answer that costs
-nothing is never kept. The default of 0.0002 dollars a second is 20 tokens a second at 10 dollars a million: among
-models of known price the unknown one then weighs about what they do. One dollar a second, the seconds as they are,
-would give it the whole cache. It is said in the log, once a model.
+If no price is known, `usd` is None, because a saving must not be made up, and the cost comes from the user's fallback:
+token prices, or dollars per second. It is never silently zero: an answer that costs nothing is never admitted. The
+default of 0.0002 dollars per second is 20 tokens a second at 10 dollars per million, so a model of unknown price weighs
+about as much as others do. With one dollar per second it would fill the whole cache. Each such model is logged once.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
-from knapcache.price.flat import Flat, learned, shape_of
-from knapcache.price.weights import LARGEST, Weights, amount
+from knapcache.price.flat_rate import FlatRate, learn, shape_of
+from knapcache.price.weights import MAX_AMOUNT, Weights, amount
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, PriceCalculation, Provider, Usage
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("knapcache.price")
 
 USD_PER_SECOND = 0.0002
-"""What a second of a model of unknown price is taken for, unless the user says."""
-MOST_NAMED = 1000
-"""Models that the log has a line for; names come from outside, and memory must not grow with them."""
+"""Default cost of a second of a model of unknown price."""
+MAX_MODELS = 1000
+"""Models that are logged or cached. Their names come from clients, so memory must not grow with them."""
 FLAVORS = {
     Endpoint.CHAT: ("openai", "chat", "chat"),
     Endpoint.COMPLETIONS: ("openai", "chat", "chat"),
@@ -44,30 +43,31 @@ FLAVORS = {
     Endpoint.EMBEDDINGS: ("openai", "embeddings", "embeddings"),
     Endpoint.MESSAGES: ("anthropic", "default", "anthropic"),
 }
-"""Whose counting an endpoint follows, what genai-prices calls it there, and what it calls it at other providers."""
+"""By endpoint: the provider whose usage format it has, its flavor in genai-prices there, and at other providers."""
 
 
 class Bill(NamedTuple):
     """What an answer cost."""
 
     usd: float | None
-    """Dollars; None where no price is known, or none was asked for."""
+    """US dollars; None: the price is unknown, or dollars are not computed."""
     seconds: float
     cost: float
-    """What the policy is told. Finite, never negative."""
+    """The cost for the policy: finite, never negative."""
     source: str
-    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), or `seconds`."""
+    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown), `reply`
+    (the caller's) or `stored` (an entry)."""
 
 
 class Meter:
-    """Turns usage into cost.
+    """Computes the cost of answers.
 
-    cost       "usd", "seconds", "usd + 0.01*seconds", or {"usd": 1, "seconds": 0.01}; with a weight of 0 dollars are
-               counted and do not weigh
+    cost       "usd", "seconds", "usd + 0.01*seconds", or {"usd": 1, "seconds": 0.01}; with a weight of 0, dollars are
+               computed but are not part of the cost
     prices     {model: {"input": 2.5, "output": 10, "cache_read": 1.25, …}} in dollars per million tokens
     fallback   for models of unknown price: such prices, or dollars per second
-    provider   who bills, by the name genai-prices has for it
-    base_url   where calls go, which may tell; a model's own name comes next, then the kind of endpoint
+    provider   the provider that bills, by its name in genai-prices
+    base_url   the upstream's URL, if it tells the provider; otherwise the model's name does, then the endpoint
     """
 
     def __init__(
@@ -82,25 +82,25 @@ class Meter:
         self.provider, self.base_url = provider, base_url
         self.prices: dict[str, ModelPrice] = {}
         self.fallback: ModelPrice | None = None
-        self.rate = USD_PER_SECOND
-        self._said: set[str] = set()
-        self._flat: dict[Any, tuple[Flat | None, str]] = {}
-        self._find = lru_cache(maxsize=MOST_NAMED)(self._search)
+        self.usd_per_second = USD_PER_SECOND
+        self._logged: set[str] = set()
+        self._flat_rates: dict[Any, tuple[FlatRate | None, str]] = {}
+        self._find = lru_cache(maxsize=MAX_MODELS)(self._search)
         if self.weights.usd is None:
-            return  # seconds: genai-prices need not be there
-        need_genai_prices()
-        self.prices = {model: price_of(f"model {model}", given) for model, given in (prices or {}).items()}
+            return  # genai-prices need not be installed
+        require_genai_prices()
+        self.prices = {model: model_price(f"model {model}", given) for model, given in (prices or {}).items()}
         if isinstance(fallback, Mapping):
-            self.fallback = price_of("the fallback", fallback)
+            self.fallback = model_price("the fallback", fallback)
         else:
-            self.rate = amount("fallback, in dollars per second,", fallback)
-            if not self.rate:
-                raise InvalidInput("fallback must not be 0: what costs nothing is never kept")
+            self.usd_per_second = amount("fallback, in dollars per second,", fallback)
+            if not self.usd_per_second:
+                raise InvalidInput("fallback must not be 0: an answer that costs nothing is never admitted")
         if provider is not None:
             try:
                 find_provider(provider)
             except LookupError:
-                raise InvalidInput(f"provider {provider!r} is none that genai-prices knows") from None
+                raise InvalidInput(f"provider must be known to genai-prices, not {provider!r}") from None
 
     def bill(
         self,
@@ -113,61 +113,61 @@ class Meter:
         batch: bool = False,
         at: datetime | None = None,
     ) -> Bill:
-        """What an answer cost.
+        """Return what an answer cost.
 
-        usage          the `usage` of the answer; None where there is none
-        service_tier   that of the answer, where it says one beside its usage; "batch" is the same as batch=True
-        batch          by the provider's batch interface
-        at             when; now by default. Prices change, some with the time of day
+        usage          the `usage` of the answer, or None
+        service_tier   of the answer, if it has one outside its usage; "batch" is the same as batch=True
+        batch          the call was made through the provider's batch API
+        at             time of the call; default: now. Prices change, some with the time of day
         """
         seconds = amount("seconds", seconds)
         if not isinstance(model, str):
-            raise InvalidInput(f"model must be a name, not {model!r}")
+            raise InvalidInput(f"model must be a str, not {model!r}")
         if self.weights.usd is None:
             return Bill(None, seconds, self.weights.seconds * seconds, "seconds")
         counted = usage if isinstance(usage, Mapping) else {}
-        said = counted.get("service_tier")  # Anthropic's usage says so itself
-        tier = service_tier or said
+        usage_tier = counted.get("service_tier")  # Anthropic puts it into the usage
+        tier = service_tier or usage_tier
         context = {"service_tier": tier} if isinstance(tier, str) and tier else {}
-        if batch or "batch" in (service_tier, said):
+        if batch or "batch" in (service_tier, usage_tier):
             context["processing"] = "batch"
         usd, source = (
-            self._known_usd(endpoint, model, counted, context)
+            self._usd_now(endpoint, model, counted, context)
             if at is None
-            else (self._usd(endpoint, model, counted, context, at))
+            else self._usd(endpoint, model, counted, context, at)
         )
-        weighed = seconds * self.rate if usd is None else usd
-        return Bill(usd, seconds, self.weights.usd * weighed + self.weights.seconds * seconds, source)
+        dollars = seconds * self.usd_per_second if usd is None else usd
+        return Bill(usd, seconds, self.weights.usd * dollars + self.weights.seconds * seconds, source)
 
-    def time(self, seconds: float) -> Bill:
-        """What so many seconds cost where nobody sends a bill: the fallback's dollars per second, or the seconds."""
+    def bill_seconds(self, seconds: float) -> Bill:
+        """Return the cost of a call that has no price: at the fallback's dollars per second."""
         seconds = amount("seconds", seconds)
-        weight = self.weights.seconds + (self.weights.usd or 0.0) * self.rate
+        weight = self.weights.seconds + (self.weights.usd or 0.0) * self.usd_per_second
         return Bill(None, seconds, weight * seconds, "seconds")
 
-    def _known_usd(
+    def _usd_now(
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str]
     ) -> tuple[float | None, str]:
-        """The same as of now, without asking genai-prices where its answer is known to be a sum of products."""
+        """Return dollars at current prices, and their source. Calls genai-prices only where no flat rate is known."""
         shaped = shape_of(usage)
         if shaped is None:
             return self._usd(endpoint, model, usage, context, None)
         shape, numbers = shaped
         key = endpoint, model, tuple(context.items()), shape
-        flat, source = self._flat.get(key, (None, ""))
-        usd = flat.usd(numbers) if flat is not None else None
-        if usd is not None and 0.0 < usd <= LARGEST:
+        rate, source = self._flat_rates.get(key, (None, ""))
+        usd = rate.usd(numbers) if rate is not None else None
+        if usd is not None and 0.0 < usd <= MAX_AMOUNT:
             return usd, source
         usd, source = self._usd(endpoint, model, usage, context, None)
-        if key not in self._flat and len(self._flat) < MOST_NAMED:
-            flat = None
+        if key not in self._flat_rates and len(self._flat_rates) < MAX_MODELS:
+            rate = None
             if usd and self._is_flat(endpoint, model):
-                flat = learned(usage, shape, lambda other: self._sure(endpoint, model, other, context))
-            self._flat[key] = flat, source
+                rate = learn(usage, shape, lambda other: self._usd_or_raise(endpoint, model, other, context))
+            self._flat_rates[key] = rate, source
         return usd, source
 
     def _is_flat(self, endpoint: Endpoint, model: str) -> bool:
-        """So much a token, at any time and for any number."""
+        """Return whether a model's price per token depends on nothing else."""
         if model in self.prices:
             return True
         found = self._find(model, endpoint)
@@ -176,7 +176,7 @@ class Meter:
             value is not None and not isinstance(value, (Decimal, int)) for value in vars(price).values()
         )
 
-    def _sure(self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str]) -> float:
+    def _usd_or_raise(self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str]) -> float:
         usd, _ = self._usd(endpoint, model, usage, context, None)
         if usd is None:
             raise ValueError("no price")
@@ -185,26 +185,26 @@ class Meter:
     def _usd(
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
     ) -> tuple[float | None, str]:
-        """Dollars and where they come from."""
+        """Return dollars and their source."""
         found = self._find(model, endpoint)
-        seconds = f"its cost is taken as {self.rate} dollars a second"
+        seconds = f"its cost is taken as {self.usd_per_second} dollars a second"
         try:
-            counted = count(endpoint, usage, found[0] if found else None)
+            counted = count_tokens(endpoint, usage, found[0] if found else None)
             if model in self.prices:
-                usd, source = total(self.prices[model].calc_price(counted)["total_price"]), "prices"
-            elif found and prices_tokens((priced := self._priced(found, counted, context, at)).model_price):
-                usd, source = total(priced.total_price), "genai-prices"
+                usd, source = checked_total(self.prices[model].calc_price(counted)["total_price"]), "prices"
+            elif found and has_token_price((priced := self._priced(found, counted, context, at)).model_price):
+                usd, source = checked_total(priced.total_price), "genai-prices"
             elif self.fallback is not None:
-                usd, source = total(self.fallback.calc_price(counted)["total_price"]), "fallback"
-                self._say(model, "has no known price: billed at the fallback's")
+                usd, source = checked_total(self.fallback.calc_price(counted)["total_price"]), "fallback"
+                self._warn(model, "has no known price: billed at the fallback's")
             else:
-                self._say(model, f"has no known price: {seconds}")
+                self._warn(model, f"has no known price: {seconds}")
                 return None, "seconds"
         except (ValueError, ArithmeticError) as error:
-            self._say(model, f"answers with a usage that cannot be billed ({error}): {seconds}")
+            self._warn(model, f"answers with a usage that cannot be billed ({error}): {seconds}")
             return None, "seconds"
         if not usd:
-            self._say(model, "is billed at 0 dollars: what costs nothing is never kept")
+            self._warn(model, "is billed at 0 dollars: an answer that costs nothing is never admitted")
         return usd, source
 
     def _priced(
@@ -214,9 +214,10 @@ class Meter:
         return model.calc_price(counted, provider, genai_request_timestamp=at, price_context=context or None)
 
     def _search(self, model: str, endpoint: Endpoint) -> tuple[Provider, ModelInfo] | None:
-        """Who bills this model, and the model: by setting or address; else by prefix (`openai/gpt-4o`), name, endpoint.
+        """Return the provider that bills a model, and the model: by `provider` or `base_url`, or else by the prefix of the
+        model's name (`openai/gpt-4o`), by its name, or by the endpoint.
 
-        Where setting or address tell who bills, a model unknown there is unknown: elsewhere it has another price.
+        With `provider` or `base_url`, a model that the provider does not have is unknown: others have other prices.
         """
         for known in ({"provider": self.provider}, {"url": self.base_url}):
             try:
@@ -238,40 +239,40 @@ class Meter:
                 return found
         return None
 
-    def _say(self, model: str, what: str) -> None:
-        """Once a model."""
-        if model not in self._said and len(self._said) < MOST_NAMED:
-            self._said.add(model)
-            log.warning("model %.100r %s", model, what)
-            if len(self._said) == MOST_NAMED:
-                log.warning("%d models without a bill in dollars were named; further ones are not", MOST_NAMED)
+    def _warn(self, model: str, problem: str) -> None:
+        """Log a problem, once for each model."""
+        if model not in self._logged and len(self._logged) < MAX_MODELS:
+            self._logged.add(model)
+            log.warning("model %.100r %s", model, problem)
+            if len(self._logged) == MAX_MODELS:
+                log.warning("%d models without a price were logged; further ones are not", MAX_MODELS)
 
 
-def need_genai_prices() -> None:
-    """The package with the prices, or a word on how to get it."""
+def require_genai_prices() -> None:
+    """Raise MissingExtra unless genai-prices is installed."""
     try:
-        import genai_prices  # noqa: F401 - the import is the question
+        import genai_prices  # noqa: F401 - only whether it succeeds
     except ImportError:
-        raise MissingExtra("dollars are counted with genai-prices: pip install 'knapcache[price]'") from None
+        raise MissingExtra("cost in dollars needs genai-prices: pip install 'knapcache[price]'") from None
 
 
 def find_provider(provider: str | None = None, url: str | None = None, model: str | None = None) -> Provider:
-    """Who is meant by one of these, or LookupError."""
+    """Return a provider by name, URL or model, or raise LookupError."""
     from genai_prices.data_snapshot import get_snapshot
 
     return get_snapshot().find_provider(model and model.lower(), provider, url)
 
 
 def find_model(model: str, provider: Provider) -> tuple[Provider, ModelInfo] | None:
-    """A model among those of a provider."""
+    """Return a provider's model, with the provider, or None."""
     from genai_prices.data_snapshot import get_snapshot
 
     info = provider.find_model(model, all_providers=get_snapshot().providers) if model else None
     return (provider, info) if info else None
 
 
-def count(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provider | None) -> Usage:
-    """Tokens by kind, or ValueError. Providers may count in their own way: xAI has reasoning beside output."""
+def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provider | None) -> Usage:
+    """Return tokens by kind, or raise ValueError. Some providers count differently: xAI has reasoning beside output."""
     owner, flavor, elsewhere = FLAVORS[endpoint]
     if not usage:
         raise ValueError("there is none")
@@ -279,17 +280,17 @@ def count(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provider | Non
         try:
             return provider.extract_usage({"usage": usage}, api_flavor=elsewhere)[1]
         except ValueError:
-            pass  # it speaks as the owner of the endpoint does, after all
+            pass  # its usage has the format of the endpoint's owner after all
     return find_provider(owner).extract_usage({"usage": usage}, api_flavor=flavor)[1]
 
 
-def prices_tokens(price: ModelPrice) -> bool:
-    """Some models are billed by the hour or the picture: tokens would come out as free."""
+def has_token_price(price: ModelPrice) -> bool:
+    """Return whether tokens have a price; a model billed by the hour or picture would seem free otherwise."""
     return any(kind.endswith("_mtok") and value is not None for kind, value in vars(price).items())
 
 
-def price_of(what: str, given: Mapping[str, float]) -> ModelPrice:
-    """A user's prices per million tokens."""
+def model_price(what: str, given: Mapping[str, float]) -> ModelPrice:
+    """Return a user's prices per million tokens."""
     from genai_prices.types import ModelPrice, Usage
 
     if not isinstance(given, Mapping) or "input" not in given:
@@ -305,13 +306,13 @@ def price_of(what: str, given: Mapping[str, float]) -> ModelPrice:
     try:
         found.calc_price(Usage())
     except ValueError as error:
-        raise InvalidInput(f"prices of {what} do not go together: {error}") from None
+        raise InvalidInput(f"prices of {what} are inconsistent: {error}") from None
     return found
 
 
-def total(sum_: Decimal) -> float:
-    """Dollars that can be reckoned with."""
-    usd = float(sum_)
-    if not 0 <= usd <= LARGEST:
+def checked_total(price: Decimal) -> float:
+    """Return dollars, or raise ValueError if they are out of range."""
+    usd = float(price)
+    if not 0 <= usd <= MAX_AMOUNT:
         raise ValueError(f"{usd} dollars")
     return usd

@@ -79,7 +79,7 @@ def test_a_backup_taken_while_it_runs_can_be_restored(tmp_path: Path) -> None:
         for request in requests:
             cache.fetch("chat/completions", request, lambda: Reply(b"answer", "m", cost=1.0))
         cache.maintain()
-        cache._keeper.store.flush()
+        cache._coordinator.store.flush()
         # As `sqlite3 … ".backup …"` does it, which is this call.
         with sqlite3.connect(f"file:{live}?mode=ro", uri=True) as source:
             copy = sqlite3.connect(tmp_path / "backup.sqlite")

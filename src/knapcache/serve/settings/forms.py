@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BeforeValidator
 
 from knapcache.errors import InvalidInput
-from knapcache.price.weights import LARGEST
+from knapcache.price.weights import MAX_AMOUNT
 from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 LOCAL = "local"
@@ -40,7 +40,7 @@ def seconds(given: Any) -> float:
     """Seconds, from 90, "90", "15m", "12h" or "30d"."""
     if isinstance(given, str) and (match := TIME.fullmatch(given.strip())):
         given = float(match[1]) * TIMES[match[2]]
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= LARGEST:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= MAX_AMOUNT:
         raise InvalidInput("must be seconds, from 0 on, or a number with s, m, h or d behind it")
     return float(given)
 

@@ -99,7 +99,7 @@ class SqliteStore:
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
         self._owner_lock: OwnerLock | None = None
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
         if own:
             self._become_owner()
         _STORES.add(self)
@@ -353,7 +353,7 @@ class SqliteStore:
 
     def _after_fork(self) -> None:
         """Close in a child. Locks and connections are the parent's: the child must not even close them."""
-        if not self._closed:
+        if not self._closed and self._pid != os.getpid():  # `reader` may have opened one in the child already
             self._closed = True
             _INHERITED.append((self._database.connections.abandon(), self._writer, self._owner_lock))
             self._writer, self._owner_lock, self._memory_tier = None, None, MemoryTier(0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from knapcache.model import Endpoint
 from knapcache.price import Meter
-from knapcache.price.flat import shape_of
+from knapcache.price.flat_rate import shape_of
 
 COUNT = st.integers(0, 400_000)
 MODELS = ("gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "gemini-2.5-pro", "claude-sonnet-4-5", "deepseek-chat", "unheard-of")
@@ -68,7 +68,7 @@ def test_flat_prices_are_learned_and_others_are_not() -> None:
     meter = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
     for model in ("gpt-4o", "ours", "gemini-2.5-pro", "unheard-of"):
         meter.bill(Endpoint.CHAT, model, {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
-    assert [flat is not None for flat, _ in meter._flat.values()] == [True, True, False, False]
+    assert [flat is not None for flat, _ in meter._flat_rates.values()] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("odd", [1.5, True, -1, [1], b"1"])

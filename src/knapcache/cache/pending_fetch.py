@@ -1,0 +1,104 @@
+"""A miss between the lookup and the reply: how it is fetched, and what its waiters get."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+from knapcache.cache.replies import FetchResult, ReplyProcessor
+from knapcache.cache.single_flight import InFlightCall, SingleFlight
+from knapcache.cache.values import Answer, Lookup, Reply
+
+
+class FetchOptions(NamedTuple):
+    """How a request is served."""
+
+    refresh: bool = False
+    """Call in any case."""
+    store: bool = True
+    """Store the answer."""
+    only_cached: bool = False
+    """Do not call."""
+    max_age: float | None = None
+    """Seconds: older answers are not served."""
+
+
+DEFAULT_OPTIONS = FetchOptions()
+
+
+class PendingFetch:
+    """A miss that the caller must fetch, and then complete or abandon. Waiters are held until then.
+
+    As a context manager it starts the clock, marks the code inside as part of the call, and abandons it on an exception.
+    """
+
+    __slots__ = ("_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started")
+
+    def __init__(
+        self,
+        replies: ReplyProcessor,
+        single_flight: SingleFlight[FetchResult],
+        lookup: Lookup,
+        call: InFlightCall | None,
+        *,
+        blocking: bool,
+    ) -> None:
+        self._replies, self._single_flight = replies, single_flight
+        self._lookup, self._call, self._blocking = lookup, call, blocking
+        self._started = lookup.started
+        self._done = False
+
+    @property
+    def key(self) -> str:
+        """The key's digest in hex."""
+        return self._lookup.key
+
+    @property
+    def leads(self) -> bool:
+        """Whether others may be waiting. False: the caller fetches alone, and the answer is not stored."""
+        return self._call is not None
+
+    def leading(self) -> AbstractContextManager[None]:
+        """Mark the code that runs inside as part of this fetch: it never waits for its own key."""
+        return nullcontext() if self._call is None else self._single_flight.leading(self._call)
+
+    def __enter__(self) -> PendingFetch:
+        self._leading = self.leading()
+        self._leading.__enter__()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._leading.__exit__(kind, error, trace)
+        if error is not None:
+            self.abandon(error)
+
+    def complete(self, reply: Reply, seconds: float | None = None) -> Answer:
+        """Count what the reply cost, let the policy decide, and release the waiters. `seconds`: how long it took."""
+        if seconds is None:
+            seconds = time.perf_counter() - self._started
+        try:
+            result = self._replies.complete(
+                self._lookup, reply, seconds, store=self._call is not None, blocking=self._blocking
+            )
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        return self.reuse(result)
+
+    def reuse(self, result: FetchResult) -> Answer:
+        """Release the waiters with a result."""
+        self._done = True
+        if self._call is not None:
+            self._single_flight.complete(self._call, result)
+        return self._replies.finish(self._lookup, result, shared=False)
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Release the waiters without an answer. Does nothing after `complete`."""
+        if self._done:
+            return
+        self._done = True
+        self._replies.fail(self._lookup)
+        if self._call is not None:
+            self._single_flight.fail(self._call, error)

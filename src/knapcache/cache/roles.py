@@ -1,0 +1,267 @@
+"""The two roles that a process can have on a store. `coordinator.py` says what they are for, and swaps them.
+
+Both have the same methods, so the engine does not ask which one it uses.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from knapcache.cache.admission import BATCH_KEYS, AdmissionController
+from knapcache.cache.entries import read_entries
+from knapcache.cache.entry_index import EntryTable, entry_table
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.snapshot import pack, read_snapshot
+from knapcache.errors import NotOwner, StoreError
+from knapcache.price.weights import amount
+from knapcache.store.base import Clock, Entry, Store, expired, purge_filter
+from knapcache.threads import DeadlinePool
+
+SWEEP_SECONDS = 60.0
+"""Seconds between two sweeps of a shared store, and between two snapshots."""
+SWEEP_SETTLED = 1024
+"""Settled answers between two sweeps of a store in memory; a quarter of its entries where that is more."""
+MAX_HANDOVER_BYTES = 8 << 20
+"""Bytes of answers that wait for the thread that hands them over."""
+
+
+class Owner:
+    """The role of the process that decides."""
+
+    is_owner = True
+
+    def __init__(self, store: Store, admission: AdmissionController, ledger: Ledger, clock: Clock) -> None:
+        self.store, self.admission = store, admission
+        self._ledger, self._clock = ledger, clock
+        self._swept_at = clock()
+        self._swept_settled = 0
+        self._snapshot_arrived = 0
+        # The controller's own methods: a call in between would cost a hit a tenth of a microsecond each.
+        self.arrive = admission.arrive
+        """arrive(key): count a request; return its id, and the serial of its entry, or −1 when there is none."""
+        self.count_hit = self.count_coalesced = admission.observe
+        """count_hit(key, id, size, cost): count a request that was answered without a call of its own."""
+        self.count_memory_hit = admission.count_if_resident
+        """count_memory_hit(key, size, cost): count a request and its hit; False and no count if it is not resident."""
+        self.forget_missing = admission.forget_missing
+        """forget_missing(key, id, serial): forget an entry that two reads did not find."""
+
+    def drain(self) -> bool:
+        """Write queued changes, so that a second read finds what the first one missed. True: read again."""
+        self.admission.drain()
+        return True
+
+    def settle(self, i: int, entry: Entry, *, blocking: bool) -> bool:  # noqa: ARG002 - an owner never waits
+        """Decide about an answer that was paid for. Return whether it is admitted."""
+        admitted = self.admission.settle(i, entry)
+        if not self.store.shared:
+            due = self._swept_settled + max(SWEEP_SETTLED, self.store.totals().entries // 4)
+            if self.admission.settled >= due:
+                self._swept_settled = self.admission.settled
+                self.admission.expire()
+        return admitted
+
+    def touch(self, counts: Mapping[bytes, int]) -> int:
+        """Count requests that were answered elsewhere. Return how many were for known keys."""
+        return self.admission.touch(counts)
+
+    # Maintenance.
+
+    def maintain(self, *, sweep: bool) -> None:
+        """Collect from readers; sweep when asked to or due: remove expired entries and save a snapshot."""
+        self._collect()
+        if sweep or not 0 <= self._clock() - self._swept_at < SWEEP_SECONDS:
+            self._swept_at = self._clock()
+            self.admission.expire()
+            self._save_snapshot()
+
+    def leave(self) -> None:
+        """Save a snapshot before the store is closed."""
+        self._save_snapshot()
+
+    def _collect(self) -> None:
+        if counts := self.store.take_counts():
+            self._ledger.count("reported_hits", self.admission.touch(counts))
+        for entry in self.store.collect():
+            self._ledger.count("collected")
+            i, _ = self.admission.arrive(entry.key)
+            stored = self.store.get(entry.key)
+            # It may have been in the spool for long: expired, or older than what is stored.
+            if not expired(entry.expires, self._clock()) and (stored is None or stored.created < entry.created):
+                self.admission.settle(i, entry)
+
+    def _save_snapshot(self) -> None:
+        admission = self.admission
+        if not self.store.shared or admission.arrived == self._snapshot_arrived:
+            return  # memory does not outlive the process
+        self._snapshot_arrived = admission.arrived
+        state = admission.copy_state()
+        snapshot = pack(admission.policy_name, admission.policy, state, self.store.max_snapshot_size)
+        if snapshot is not None:
+            admission.save_snapshot(snapshot)
+
+    # Administration.
+
+    def entries(self) -> EntryTable:
+        """Return the metadata of all entries."""
+        return self.admission.entries()
+
+    def entry(self, key: bytes) -> tuple[EntryTable, Entry] | None:
+        """Return an entry and its metadata. The policy does not count this as a request."""
+        entry = self.store.get(key)
+        table = self.admission.entries(key)
+        return (table, entry) if entry is not None and table.keys else None
+
+    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
+        """Remove the entries that meet every condition given. Return how many."""
+        before = None if older_than is None else self._clock() - amount("older_than", older_than)
+        meets = purge_filter(tenant, model, before)
+        keys = [info.key for info in self.store.scan() if (key is None or info.key == key) and meets(info)]
+        for k in range(0, len(keys), BATCH_KEYS):
+            self.admission.forget(keys[k : k + BATCH_KEYS])
+        return len(keys)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what only the owner knows."""
+        admission = self.admission
+        with admission.deciding:
+            return {
+                "policy": admission.policy_name,
+                "ids": len(admission.ids),
+                "oracle_calls": admission.policy.oracle_calls,
+                "oracle_seconds": admission.oracle_seconds,
+                "shadows": admission.shadows.spent(),
+                "tenant_bytes": admission.index.size_by_tenant(admission.policy),
+            }
+
+    def check(self) -> None:
+        """Check the policy, its tables and the store against each other."""
+        self.admission.check()
+
+
+class Reader:
+    """The role of a process that reads what another process owns."""
+
+    is_owner = False
+
+    def __init__(self, store: Store, ledger: Ledger, start_thread: Callable[[], None], report_hits: bool) -> None:
+        self.store = store
+        self._ledger, self._start_thread, self._report_hits = ledger, start_thread, report_hits
+        self._lock = threading.Lock()
+        self._hits: Counter[bytes] = Counter()  # since the last report
+        self._handover_bytes = 0  # waiting for the pool
+        self._pool = DeadlinePool("knapcache-spool", 1)
+        weakref.finalize(self, self._pool.close)
+
+    # Requests.
+
+    def arrive(self, key: bytes) -> tuple[int, int]:  # noqa: ARG002
+        """Return that an entry may be there: what the owner stores can be read."""
+        return -1, 0
+
+    def count_hit(self, key: bytes, i: int, size: int, cost: float) -> None:  # noqa: ARG002
+        """Count a hit for the next report to the owner."""
+        if self._report_hits:
+            self.touch({key: 1})
+
+    def count_memory_hit(self, key: bytes, size: int, cost: float) -> bool:  # noqa: ARG002
+        """Return False: only the owner knows whether an entry in memory is still resident."""
+        return False
+
+    def count_coalesced(self, key: bytes, i: int, size: int, cost: float) -> None:
+        """Count nothing: the owner counts the answer that is handed over."""
+
+    def drain(self) -> bool:
+        """Return False: a reader has no queued changes."""
+        return False
+
+    def forget_missing(self, key: bytes, i: int, serial: int) -> None:
+        """Forget nothing: a reader has no policy."""
+
+    def settle(self, i: int, entry: Entry, *, blocking: bool) -> bool:  # noqa: ARG002
+        """Hand an answer that was paid for over to the owner. Return whether it is on its way."""
+        self._start_thread()
+        if blocking:
+            return self._hand_over(entry)
+        with self._lock:
+            fits = self._handover_bytes + entry.size <= MAX_HANDOVER_BYTES
+            self._handover_bytes += entry.size if fits else 0
+        if fits and self._pool.submit(lambda: self._hand_over_counted(entry)):
+            return True
+        self._ledger.count("handover_failed")
+        return False
+
+    def _hand_over_counted(self, entry: Entry) -> None:
+        self._hand_over(entry)
+        with self._lock:
+            self._handover_bytes -= entry.size
+
+    def _hand_over(self, entry: Entry) -> bool:
+        try:
+            self.store.hand_over(entry)
+        except StoreError:
+            self._ledger.count("handover_failed")
+            return False
+        self._ledger.count("handed_over")
+        return True
+
+    def touch(self, counts: Mapping[bytes, int]) -> int:
+        """Count requests for the next report to the owner. Return how many fit."""
+        self._start_thread()
+        counted = 0
+        with self._lock:
+            for key, times in counts.items():
+                if key in self._hits or len(self._hits) < self.store.max_counted_keys:
+                    self._hits[key] += times
+                    counted += times
+        return counted
+
+    # Maintenance.
+
+    def maintain(self, *, sweep: bool) -> None:  # noqa: ARG002 - the owner sweeps
+        """Report hits to the owner. What does not fit into the spool waits for the next round."""
+        hits = self.take_hits()
+        if not hits:
+            return
+        try:
+            self.store.put_counts(hits)
+        except StoreError:
+            with self._lock:
+                self._hits = hits + self._hits if len(self._hits) < self.store.max_counted_keys else hits
+
+    def take_hits(self) -> Counter[bytes]:
+        """Return the hits since the last report, and start counting again."""
+        with self._lock:
+            hits, self._hits = self._hits, Counter()
+        return hits
+
+    def leave(self) -> None:
+        """Report the last hits before the store is closed."""
+        self.maintain(sweep=False)
+
+    # Administration.
+
+    def entries(self) -> EntryTable:
+        """Return the metadata of all entries in the store, with the request counts of the owner's last snapshot."""
+        return read_entries(self.store, read_snapshot(self.store.load_snapshot() or b""))
+
+    def entry(self, key: bytes) -> tuple[EntryTable, Entry] | None:
+        """Return an entry and its metadata."""
+        entry = self.store.get(key)
+        return None if entry is None else (entry_table([entry.info], {}), entry)
+
+    def purge(self, *_: object) -> int:
+        """Raise NotOwner."""
+        raise NotOwner("only the owner of the store can purge, and that is another process")
+
+    def stats(self) -> dict[str, Any]:
+        """Return nothing: only the owner has a policy."""
+        return {}
+
+    def check(self) -> None:
+        """Check the store."""
+        self.store.check()
