@@ -5,8 +5,9 @@ given and reads nothing else; `loading.load` adds a file, the environment and fl
 others when nobody says them: the upstreams (from the keys of providers in the environment), whether callers without a
 credential are let in, and which names of this host are answered to.
 
-    Invariant: no secret is in here but `admin_token`, which hides itself. Keys of providers stay in the environment,
-    keys of tenants come as digests, and the values of extra headers, which may be secrets, are shown to nobody.
+    Invariant: the only secrets in here are `admin_token` and the `proxy` of an upstream, and both hide themselves
+    (SecretStr). Keys of providers stay in the environment, keys of tenants come as digests, and the values of extra
+    headers, which may be secrets, are never shown.
 """
 
 from __future__ import annotations
