@@ -1,14 +1,19 @@
-"""Servers to compare with and to ask: raw ASGI on uvicorn, as bare as can be, each a process of its own.
+"""Minimal servers for comparison, and a fake provider: raw ASGI on uvicorn, each in its own process.
 
-    python bench/_baseline_servers.py canned PORT               no HTTP at all: a fixed answer to whatever comes
-    python bench/_baseline_servers.py echo PORT                 reads the body, gives a fixed answer of 2 KB: the least that a
-                                                    server in Python does
-    python bench/_baseline_servers.py upstream PORT [DELAY]     a fake provider: the first word of the last message comes back, in
-                                                    an answer of 2 KB, after DELAY seconds; GET: how often it was asked
-    python bench/_baseline_servers.py aiohttp PORT UPSTREAM     passes a request on to that port and its answer back, by aiohttp's
-    python bench/_baseline_servers.py ours PORT UPSTREAM        client or by that of the proxy, and does nothing else
+    python bench/_baseline_servers.py canned PORT
+        writes a fixed response without parsing HTTP: the limit of the load generator
+    python bench/_baseline_servers.py echo PORT
+        reads the body and returns a fixed answer of 2 KB: the minimum of a Python server
+    python bench/_baseline_servers.py upstream PORT [DELAY]
+        fake provider: returns the first word of the last message in an answer of 2 KB after DELAY seconds;
+        GET returns the number of calls
+    python bench/_baseline_servers.py paced PORT [DELAY PACE]
+        the same, with approximate delays and PACE seconds between the events of a stream
+    python bench/_baseline_servers.py aiohttp PORT UPSTREAM
+    python bench/_baseline_servers.py own-client PORT UPSTREAM
+        forward requests to the port UPSTREAM with aiohttp's client or the proxy's own client, and do nothing else
 
-The delay is slept in a thread: timers of event loops count whole milliseconds, which is as much as is to be measured.
+`upstream` sleeps in a thread: event loop timers have a resolution of one millisecond, the size of what is measured.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ USAGE = {"prompt_tokens": 250, "completion_tokens": 500, "total_tokens": 750}
 
 
 def completion(nonce: str, model: str = "gpt-4o", size: int = BYTES) -> bytes:
-    """A chat completion of so many bytes."""
+    """Return a chat completion of `size` bytes."""
     message = {"role": "assistant", "content": f"{nonce} "}
     body: dict[str, Any] = {
         "id": f"chatcmpl-{nonce}", "object": "chat.completion", "created": 1700000000, "model": model,
@@ -46,7 +51,7 @@ def completion(nonce: str, model: str = "gpt-4o", size: int = BYTES) -> bytes:
 
 
 def chunks(nonce: str, model: str, usage: bool, size: int = BYTES) -> list[bytes]:
-    """The same as a stream of events."""
+    """Return a chat completion as the events of a stream."""
     head = {"id": f"chatcmpl-{nonce}", "object": "chat.completion.chunk", "created": 1700000000, "model": model}
     part = "x" * (size // EVENTS)
 
@@ -62,8 +67,7 @@ def chunks(nonce: str, model: str, usage: bool, size: int = BYTES) -> list[bytes
     return [*events, b"data: [DONE]\n\n"]
 
 
-async def whole(receive: Any) -> bytes:
-    """The body of a request."""
+async def read_body(receive: Any) -> bytes:
     body, more = b"", True
     while more:
         message = await receive()
@@ -72,27 +76,30 @@ async def whole(receive: Any) -> bytes:
     return body
 
 
-async def give(send: Any, body: bytes) -> None:
-    """An answer."""
+async def send_json(send: Any, body: bytes) -> None:
     headers = [JSON, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 class Echo:
-    """The least that a server does."""
+    """ASGI application with a fixed answer."""
 
     def __init__(self) -> None:
         self._body = completion("0")
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
         await receive()
-        await give(send, self._body)
+        await send_json(send, self._body)
 
 
 class Upstream:
-    """A provider. pace: seconds between two events of a stream."""
+    """Fake provider.
+
+    delay   seconds before an answer
+    pace    seconds between two events of a stream
+    exact   delay in a thread, with better than millisecond resolution
+    """
 
     def __init__(self, delay: float = 0.0, pace: float = 0.0, *, exact: bool = True, size: int = BYTES) -> None:
         self._delay, self._pace, self._exact, self._size = delay, pace, exact, size
@@ -100,11 +107,10 @@ class Upstream:
         self.calls = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
         if scope["method"] == "GET":
-            await give(send, b"%d" % self.calls)
+            await send_json(send, b"%d" % self.calls)
             return
-        body = json.loads(await whole(receive))
+        body = json.loads(await read_body(receive))
         self.calls += 1
         nonce = body["messages"][-1]["content"].partition(" ")[0]
         if self._exact and self._delay:
@@ -115,7 +121,7 @@ class Upstream:
             usage = bool((body.get("stream_options") or {}).get("include_usage"))
             await self._stream(send, chunks(nonce, body["model"], usage, self._size))
         else:
-            await give(send, completion(nonce, body["model"], self._size))
+            await send_json(send, completion(nonce, body["model"], self._size))
 
     async def _stream(self, send: Any, events: list[bytes]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [SSE]})
@@ -125,80 +131,74 @@ class Upstream:
         await send({"type": "http.response.body", "body": b""})
 
 
-class Passing:
-    """The least that a proxy does. bodies: how the pieces of an answer are got."""
+class Passthrough:
+    """Minimal proxy. fetch: sends a body upstream and yields (content type, bytes) parts of the answer."""
 
-    def __init__(self, bodies: Callable[[bytes], AsyncIterator[tuple[str, bytes]]]) -> None:
-        self._bodies = bodies
+    def __init__(self, fetch: Callable[[bytes], AsyncIterator[tuple[str, bytes]]]) -> None:
+        self._fetch = fetch
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
         if scope["method"] == "GET":
-            await give(send, b"")
+            await send_json(send, b"")
             return
-        begun = False
-        async for kind, piece in self._bodies(await whole(receive)):
-            if not begun:
-                begun = True
-                head = [(b"content-type", kind.encode())]
+        started = False
+        async for content_type, part in self._fetch(await read_body(receive)):
+            if not started:
+                started = True
+                head = [(b"content-type", content_type.encode())]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-class ByAiohttp:
-    """Pieces of an answer by aiohttp."""
+class AiohttpFetch:
+    """Fetch with aiohttp's client."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}{CHAT}"
-        self._session: Any = None  # begun on the loop
+        self._session: Any = None  # created on the event loop
 
     async def __call__(self, body: bytes) -> AsyncIterator[tuple[str, bytes]]:
-        """Ask."""
         import aiohttp
 
         self._session = self._session or aiohttp.ClientSession()
         async with self._session.post(self._url, data=body, headers={"content-type": "application/json"}) as answer:
-            async for piece in answer.content.iter_any():
-                yield answer.headers["content-type"], piece
+            async for part in answer.content.iter_any():
+                yield answer.headers["content-type"], part
 
 
-class ByOurs:
-    """The same by the proxy's own client."""
+class OwnClientFetch:
+    """Fetch with the proxy's own client."""
 
     def __init__(self, port: int) -> None:
         self._url, self._client = f"http://127.0.0.1:{port}", Client("upstream", 5.0, 60.0)
 
     async def __call__(self, body: bytes) -> AsyncIterator[tuple[str, bytes]]:
-        """Ask."""
         answer = await self._client.request("POST", self._url, CHAT, b"content-type: application/json\r\n", body)
-        async for piece in answer.iter_bytes():
-            yield answer.headers["content-type"], piece
+        async for part in answer.iter_bytes():
+            yield answer.headers["content-type"], part
 
 
 class Canned(asyncio.Protocol):
-    """What a load generator can ask at most: the other end does next to nothing."""
+    """Write a fixed response to every request, without parsing it."""
 
-    said = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(completion("0")), completion("0"))
+    response = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(completion("0")), completion("0"))
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody came."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """A request, or the rest of one: its last bytes are known."""
-        if data.endswith(b"}"):
-            self._transport.write(self.said)
+        if data.endswith(b"}"):  # the end of every request of the load generator
+            self._transport.write(self.response)
 
 
-async def canned(port: int) -> None:
-    """Serve for ever."""
+async def serve_canned(port: int) -> None:
     server = await asyncio.get_running_loop().create_server(Canned, "127.0.0.1", port)
     await server.serve_forever()
 
 
 def serve(app: Any, port: int) -> None:
-    """With the settings of `knapcache serve`."""
+    """Run an ASGI application with the uvicorn settings of `knapcache serve`."""
     uvicorn.run(
         app, host="127.0.0.1", port=port, http="httptools", lifespan="off", access_log=False, log_config=None,
         server_header=False, proxy_headers=False, timeout_keep_alive=75,
@@ -206,15 +206,14 @@ def serve(app: Any, port: int) -> None:
 
 
 def main() -> None:
-    """As told."""
     kind, port, *rest = sys.argv[1:]
     numbers = [float(word) for word in rest]
     if kind == "canned":
-        uvloop.run(canned(int(port)))
+        uvloop.run(serve_canned(int(port)))
     elif kind == "echo":
         serve(Echo(), int(port))
-    elif kind in ("aiohttp", "ours"):
-        serve(Passing((ByAiohttp if kind == "aiohttp" else ByOurs)(int(rest[0]))), int(port))
+    elif kind in ("aiohttp", "own-client"):
+        serve(Passthrough((AiohttpFetch if kind == "aiohttp" else OwnClientFetch)(int(rest[0]))), int(port))
     elif kind == "paced":
         serve(Upstream(*numbers, exact=False), int(port))
     else:

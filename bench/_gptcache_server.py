@@ -1,7 +1,7 @@
-"""GPTCache's own server with its map: run by bench/proxy.py in the environment of the other servers.
+"""GPTCache's own server with its exact-match map, run by bench/proxy.py in the environment of the peers.
 
-Its command line knows no way to run without a model that is fetched from the network; its application does. Its adapter
-for OpenAI wants an SDK of years ago, and has no part in /get and /put, which are measured: it is left out.
+GPTCache's command line needs a model from the network; its application does not. Its adapter for OpenAI needs a
+years-old SDK and is not used by /get and /put, so it is replaced by an empty module.
 """
 
 import sys

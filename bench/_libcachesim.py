@@ -1,7 +1,7 @@
-"""libCacheSim behind one call, by its fastest way, for bench/replay.py: its own reader over a mapped file, all in C.
+"""libCacheSim with its fastest interface, for bench/replay.py: its own reader over a memory-mapped file, all in C.
 
-It is given the hash table that suits it best: tables of 2^12 to 2^20 places are tried once (its default, 2^24, is up
-to seven times slower here), and the fastest is the one measured.
+It gets the best hash table size: tables of 2^12 to 2^20 buckets are tried once, and the fastest is measured. Its
+default, 2^24, is up to seven times slower here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HASH_POWERS = (12, 14, 16, 18, 20)
 
 
 def run(name: str, path: Path, capacity: int, hash_power: int) -> tuple[float, float]:
-    """CPU seconds and miss ratio of one of its policies over an oracleGeneral file."""
+    """Return CPU seconds and miss ratio of a policy on an oracleGeneral file."""
     start = time.process_time()
     reader = libcachesim.TraceReader(str(path), libcachesim.TraceType.ORACLE_GENERAL_TRACE)
     cache = getattr(libcachesim, NAMES[name])(cache_size=capacity, hashpower=hash_power)
@@ -26,6 +26,6 @@ def run(name: str, path: Path, capacity: int, hash_power: int) -> tuple[float, f
 
 
 def fastest(name: str, path: Path, capacity: int) -> tuple[int, Callable[[], tuple[float, float]]]:
-    """The hash table that suits this run best, and the run with it."""
+    """Return the best hash power for this run, and a function that runs with it."""
     power = min(HASH_POWERS, key=lambda power: min(run(name, path, capacity, power)[0] for _ in range(2)))
     return power, lambda: run(name, path, capacity, power)

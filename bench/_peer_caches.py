@@ -1,8 +1,8 @@
-"""Other caches behind two calls, for bench/library.py: a hit, and a miss whose answer is then kept.
+"""Other caches with a common interface for bench/library.py: a hit, and a miss whose answer is then stored.
 
-Each takes a request in the form that it is made for, and does of the work what it does: GPTCache is given the text of
-the prompt and looks it up in its map; LiteLLM hashes the arguments of a completion; LangChain looks up (prompt, name of
-the model); diskcache and cachetools are given the request's bytes as key, and know nothing of requests.
+Each cache gets a request in the form that it is made for. GPTCache looks up the text of the prompt in its map. LiteLLM
+hashes the arguments of a completion. LangChain looks up (prompt, model name). diskcache and cachetools use the bytes of
+the request as key and do not parse it.
 """
 
 from __future__ import annotations
@@ -18,163 +18,174 @@ from typing import Any, NamedTuple
 from knapcache import Cache, Reply
 
 CHAT = "chat/completions"
-ROOM = 100_000  # entries, where a cache counts them: enough for all
+MAX_ENTRIES = 100_000
+"""For caches that count entries: more than the benchmark stores."""
 
 
-class Asked(NamedTuple):
-    """One request in every form."""
+class BenchRequest(NamedTuple):
+    """One request in the form of each cache, and its answer."""
 
-    text: bytes
-    """As it comes over the wire."""
+    raw: bytes
+    """JSON as sent over HTTP."""
     arguments: dict[str, Any]
     prompt: str
     answer: bytes
 
 
-class Peer(NamedTuple):
-    """A cache as the benchmark sees it."""
+class CacheAdapter(NamedTuple):
+    """A cache as the benchmark calls it."""
 
     name: str
     version: str
-    where: str
+    storage: str
     """memory or disk."""
-    hit: Callable[[Asked], Any]
-    """What is kept, or None."""
-    keep: Callable[[Asked], Any]
-    """After a miss: look once more, find nothing, keep the answer."""
+    hit: Callable[[BenchRequest], Any]
+    """Return the stored answer, or None."""
+    miss_and_store: Callable[[BenchRequest], Any]
+    """Look up a request that is not stored, then store its answer."""
 
 
-def request(number: int, bytes_: int = 2048, answer: int = 2048) -> Asked:
-    """A chat of some turns, about so many bytes long, with an answer of so many."""
+def make_request(number: int, size: int = 2048, answer_size: int = 2048) -> BenchRequest:
+    """Return a chat request of several turns and about `size` bytes, with an answer of `answer_size` bytes."""
     turn = "How many ways are there to fill a knapsack, and which of them is worth most? "
-    turns = [{"role": "system", "content": "You are a helpful assistant that answers briefly."}]
-    body = {"model": "gpt-4o", "messages": turns, "temperature": 0.7, "max_tokens": 512}
-    while len(json.dumps(body)) < bytes_ - 80:
-        some = min(5, -(-(bytes_ - len(json.dumps(body)) - 80) // len(turn)))
-        turns.append({"role": ("user", "assistant")[len(turns) % 2 == 0], "content": turn * some})
-    turns[-1]["content"] += f" ({number})"
-    frame = {"id": f"chatcmpl-{number}", "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}}]}
-    frame["choices"][0]["message"]["content"] = "x" * (answer - len(json.dumps(frame)))  # type: ignore[index]
-    text = json.dumps(body, separators=(",", ":")).encode()
-    return Asked(text, body, json.dumps(turns), json.dumps(frame).encode())
+    messages = [{"role": "system", "content": "You are a helpful assistant that answers briefly."}]
+    body = {"model": "gpt-4o", "messages": messages, "temperature": 0.7, "max_tokens": 512}
+    while len(json.dumps(body)) < size - 80:
+        repeats = min(5, -(-(size - len(json.dumps(body)) - 80) // len(turn)))
+        messages.append({"role": ("user", "assistant")[len(messages) % 2 == 0], "content": turn * repeats})
+    messages[-1]["content"] += f" ({number})"
+    answer = {"id": f"chatcmpl-{number}", "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}}]}
+    answer["choices"][0]["message"]["content"] = "x" * (answer_size - len(json.dumps(answer)))  # type: ignore[index]
+    raw = json.dumps(body, separators=(",", ":")).encode()
+    return BenchRequest(raw, body, json.dumps(messages), json.dumps(answer).encode())
 
 
-def ours(name: str, path: Path | None) -> tuple[Peer, Cache]:
-    """knapcache, with the default policy and shadows."""
+def knapcache_adapter(name: str, path: Path | None) -> tuple[CacheAdapter, Cache]:
+    """Return knapcache with the default policy and shadows."""
     cache = Cache("512MB", path=path, cost="seconds")
 
-    def hit(asked: Asked) -> bytes:
-        return cache.fetch(CHAT, asked.text, never).payload
+    def hit(request: BenchRequest) -> bytes:
+        return cache.fetch(CHAT, request.raw, fail).payload
 
-    def keep(asked: Asked) -> bytes:
-        return cache.fetch(CHAT, asked.text, lambda: Reply(asked.answer, "gpt-4o", seconds=1.0)).payload
+    def miss_and_store(request: BenchRequest) -> bytes:
+        return cache.fetch(CHAT, request.raw, lambda: Reply(request.answer, "gpt-4o", seconds=1.0)).payload
 
-    return Peer(name, importlib.metadata.version("knapcache"), "disk" if path else "memory", hit, keep), cache
-
-
-def never() -> Reply:
-    """The call of a hit."""
-    raise AssertionError("not a hit")
+    return CacheAdapter(
+        name, importlib.metadata.version("knapcache"), "disk" if path else "memory", hit, miss_and_store
+    ), cache
 
 
-def cachetools(_: Path) -> Peer:
-    """A dict with an order, and no more."""
-    cache = importlib.import_module("cachetools").LRUCache(ROOM)
-
-    def keep(asked: Asked) -> None:
-        if cache.get(asked.text) is None:
-            cache[asked.text] = asked.answer
-
-    return Peer("cachetools.LRUCache", version("cachetools"), "memory", lambda asked: cache.get(asked.text), keep)
+def fail() -> Reply:
+    raise AssertionError("a hit must not call the provider")
 
 
-def langchain(_: Path) -> Peer:
-    """LangChain's cache in memory."""
-    cache = importlib.import_module("langchain_core.caches").InMemoryCache(maxsize=ROOM)
+def cachetools(_: Path) -> CacheAdapter:
+    cache = importlib.import_module("cachetools").LRUCache(MAX_ENTRIES)
+
+    def miss_and_store(request: BenchRequest) -> None:
+        if cache.get(request.raw) is None:
+            cache[request.raw] = request.answer
+
+    return CacheAdapter(
+        "cachetools.LRUCache", version("cachetools"), "memory", lambda request: cache.get(request.raw), miss_and_store
+    )
+
+
+def langchain(_: Path) -> CacheAdapter:
+    cache = importlib.import_module("langchain_core.caches").InMemoryCache(maxsize=MAX_ENTRIES)
     generation = importlib.import_module("langchain_core.outputs").Generation
 
-    def keep(asked: Asked) -> None:
-        if cache.lookup(asked.prompt, "gpt-4o") is None:
-            cache.update(asked.prompt, "gpt-4o", [generation(text=asked.answer.decode())])
+    def miss_and_store(request: BenchRequest) -> None:
+        if cache.lookup(request.prompt, "gpt-4o") is None:
+            cache.update(request.prompt, "gpt-4o", [generation(text=request.answer.decode())])
 
-    return Peer(
+    return CacheAdapter(
         "LangChain InMemoryCache", version("langchain_core"), "memory",
-        lambda asked: cache.lookup(asked.prompt, "gpt-4o"), keep,
+        lambda request: cache.lookup(request.prompt, "gpt-4o"), miss_and_store,
     )  # fmt: skip
 
 
-def langchain_sqlite(folder: Path) -> Peer:
-    """LangChain's cache in a file, which another package has."""
+def langchain_sqlite(folder: Path) -> CacheAdapter:
+    """From langchain-community."""
     module = importlib.import_module("langchain_community.cache")
     cache = module.SQLiteCache(str(folder / "langchain.db"))
     generation = importlib.import_module("langchain_core.outputs").Generation
 
-    def keep(asked: Asked) -> None:
-        if cache.lookup(asked.prompt, "gpt-4o") is None:
-            cache.update(asked.prompt, "gpt-4o", [generation(text=asked.answer.decode())])
+    def miss_and_store(request: BenchRequest) -> None:
+        if cache.lookup(request.prompt, "gpt-4o") is None:
+            cache.update(request.prompt, "gpt-4o", [generation(text=request.answer.decode())])
 
-    return Peer(
+    return CacheAdapter(
         "LangChain SQLiteCache", version("langchain_community"), "disk",
-        lambda asked: cache.lookup(asked.prompt, "gpt-4o"), keep,
+        lambda request: cache.lookup(request.prompt, "gpt-4o"), miss_and_store,
     )  # fmt: skip
 
 
-def litellm(_: Path) -> Peer:
-    """LiteLLM's cache in memory."""
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the network for prices
+def litellm(_: Path) -> CacheAdapter:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # do not fetch prices from the network
     module = importlib.import_module("litellm.caching.caching")
     cache = module.Cache(type="local")
-    cache.cache.max_size_in_memory = ROOM
-    cache.max_messages = None  # or it leaves chats of more than four messages alone
+    cache.cache.max_size_in_memory = MAX_ENTRIES
+    cache.max_messages = None  # by default chats of more than four messages are not cached
 
-    def keep(asked: Asked) -> None:
-        if cache.get_cache(**asked.arguments) is None:
-            cache.add_cache(asked.answer.decode(), **asked.arguments)
+    def miss_and_store(request: BenchRequest) -> None:
+        if cache.get_cache(**request.arguments) is None:
+            cache.add_cache(request.answer.decode(), **request.arguments)
 
-    return Peer(
-        "LiteLLM Cache(local)", version("litellm"), "memory", lambda asked: cache.get_cache(**asked.arguments), keep
+    return CacheAdapter(
+        "LiteLLM Cache(local)",
+        version("litellm"),
+        "memory",
+        lambda request: cache.get_cache(**request.arguments),
+        miss_and_store,
     )
 
 
-def gptcache(folder: Path) -> Peer:
-    """GPTCache with its map: exact matches."""
+def gptcache(folder: Path) -> CacheAdapter:
+    """GPTCache with its exact-match map."""
     package = importlib.import_module("gptcache")
     api = importlib.import_module("gptcache.adapter.api")
     cache = package.Cache()
     cache.init(
         pre_embedding_func=importlib.import_module("gptcache.processor.pre").get_prompt,
         data_manager=importlib.import_module("gptcache.manager").get_data_manager(
-            data_path=str(folder / "gptcache"), max_size=ROOM
+            data_path=str(folder / "gptcache"), max_size=MAX_ENTRIES
         ),
     )
 
-    def keep(asked: Asked) -> None:
-        if api.get(asked.prompt, cache_obj=cache) is None:
-            api.put(asked.prompt, asked.answer.decode(), cache_obj=cache)
+    def miss_and_store(request: BenchRequest) -> None:
+        if api.get(request.prompt, cache_obj=cache) is None:
+            api.put(request.prompt, request.answer.decode(), cache_obj=cache)
 
-    return Peer(
-        "GPTCache, map", version("gptcache"), "memory", lambda asked: api.get(asked.prompt, cache_obj=cache), keep
+    return CacheAdapter(
+        "GPTCache, map",
+        version("gptcache"),
+        "memory",
+        lambda request: api.get(request.prompt, cache_obj=cache),
+        miss_and_store,
     )
 
 
-def diskcache(folder: Path) -> Peer:
-    """diskcache, as it comes."""
+def diskcache(folder: Path) -> CacheAdapter:
+    """With default settings."""
     cache = importlib.import_module("diskcache").Cache(folder / "diskcache", size_limit=1 << 32)
 
-    def keep(asked: Asked) -> None:
-        if cache.get(asked.text) is None:
-            cache.set(asked.text, asked.answer)
+    def miss_and_store(request: BenchRequest) -> None:
+        if cache.get(request.raw) is None:
+            cache.set(request.raw, request.answer)
 
-    return Peer("diskcache.Cache", version("diskcache"), "disk", lambda asked: cache.get(asked.text), keep)
+    return CacheAdapter(
+        "diskcache.Cache", version("diskcache"), "disk", lambda request: cache.get(request.raw), miss_and_store
+    )
 
 
 def version(package: str) -> str:
-    """Of the distribution, by the name of its package."""
+    """Return the version of the distribution of a package."""
     return importlib.metadata.version(package.replace("_", "-"))
 
 
-def peers(folder: Path) -> tuple[list[Peer], list[str]]:
-    """All that are installed, and the names of those that are not."""
+def installed_peers(folder: Path) -> tuple[list[CacheAdapter], list[str]]:
+    """Return the installed caches, and the reasons why others are missing."""
     found, missing = [], []
     for make in (cachetools, langchain, litellm, gptcache, diskcache, langchain_sqlite):
         try:

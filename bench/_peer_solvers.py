@@ -1,7 +1,7 @@
-"""Other knapsack solvers behind one call, with a time limit, for bench/oracle.py.
+"""Other knapsack solvers with a common interface and a time limit, for bench/oracle.py.
 
-Each returns (seconds, value, note): the note says where a peer was cut off or gave up, and the value is then what it
-had, or none.
+Each returns (seconds, value, note). The note says if a solver hit its limit; the value is then its best solution so
+far, or None.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from knapcache.oracle.problem import Floats, Ints
 from knapcache.oracle.textbook import textbook
 
-Answer = tuple[float, float | None, str]
-# OR-Tools takes integers only. Values are scaled to this many units, about the precision it can work with.
-UNITS = 2**40
-TABLE_LIMIT = 2 * 10**9
+PeerResult = tuple[float, float | None, str]
+VALUE_UNITS = 2**40
+"""OR-Tools takes integers only. Values are scaled so that their sum is this number, about its usable precision."""
+MAX_TABLE_CELLS = 2 * 10**9
 
 
-def or_tools(values: Floats, sizes: Ints, capacity: int, limit: float) -> Answer:
-    """OR-Tools' KnapsackSolver, branch and bound, with values rounded to integers."""
-    scale = 1.0 if (values == np.floor(values)).all() else UNITS / values.sum()
-    whole = np.floor(values * scale).astype(np.int64).tolist()
+def or_tools(values: Floats, sizes: Ints, capacity: int, limit: float) -> PeerResult:
+    """OR-Tools' KnapsackSolver: branch and bound, with values rounded to integers."""
+    scale = 1.0 if (values == np.floor(values)).all() else VALUE_UNITS / values.sum()
+    integers = np.floor(values * scale).astype(np.int64).tolist()
     solver = knapsack_solver.KnapsackSolver(
         knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "peer"
     )
     solver.set_time_limit(limit)
     rows = sizes.tolist()
     start = time.perf_counter()
-    solver.init(whole, [rows], [capacity])
+    solver.init(integers, [rows], [capacity])
     solver.solve()
     seconds = time.perf_counter() - start
     chosen = np.array([solver.best_solution_contains(i) for i in range(len(values))])
     return seconds, float(values[chosen].sum()), "" if solver.is_solution_optimal() else f"cut off at {limit:g} s"
 
 
-def highs(values: Floats, sizes: Ints, capacity: int, limit: float) -> Answer:
-    """HiGHS through SciPy, asked for a gap of 0 (its default is 1e-4)."""
+def highs(values: Floats, sizes: Ints, capacity: int, limit: float) -> PeerResult:
+    """HiGHS through SciPy, with a gap of 0 (the default is 1e-4)."""
     start = time.perf_counter()
-    found: Any = milp(
+    result: Any = milp(
         -values / values.max(),
         constraints=LinearConstraint(sizes[None, :].astype(float), ub=capacity),
         integrality=np.ones(len(values)),
@@ -50,23 +50,23 @@ def highs(values: Floats, sizes: Ints, capacity: int, limit: float) -> Answer:
         options={"mip_rel_gap": 0.0, "time_limit": limit},
     )
     seconds = time.perf_counter() - start
-    if found.x is None:
-        return seconds, None, f"nothing after {limit:g} s"
-    chosen = np.round(found.x).astype(bool)
-    return seconds, float(values[chosen].sum()), "" if found.status == 0 else f"cut off at {limit:g} s"
+    if result.x is None:
+        return seconds, None, f"no solution after {limit:g} s"
+    chosen = np.round(result.x).astype(bool)
+    return seconds, float(values[chosen].sum()), "" if result.status == 0 else f"cut off at {limit:g} s"
 
 
-def table(values: Floats, sizes: Ints, capacity: int, limit: float) -> Answer:
-    """The textbook's table of N·M cells."""
-    if len(values) * capacity > TABLE_LIMIT * min(1.0, limit):
+def table(values: Floats, sizes: Ints, capacity: int, limit: float) -> PeerResult:
+    """The textbook dynamic programme with a table of N·M cells."""
+    if len(values) * capacity > MAX_TABLE_CELLS * min(1.0, limit):
         return 0.0, None, f"{len(values) * capacity:.0e} cells do not fit"
     start = time.perf_counter()
     value = textbook(values, sizes, capacity)[1]
     return time.perf_counter() - start, value, ""
 
 
-def greedy(values: Floats, sizes: Ints, capacity: int, _limit: float) -> Answer:
-    """By falling density, up to the first that does not fit; its loss shows what exactness is worth."""
+def greedy(values: Floats, sizes: Ints, capacity: int, _limit: float) -> PeerResult:
+    """Items by falling density, up to the first that does not fit. Its loss shows the value of an exact solution."""
     start = time.perf_counter()
     order = np.argsort(-(values / sizes))
     fits = np.cumsum(sizes[order]) <= capacity

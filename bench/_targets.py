@@ -1,4 +1,4 @@
-"""Bars: what a benchmark must show, as lines of a table. Shared by the benchmarks."""
+"""Targets: limits that a benchmark must meet, as table rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def bar(metric: str, measured: float, wanted: float, unit: str, *, most: bool, worst: float | None = None) -> Row:
-    """A line of the table of bars."""
-    return {
-        "metric": metric, "measured": measured, "worst": worst, "target": f"{'≤' if most else '≥'} {wanted:g} {unit}",
-        "met": bool(measured <= wanted if most else measured >= wanted),
-    }  # fmt: skip
+def target(
+    metric: str,
+    measured: float,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    unit: str = "",
+    worst: float | None = None,
+) -> Row:
+    """Return the row of one target. Give either `at_most` or `at_least`."""
+    if at_most is not None:
+        text, met = f"≤ {at_most:g} {unit}", measured <= at_most
+    else:
+        assert at_least is not None
+        text, met = f"≥ {at_least:g} {unit}", measured >= at_least
+    return {"metric": metric, "measured": measured, "worst": worst, "target": text.strip(), "met": bool(met)}

@@ -1,11 +1,15 @@
-"""How fast the embedded model is, as the proxy has it: in its child process, over HTTP, with one thread.
+"""Benchmark of the embedded model as the proxy runs it: in a child process, over HTTP, with one thread.
 
     python bench/local_model.py [--out DIR] [--quick]
 
-Load: from `start` until it is ready. Read: tokens of a prompt a second. Written: tokens of an answer a second, one
-answer at a time and as many at a time as there are slots, together. By the server's own clock, but for the last, which
-is wall time; the best of some rounds, for other work on the machine only ever makes it slower. Memory: of the child,
-the weights included. Prints a table; writes local_model.json into DIR.
+    load_seconds                            from `start` until ready
+    prompt_tokens_per_second                tokens of a prompt read per second
+    answer_tokens_per_second                tokens of an answer written per second, one answer at a time
+    concurrent_answer_tokens_per_second     the same for all slots at once, in total
+    memory_mb                               resident memory of the child process, including the weights
+
+Rates come from the server's own clock, except the concurrent one, which is wall time. Reported is the best of several
+rounds, because other work on the machine can only slow it down. Prints a table; writes local_model.json to DIR.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ import httpx
 from knapcache.cli.output import print_table
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS, SLOTS, EmbeddedModel
 
-LONG = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
+LONG_PROMPT = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
 
 
-async def ask(session: httpx.AsyncClient, url: str, prompt: str, tokens: int) -> dict[str, Any]:
-    """One answer of exactly so many tokens, from a prompt that was not read before."""
+async def complete(session: httpx.AsyncClient, url: str, prompt: str, tokens: int) -> dict[str, Any]:
+    """Return an answer of exactly `tokens` tokens, without the prompt cache."""
     body = {
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
@@ -35,24 +39,22 @@ async def ask(session: httpx.AsyncClient, url: str, prompt: str, tokens: int) ->
         "cache_prompt": False,
     }
     response = await session.post(f"{url}/chat/completions", json=body, headers=REQUEST_HEADERS)
-    found: dict[str, Any] = response.json()
-    return found
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
-def resident(pid: int) -> float:
-    """Megabytes of a process."""
+def resident_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
 
 
 async def measure(rounds: int, tokens: int) -> dict[str, float]:
-    """The numbers."""
     model = EmbeddedModel()
-    began = time.perf_counter()
+    start = time.perf_counter()
     await model.start()
     url = await model.ready()
     found = {
-        "load_seconds": time.perf_counter() - began,
+        "load_seconds": time.perf_counter() - start,
         "prompt_tokens_per_second": 0.0,
         "answer_tokens_per_second": 0.0,
         "concurrent_answer_tokens_per_second": 0.0,
@@ -60,31 +62,30 @@ async def measure(rounds: int, tokens: int) -> dict[str, float]:
     try:
         async with httpx.AsyncClient(timeout=60) as session:
             for _ in range(rounds):
-                timings = (await ask(session, url, LONG, 1))["timings"]
+                timings = (await complete(session, url, LONG_PROMPT, 1))["timings"]
                 found["prompt_tokens"] = timings["prompt_n"]
                 found["prompt_tokens_per_second"] = max(found["prompt_tokens_per_second"], timings["prompt_per_second"])
-                timings = (await ask(session, url, "Tell me a story.", tokens))["timings"]
+                timings = (await complete(session, url, "Tell me a story.", tokens))["timings"]
                 found["answer_tokens_per_second"] = max(
                     found["answer_tokens_per_second"], timings["predicted_per_second"]
                 )
-                began = time.perf_counter()
-                await asyncio.gather(*(ask(session, url, "Tell me a story.", tokens) for _ in range(SLOTS)))
-                together = SLOTS * tokens / (time.perf_counter() - began)
+                start = time.perf_counter()
+                await asyncio.gather(*(complete(session, url, "Tell me a story.", tokens) for _ in range(SLOTS)))
+                together = SLOTS * tokens / (time.perf_counter() - start)
                 found["concurrent_answer_tokens_per_second"] = max(
                     found["concurrent_answer_tokens_per_second"], together
                 )
         assert model.pid is not None
-        found["memory_mb"] = resident(model.pid)
+        found["memory_mb"] = resident_mb(model.pid)
     finally:
         await model.stop()
     return found
 
 
 def main() -> None:
-    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write local_model.json here")
-    parser.add_argument("--quick", action="store_true", help="one round of few tokens")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for local_model.json")
+    parser.add_argument("--quick", action="store_true", help="one round with few tokens")
     args = parser.parse_args()
     found = asyncio.run(measure(1, 16) if args.quick else measure(3, 128))
     print_table([found])

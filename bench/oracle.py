@@ -1,11 +1,10 @@
-"""How fast the Oracle is: against one argsort of as many numbers, against other solvers, warm, approximate, and on hard
-instances.
+"""Benchmark of the Oracle: compared with one argsort and with other solvers; warm, approximate, and on hard instances.
 
     python bench/oracle.py [--out DIR] [--quick]
 
-Everything is measured in one process on one thread, after a first call that compiles or loads. Times are the least of
-some runs, ratios are taken within one instance, and what is shown is the median and the worst over seeds. Peers get
-LIMIT seconds each. Prints tables; writes oracle.json and oracle.png into DIR.
+Everything runs in one process on one thread, after a first call that compiles or loads the kernels. Times are the
+minimum of several runs, ratios are taken within one instance, and the tables show the median and the worst over seeds.
+Other solvers get LIMIT seconds each. Prints tables; writes oracle.json and oracle.png to DIR.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from _peer_solvers import PEERS
-from _targets import Row, bar
+from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.oracle import WarmSolver, solve
@@ -32,8 +31,8 @@ from knapcache.testing.knapsacks import KnapsackInstance, cache_like, classic
 LIMIT = 5.0
 CONTINUOUS, TIES = ("independent", "noisy cost"), ("counts", "cost is size", "tokens")
 SEEDS = {10**2: 20, 10**3: 20, 10**4: 15, 10**5: 8, 10**6: 4}
-# The largest N at which a peer is still asked; beyond, OR-Tools and HiGHS take minutes that no limit stops.
-LARGEST = {"or-tools": 10**4, "highs": 10**4, "textbook": 10**4, "greedy": 10**6}
+MAX_PEER_N = {"or-tools": 10**4, "highs": 10**4, "textbook": 10**4, "greedy": 10**6}
+"""Largest N for each peer. Beyond it OR-Tools and HiGHS take minutes and ignore their time limit."""
 HARD = (
     "strongly",
     "inverse_strongly",
@@ -45,14 +44,14 @@ HARD = (
 )
 HARD_N, HARD_R, HARD_WORK = 10**4, 10**6, 10**7
 CHANGED = 10
-# At most so many times one argsort of N, for continuous values and for ties; and at least so many times OR-Tools.
-ARGSORT_BARS = {10**4: (6.0, 15.0), 10**5: (2.0, 6.0), 10**6: (1.0, 3.0)}
-OR_TOOLS_BARS = {10**3: 15.0, 10**4: 300.0}
-BETA_BAR, WARM_BAR, FIRST_CALL_BAR, IMPORT_BAR = 0.5, 10.0, 1.0, 0.5
+# Upper limits on time / argsort of N, for continuous values and for ties; lower limits on OR-Tools time / Oracle time.
+ARGSORT_TARGETS = {10**4: (6.0, 15.0), 10**5: (2.0, 6.0), 10**6: (1.0, 3.0)}
+OR_TOOLS_TARGETS = {10**3: 15.0, 10**4: 300.0}
+BETA_TARGET, WARM_TARGET, FIRST_CALL_TARGET, IMPORT_TARGET = 0.5, 10.0, 1.0, 0.5
 
 
-def best(call: Callable[[], object], runs: int) -> float:
-    """The least seconds of some runs."""
+def min_seconds(call: Callable[[], object], runs: int) -> float:
+    """Return the minimum wall time of several runs."""
     seconds = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -61,20 +60,20 @@ def best(call: Callable[[], object], runs: int) -> float:
     return min(seconds)
 
 
-def instance_of(mode: str, n: int, seed: int) -> KnapsackInstance:
-    """What a cache sees, with answers of some kilobytes."""
+def make_instance(mode: str, n: int, seed: int) -> KnapsackInstance:
+    """Return an instance like those of a cache with answers of some kilobytes."""
     return cache_like(mode, np.random.default_rng([seed, n]), n, median_size=600)
 
 
 def measure(mode: str, n: int, seed: int) -> Row:
-    """One instance: an argsort, the Oracle cold, approximate and warm, and what each peer makes of it."""
-    values, sizes, capacity = instance_of(mode, n, seed)
+    """Measure one instance: argsort; the Oracle cold, approximate and warm; and the other solvers."""
+    values, sizes, capacity = make_instance(mode, n, seed)
     runs = 5 if n >= 10**5 else 9
     densities = values / sizes
-    argsort = best(lambda: np.argsort(densities), runs)
+    argsort = min_seconds(lambda: np.argsort(densities), runs)
     found = solve(values, sizes, capacity)
-    cold = best(lambda: solve(values, sizes, capacity), runs)
-    beta = best(lambda: solve(values, sizes, capacity, beta=1e-3), runs)
+    cold = min_seconds(lambda: solve(values, sizes, capacity), runs)
+    beta = min_seconds(lambda: solve(values, sizes, capacity, beta=1e-3), runs)
     row: Row = {
         "n": n, "mode": mode, "seed": seed, "argsort": argsort, "solve": cold, "beta": beta, "proven": found.proven,
         "ratio_to_argsort": cold / argsort, "beta_ratio_to_argsort": beta / argsort,
@@ -83,8 +82,8 @@ def measure(mode: str, n: int, seed: int) -> Row:
         row["warm"], row["stayed_warm"] = measure_warm(values, sizes, capacity, runs, seed)
         row["cold_over_warm"] = cold / row["warm"]
     for name, peer in PEERS.items():
-        # Slow peers see the first seeds only, or the whole would take an hour.
-        if n <= LARGEST[name] and (seed < 2 or name == "greedy") and not (name == "highs" and n > 10**3 and seed):
+        # Slow solvers get the first seeds only; all seeds would take an hour.
+        if n <= MAX_PEER_N[name] and (seed < 2 or name == "greedy") and not (name == "highs" and n > 10**3 and seed):
             seconds, value, note = peer(values, sizes, capacity, LIMIT)
             row[name] = seconds if value is not None else None
             row[f"{name}_note"] = note
@@ -93,17 +92,17 @@ def measure(mode: str, n: int, seed: int) -> Row:
 
 
 def measure_warm(values: Any, sizes: Any, capacity: int, runs: int, seed: int) -> tuple[float, bool]:
-    """Seconds to solve again after CHANGED requests: each adds one to a count, so a value grows by a part of itself."""
+    """Return the seconds to solve again after CHANGED values grew, and whether no cold solve was needed."""
     rng = np.random.default_rng([seed, 7])
     warm = WarmSolver(values, sizes, capacity)
     warm.solve()
-    now = np.array(values)
+    current = np.array(values)
     seconds = []
     for _ in range(runs + 2):
         which = rng.choice(len(values), CHANGED, replace=False)
-        now[which] *= 1.0 + 1.0 / rng.integers(1, 20, CHANGED)
+        current[which] *= 1.0 + 1.0 / rng.integers(1, 20, CHANGED)  # one more request on a count of 1 … 19
         start = time.perf_counter()
-        warm.change(which, now[which])
+        warm.change(which, current[which])
         warm.solve()
         seconds.append(time.perf_counter() - start)
     warm.check()
@@ -124,75 +123,72 @@ def measure_hard(kind: str) -> Row:
     }  # fmt: skip
 
 
-def start_up() -> list[Row]:
-    """Seconds from the start of a process, less those of an interpreter that does nothing; kernels are on disk."""
+def start_up_targets() -> list[Row]:
+    """Measure import and first call in new processes, minus the start of the interpreter; kernels are on disk."""
 
     def seconds(program: str) -> float:
-        return best(lambda: subprocess.run([sys.executable, "-c", program], check=True), 5)
+        return min_seconds(lambda: subprocess.run([sys.executable, "-c", program], check=True), 5)
 
-    nothing = seconds("pass")
-    first = seconds("from knapcache.oracle import solve; solve([6, 10, 12], [1, 2, 3], 5)") - nothing
-    package = seconds("import knapcache") - nothing
+    interpreter = seconds("pass")
+    first = seconds("from knapcache.oracle import solve; solve([6, 10, 12], [1, 2, 3], 5)") - interpreter
+    package = seconds("import knapcache") - interpreter
     return [
-        bar("first call, kernels on disk", first, FIRST_CALL_BAR, "s", most=True),
-        bar("import knapcache", package, IMPORT_BAR, "s", most=True),
+        target("first call, kernels on disk", first, at_most=FIRST_CALL_TARGET, unit="s"),
+        target("import knapcache", package, at_most=IMPORT_TARGET, unit="s"),
     ]
 
 
-def bars(rows: list[Row]) -> list[Row]:
-    """Every bar that was measured, by medians over seeds and modes of a kind."""
-    lines = []
+def check_targets(rows: list[Row]) -> list[Row]:
+    """Return all measured targets: medians over seeds and over the modes of a kind."""
+    targets = []
 
-    def of(n: int, modes: tuple[str, ...], field: str) -> list[float]:
+    def select(n: int, modes: tuple[str, ...], field: str) -> list[float]:
         return [r[field] for r in rows if r["n"] == n and r["mode"] in modes and r.get(field) is not None]
 
-    for n, pair in ARGSORT_BARS.items():
-        for kind, modes, wanted in zip(("continuous", "ties"), (CONTINUOUS, TIES), pair, strict=True):
-            if ratios := of(n, modes, "ratio_to_argsort"):
-                lines.append(
-                    bar(
+    for n, pair in ARGSORT_TARGETS.items():
+        for kind, modes, limit in zip(("continuous", "ties"), (CONTINUOUS, TIES), pair, strict=True):
+            if ratios := select(n, modes, "ratio_to_argsort"):
+                targets.append(
+                    target(
                         f"N = {n:,}, {kind}, time / argsort",
                         float(np.median(ratios)),
-                        wanted,
-                        "×",
-                        most=True,
+                        at_most=limit,
+                        unit="×",
                         worst=max(ratios),
                     )
                 )
-    if ratios := of(10**6, CONTINUOUS + TIES, "beta_ratio_to_argsort"):
-        lines.append(
-            bar(
+    if ratios := select(10**6, CONTINUOUS + TIES, "beta_ratio_to_argsort"):
+        targets.append(
+            target(
                 "N = 1,000,000, β = 1e-3, time / argsort",
                 float(np.median(ratios)),
-                BETA_BAR,
-                "×",
-                most=True,
+                at_most=BETA_TARGET,
+                unit="×",
                 worst=max(ratios),
             )
         )
     for kind, modes in (("continuous", CONTINUOUS), ("ties", TIES)):
-        if ratios := of(10**6, modes, "cold_over_warm"):
-            lines.append(
-                bar(
+        if ratios := select(10**6, modes, "cold_over_warm"):
+            targets.append(
+                target(
                     f"N = 1,000,000, {kind}, cold / warm",
                     float(np.median(ratios)),
-                    WARM_BAR,
-                    "×",
-                    most=False,
+                    at_least=WARM_TARGET,
+                    unit="×",
                     worst=min(ratios),
                 )
             )
-    for n, wanted in OR_TOOLS_BARS.items():
+    for n, limit in OR_TOOLS_TARGETS.items():
         ratios = [r["or-tools"] / r["solve"] for r in rows if r["n"] == n and r.get("or-tools") is not None]
         if ratios:
             cut = sum(bool(r.get("or-tools_note")) for r in rows if r["n"] == n)
-            what = f"N = {n:,}, OR-Tools / Oracle" + (f" ({cut} of {len(ratios)} cut off)" if cut else "")
-            lines.append(bar(what, float(np.median(ratios)), wanted, "×", most=False, worst=min(ratios)))
-    return lines
+            metric = f"N = {n:,}, OR-Tools / Oracle" + (f" ({cut} of {len(ratios)} cut off)" if cut else "")
+            targets.append(target(metric, float(np.median(ratios)), at_least=limit, unit="×", worst=min(ratios)))
+    return targets
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """Medians by N and mode, in milliseconds."""
+    """Return the medians by N and mode, in milliseconds."""
     lines = []
     for n in SEEDS:
         for mode in CONTINUOUS + TIES:
@@ -200,15 +196,15 @@ def summary(rows: list[Row]) -> list[Row]:
             if not group:
                 continue
 
-            def middle(field: str, group: list[Row] = group) -> float | None:
+            def median_ms(field: str, group: list[Row] = group) -> float | None:
                 numbers = [r[field] for r in group if r.get(field) is not None]
                 return 1e3 * float(np.median(numbers)) if numbers else None
 
-            line: Row = {"n": n, "mode": mode, "argsort_ms": middle("argsort"), "solve_ms": middle("solve")}
+            line: Row = {"n": n, "mode": mode, "argsort_ms": median_ms("argsort"), "solve_ms": median_ms("solve")}
             line["worst_ms"] = 1e3 * max(r["solve"] for r in group)
-            line |= {"beta_ms": middle("beta"), "warm_ms": middle("warm")}
+            line |= {"beta_ms": median_ms("beta"), "warm_ms": median_ms("warm")}
             for name in ("or-tools", "highs", "textbook"):
-                line[f"{name}_ms"] = middle(name)
+                line[f"{name}_ms"] = median_ms(name)
                 line[f"{name}_note"] = next((r[f"{name}_note"] for r in group if r.get(f"{name}_note")), "")
             line["greedy_loss"] = max(
                 (r["greedy_loss"] for r in group if r.get("greedy_loss") is not None), default=None
@@ -218,15 +214,15 @@ def summary(rows: list[Row]) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Time against N, and the ratio to one argsort."""
+    """Plot time and the ratio to one argsort over N."""
     figure, (left, right) = new_figure(2, width=5.6)
-    looks = {
+    styles = {
         "solve": ("the Oracle", "#0072B2", "-"), "beta": ("β = 1e-3", "#56B4E9", "-."),
         "warm": ("warm, 10 changed", "#009E73", "-"),
         "argsort": ("np.argsort", "#000000", ":"), "or-tools": ("OR-Tools", "#D55E00", "--"),
         "highs": ("HiGHS", "#E69F00", "--"), "textbook": ("textbook", "#CC79A7", "--"),
     }  # fmt: skip
-    for field, (label, colour, dash) in looks.items():
+    for field, (label, colour, dash) in styles.items():
         points = [(n, [r[field] for r in rows if r["n"] == n and r.get(field) is not None]) for n in SEEDS]
         points = [(n, numbers) for n, numbers in points if numbers]
         left.plot(
@@ -248,8 +244,8 @@ def draw(rows: list[Row], path: Path) -> None:
             color=colour, alpha=0.15, linewidth=0,
         )  # fmt: skip
         right.plot(
-            list(ARGSORT_BARS),
-            [b[k] for b in ARGSORT_BARS.values()],
+            list(ARGSORT_TARGETS),
+            [b[k] for b in ARGSORT_TARGETS.values()],
             color=colour,
             linestyle=":",
             label=f"target, {kind}",
@@ -265,29 +261,28 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write oracle.json and oracle.png here")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for oracle.json and oracle.png")
     parser.add_argument("--quick", action="store_true", help="one seed, up to 10^5 items")
     args = parser.parse_args()
     sizes = {n: 1 for n in SEEDS if n <= 10**5} if args.quick else SEEDS
-    solve(*instance_of("counts", 3000, 0))
+    solve(*make_instance("counts", 3000, 0))
     rows = []
     for n, seeds in sizes.items():
         for mode in CONTINUOUS + TIES:
             rows += [measure(mode, n, seed) for seed in range(seeds)]
             print(f"N = {n:,}, {mode}: done", file=sys.stderr)
     hard = [measure_hard(kind) for kind in HARD]
-    lines = bars(rows) + start_up()
+    targets = check_targets(rows) + start_up_targets()
     table = summary(rows)
     print_table(table, title="milliseconds, median over seeds; one thread")
     print_table(hard, title=f"hard classes, work limit of {HARD_WORK:,} states")
-    print_table(lines, title="targets")
+    print_table(targets, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "oracle", "python": platform.python_version(), "numpy": np.__version__,
-            "machine": platform.machine(), "limit_seconds": LIMIT, "targets": lines, "summary": table, "hard": hard,
+            "machine": platform.machine(), "limit_seconds": LIMIT, "targets": targets, "summary": table, "hard": hard,
             "rows": rows,
         }  # fmt: skip
         (args.out / "oracle.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,25 +1,25 @@
-"""How fast the proxy is: hits beside a bare server and other caches' servers, and what a miss takes longer through it.
+"""Benchmark of the proxy: hit throughput compared with a bare server and other caching servers, and latency of misses.
 
     python bench/proxy.py [--out DIR] [--quick] [--only NAME,…]
 
-All on loopback in one run, each server a process on one core, the load on another (_server_processes.py, _load_generator.py). Requests of
-1 KB over 100 prompts by Zipf's law, with a key; answers of 2 KB.
+All servers run on loopback, each in a process on one core, with the load generator on another (_server_processes.py,
+_load_generator.py). Requests of 1 KB with an API key, for 100 prompts by Zipf's law; answers of 2 KB.
 
-Hits: `knapcache serve` with its defaults and its files, warm; beside it the bare echo, a raw ASGI application on the
-same uvicorn that reads the body and gives a fixed answer: what any proxy in Python must take. 32 connections, each asks
-again as soon as it is answered; then one connection. Servers by turns in rounds; the best round of each, for other work
-on the machine only ever makes it slower. CPU time is the server process's, by the kernel. Every answer must say in its
-head that it comes from the cache. LiteLLM's proxy has its cache in memory; GPTCache's server its map, asked by /get.
+Hits: `knapcache serve` with its defaults and its files, warm. The bare echo, a raw ASGI application on the same uvicorn
+that reads the body and returns a fixed answer, is the upper limit of a Python proxy. 32 connections in a closed loop,
+then one connection. Servers run in turns, and the best round of each counts, because other work on the machine can only
+slow it down. CPU time is that of the server process. Every response must state in its head that it is a hit. LiteLLM's
+proxy has its in-memory cache, and GPTCache's server its map, queried with /get.
 
-The load itself is measured against a server that does nothing ("canned"): it must be able to ask for more than it ever
-got, or it is the generator that was measured. `load_busy` is its share of its core.
+The load generator is measured with a server that does nothing ("canned"). It must be faster than every server under
+test, or it would limit the results. `load_cpu_share` is its share of its core.
 
-Misses: prompts that never come again, asked directly and through a proxy in turn, one at a time, of an upstream that
-takes 5 ms, plain and streamed; what is added to p50, of the whole answer and of the first byte of a stream. CPU time of
-these is that of the proxy, storing included. Each proxy has the core to itself meanwhile. Beside ours and LiteLLM's two
-that only pass on: what the server and the client of a proxy in Python take by themselves.
+Misses: prompts that never repeat, sent directly and through a proxy in turn, one at a time, to an upstream that takes
+5 ms; plain and streamed. Reported is the latency added to p50, of the whole answer and of the first byte of a stream.
+CPU time is that of the proxy, including storing. Each proxy has its core to itself. Two passthrough proxies without a
+cache show the minimum of a Python server plus client.
 
-Prints tables; writes proxy.json and proxy.png into DIR.
+Prints tables; writes proxy.json and proxy.png to DIR.
 """
 
 from __future__ import annotations
@@ -37,200 +37,223 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _server_processes import BEHIND, HERE, KEY, LOAD, SERVER, Server, bare, gptcache, knapcache, litellm, pinned
-from _targets import Row, bar
+from _server_processes import (
+    HERE,
+    KEY,
+    LOAD_CORE,
+    SERVER_CORE,
+    UPSTREAM_CORE,
+    ServerProcess,
+    baseline_server,
+    gptcache,
+    knapcache,
+    litellm,
+    pin_to,
+)
+from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.sim.figures import new_figure
 
 OURS, ECHO, LITELLM, GPTCACHE, CANNED = "knapcache", "bare echo", "LiteLLM proxy", "GPTCache server", "canned"
-DIRECT, PASSING, AIOHTTP = "direct", "passthrough only", "passthrough only, aiohttp client"
-PROMPTS, BYTES, CONNECTIONS = 100, 1024, 32
-DELAY = 0.005
+DIRECT, PASSTHROUGH, AIOHTTP = "direct", "passthrough only", "passthrough only, aiohttp client"
+PROMPTS, REQUEST_BYTES, CONNECTIONS = 100, 1024, 32
+UPSTREAM_DELAY = 0.005
 CHAT = "/v1/chat/completions"
 HEADERS = {"authorization": f"Bearer {KEY}", "user-agent": "bench", "accept": "application/json"}
 
-Asked = tuple[str, dict[str, str], str]
+HttpRequest = tuple[str, dict[str, str], str]
+"""Path, headers and body."""
 
 
-class Subject(NamedTuple):
-    """A server that gives hits."""
+class HitServer(NamedTuple):
+    """A warm server and the requests that it answers from its cache."""
 
-    server: Server
-    asked: list[Asked]
+    server: ServerProcess
+    requests: list[HttpRequest]
     must: str
-    """What the head of a hit says."""
+    """Text in the head of every hit."""
 
 
-def chat(nonce: str, *, stream: bool = False) -> Asked:
-    """A chat request of about 1 KB."""
-    turns = [{"role": "system", "content": "You are a helpful assistant that answers briefly."}, {"role": "user"}]
-    body = {"model": "gpt-4o", "messages": turns, "temperature": 0.7, "max_tokens": 512, "stream": stream}
-    turns[1]["content"] = f"{nonce} "
-    turns[1]["content"] += "How is a knapsack filled? " * ((BYTES - len(json.dumps(body))) // 26)
+def chat(nonce: str, *, stream: bool = False) -> HttpRequest:
+    """Return a chat request of about 1 KB."""
+    messages = [{"role": "system", "content": "You are a helpful assistant that answers briefly."}, {"role": "user"}]
+    body = {"model": "gpt-4o", "messages": messages, "temperature": 0.7, "max_tokens": 512, "stream": stream}
+    messages[1]["content"] = f"{nonce} "
+    messages[1]["content"] += "How is a knapsack filled? " * ((REQUEST_BYTES - len(json.dumps(body))) // 26)
     return CHAT, HEADERS, json.dumps(body)
 
 
-def order(many: int = 20_000) -> list[int]:
-    """Zipf's law over the prompts."""
+def zipf_order(count: int = 20_000) -> list[int]:
+    """Return prompt numbers drawn by Zipf's law."""
     weights = 1.0 / np.arange(1, PROMPTS + 1)
-    drawn = np.random.default_rng(0).choice(PROMPTS, many, p=weights / weights.sum())
+    drawn = np.random.default_rng(0).choice(PROMPTS, count, p=weights / weights.sum())
     return [int(k) for k in drawn]
 
 
-def load(**what: Any) -> dict[str, Any]:
-    """Run the generator."""
+def run_load(**job: Any) -> dict[str, Any]:
+    """Run the load generator in its own process."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "_load_generator.py")], input=json.dumps(what), stdout=subprocess.PIPE, text=True, check=True,
-        preexec_fn=pinned(LOAD),
+        [sys.executable, str(HERE / "_load_generator.py")], input=json.dumps(job), stdout=subprocess.PIPE, text=True, check=True,
+        preexec_fn=pin_to(LOAD_CORE),
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-def once(subject: Subject, times: int = 1) -> None:
-    """Every prompt, one after the other."""
-    requests = [[each] for each in subject.asked] * times
-    assert load(kind="turns", ports=[subject.server.port], requests=requests, pause=0.0)["bad"] == 0
+def send_all(subject: HitServer, times: int = 1) -> None:
+    """Send every request, one after the other."""
+    requests = [[each] for each in subject.requests] * times
+    assert run_load(kind="turns", ports=[subject.server.port], requests=requests, pause=0.0)["bad"] == 0
 
 
-def subjects(names: list[str], stack: ExitStack, folder: Path, missing: list[str]) -> dict[str, Subject]:
-    """All that can be started, warm: each prompt was asked before."""
-    upstream = stack.enter_context(bare("upstream", folder / "upstream", 0.0, core=BEHIND))
+def start_hit_servers(names: list[str], stack: ExitStack, folder: Path, not_started: list[str]) -> dict[str, HitServer]:
+    """Start the servers and fill their caches with every prompt. Servers that fail go to `not_started`."""
+    upstream = stack.enter_context(baseline_server("upstream", folder / "upstream", 0.0, core=UPSTREAM_CORE))
     chats = [chat(f"prompt-{k}") for k in range(PROMPTS)]
     prompts = [json.loads(body)["messages"][1]["content"] for _, _, body in chats]
-    got: list[Asked] = [("/get", HEADERS, json.dumps({"prompt": prompt})) for prompt in prompts]
+    gets: list[HttpRequest] = [("/get", HEADERS, json.dumps({"prompt": prompt})) for prompt in prompts]
     answer = "x" * 2048
-    puts: list[Asked] = [("/put", HEADERS, json.dumps({"prompt": prompt, "answer": answer})) for prompt in prompts]
-    starts: dict[str, tuple[Callable[[], Server], list[Asked], str]] = {
+    puts: list[HttpRequest] = [
+        ("/put", HEADERS, json.dumps({"prompt": prompt, "answer": answer})) for prompt in prompts
+    ]
+    starts: dict[str, tuple[Callable[[], ServerProcess], list[HttpRequest], str]] = {
         OURS: (lambda: knapcache(folder / "ours", upstream.port), chats, "x-knapcache: hit"),
-        ECHO: (lambda: bare("echo", folder / "echo"), chats, ""),
-        CANNED: (lambda: bare("canned", folder / "canned"), chats, ""),
+        ECHO: (lambda: baseline_server("echo", folder / "echo"), chats, ""),
+        CANNED: (lambda: baseline_server("canned", folder / "canned"), chats, ""),
         LITELLM: (lambda: litellm(folder / "litellm", upstream.port), chats, "x-litellm-cache-key: "),
-        GPTCACHE: (lambda: gptcache(folder / "gptcache"), got, ""),
+        GPTCACHE: (lambda: gptcache(folder / "gptcache"), gets, ""),
     }
-    found = {}
+    started = {}
     for name in names:
-        start, asked, must = starts[name]
+        start, requests, must = starts[name]
         try:
             server = stack.enter_context(start())
         except RuntimeError as error:
-            missing.append(f"{name}: {error}")
+            not_started.append(f"{name}: {error}")
             continue
-        found[name] = subject = Subject(server, asked, must)
-        once(subject._replace(asked=puts) if name == GPTCACHE else subject, 1 if name == GPTCACHE else 3)
-        calls = int(upstream.ask())
+        started[name] = subject = HitServer(server, requests, must)
+        send_all(subject._replace(requests=puts) if name == GPTCACHE else subject, 1 if name == GPTCACHE else 3)
+        calls = int(upstream.get())
         if name == GPTCACHE:
-            one = load(kind="closed", port=server.port, requests=got, order=[0], connections=1, seconds=0.0, must="")
-            assert one["bytes"] > len(answer), "GPTCache has no answer"
-        once(subject)
-        assert int(upstream.ask()) == calls, f"{name} asked its upstream for what it should have kept"
-    return found
+            one = run_load(
+                kind="closed", port=server.port, requests=gets, order=[0], connections=1, seconds=0.0, must=""
+            )
+            assert one["bytes"] > len(answer), "GPTCache returned no answer"
+        send_all(subject)
+        assert int(upstream.get()) == calls, f"{name} called its upstream for a stored answer"
+    return started
 
 
-def hits(found: dict[str, Subject], rounds: int, seconds: float) -> list[Row]:
-    """By turns: at 32 connections, and at one."""
-    zipf = order()
-    best: dict[str, Row] = {name: {"server": name} for name in found}
+def measure_hits(servers: dict[str, HitServer], rounds: int, seconds: float) -> list[Row]:
+    """Measure the servers in turns, with 32 connections and with one."""
+    order = zipf_order()
+    best: dict[str, Row] = {name: {"server": name} for name in servers}
     for _ in range(rounds):
-        for name, subject in found.items():
+        for name, subject in servers.items():
             for connections in (CONNECTIONS, 1):
                 before = subject.server.cpu
-                done = load(
-                    kind="closed", port=subject.server.port, requests=subject.asked, order=zipf, must=subject.must,
+                done = run_load(
+                    kind="closed", port=subject.server.port, requests=subject.requests, order=order, must=subject.must,
                     connections=connections, seconds=seconds,
                 )  # fmt: skip
-                assert done["bad"] == 0, f"{name}: {done['bad']} of {done['requests']} answers are no hits"
+                assert done["bad"] == 0, f"{name}: {done['bad']} of {done['requests']} answers are not hits"
                 cpu = (subject.server.cpu - before) / done["requests"] * 1e6
-                keep(best[name], done, cpu, connections)
+                keep_best(best[name], done, cpu, connections)
     return list(best.values())
 
 
-def keep(row: Row, done: dict[str, Any], cpu: float, connections: int) -> None:
-    """The best of the rounds, number by number."""
+def keep_best(row: Row, done: dict[str, Any], cpu: float, connections: int) -> None:
+    """Update the row with the best value of each number."""
     if connections == 1:
         row["one_connection_p50_us"] = min(row.get("one_connection_p50_us", np.inf), done["p50_us"])
         row["one_connection_p99_us"] = min(row.get("one_connection_p99_us", np.inf), done["p99_us"])
         return
     row.setdefault("rounds", []).append(done["requests"] / done["seconds"])
     if max(row["rounds"]) == row["rounds"][-1]:
-        row["requests_per_second"], row["load_cpu_share"] = row["rounds"][-1], done["busy"]
+        row["requests_per_second"], row["load_cpu_share"] = row["rounds"][-1], done["cpu_share"]
     for name, value in (("cpu_us", cpu), ("p50_us", done["p50_us"]), ("p99_us", done["p99_us"])):
         row[name] = min(row.get(name, np.inf), value)
 
 
-def misses(names: list[str], folder: Path, many: int, missing: list[str]) -> list[Row]:
-    """What is added to a call, in microseconds."""
-    with bare("upstream", folder / "slow", DELAY, core=BEHIND) as upstream:
-        starts: dict[str, Callable[[], Server]] = {
+def measure_misses(names: list[str], folder: Path, count: int, not_started: list[str]) -> list[Row]:
+    """Measure the latency that each proxy adds to a miss, in microseconds."""
+    with baseline_server("upstream", folder / "slow", UPSTREAM_DELAY, core=UPSTREAM_CORE) as upstream:
+        starts: dict[str, Callable[[], ServerProcess]] = {
             OURS: lambda: knapcache(folder / "ours-miss", upstream.port),
-            PASSING: lambda: bare("ours", folder / "passing", upstream.port),
-            AIOHTTP: lambda: bare("aiohttp", folder / "aiohttp", upstream.port),
+            PASSTHROUGH: lambda: baseline_server("own-client", folder / "passthrough", upstream.port),
+            AIOHTTP: lambda: baseline_server("aiohttp", folder / "aiohttp", upstream.port),
             LITELLM: lambda: litellm(folder / "litellm-miss", upstream.port),
         }
         rows: list[Row] = []
         for name, start in starts.items():
-            if (name in names or name in (PASSING, AIOHTTP)) and not any(line.startswith(name) for line in missing):
+            if (name in names or name in (PASSTHROUGH, AIOHTTP)) and not any(
+                line.startswith(name) for line in not_started
+            ):
                 with start() as proxy:
-                    pair = added(upstream, proxy, name, many)
+                    pair = added_latency(upstream, proxy, name, count)
                 rows += pair if not rows else pair[1:]
     return rows
 
 
-def added(upstream: Server, proxy: Server, name: str, many: int) -> list[Row]:
-    """Directly and through one proxy, in turn."""
+def added_latency(upstream: ServerProcess, proxy: ServerProcess, name: str, count: int) -> list[Row]:
+    """Send requests directly and through one proxy in turn; return one row for each."""
     rows: list[Row] = [{"path": DIRECT}, {"path": name}]
     ports = [upstream.port, proxy.port]
-    asked = int(upstream.ask())
+    calls = int(upstream.get())
     for kind, stream in (("plain", False), ("stream", True)):
-        for part in (many // 10, many):  # the first part warms up
-            requests = [[chat(f"{name.replace(' ', '-')}-{kind}-{part}-{k}", stream=stream)] * 2 for k in range(part)]
+        for requests_sent in (count // 10, count):  # the first part is a warm-up
+            requests = [
+                [chat(f"{name.replace(' ', '-')}-{kind}-{requests_sent}-{k}", stream=stream)] * 2
+                for k in range(requests_sent)
+            ]
             before = proxy.cpu
-            done = load(kind="turns", ports=ports, requests=requests, pause=0.002)
+            done = run_load(kind="turns", ports=ports, requests=requests, pause=0.002)
             assert done["bad"] == 0
-            asked += 2 * part
-        figure = "first" if stream else "whole"
-        for row, seen in zip(rows, done[figure], strict=True):
-            row[f"{kind}_p50_us"], row[f"{kind}_p99_us"] = seen["p50_us"], seen["p99_us"]
-            row[f"{kind}_added_us"] = seen["p50_us"] - done[figure][0]["p50_us"]
-        rows[0][f"{kind}_cpu_us"], rows[1][f"{kind}_cpu_us"] = None, (proxy.cpu - before) / part * 1e6
-    assert int(upstream.ask()) == asked, "not every request was a miss"
+            calls += 2 * requests_sent
+        moment = "first" if stream else "whole"
+        for row, latency in zip(rows, done[moment], strict=True):
+            row[f"{kind}_p50_us"], row[f"{kind}_p99_us"] = latency["p50_us"], latency["p99_us"]
+            row[f"{kind}_added_us"] = latency["p50_us"] - done[moment][0]["p50_us"]
+        rows[0][f"{kind}_cpu_us"], rows[1][f"{kind}_cpu_us"] = None, (proxy.cpu - before) / requests_sent * 1e6
+    assert int(upstream.get()) == calls, "not every request was a miss"
     return rows
 
 
-def bars(rows: list[Row], ways: list[Row]) -> list[Row]:
-    """What must hold, as far as it was measured."""
-    at = {row["server"]: row for row in rows}
-    lines = []
-    if OURS in at and ECHO in at:
-        ours, echo = at[OURS]["requests_per_second"], at[ECHO]["requests_per_second"]
-        worst = min(a / b for a, b in zip(at[OURS]["rounds"], at[ECHO]["rounds"], strict=True))
-        lines.append(bar("hits per second / bare echo", ours / echo, 0.5, "×", most=False, worst=worst))
-    if OURS in at and LITELLM in at:
-        times = at[OURS]["requests_per_second"] / at[LITELLM]["requests_per_second"]
-        lines.append(bar("hits per second / LiteLLM proxy", times, 50, "×", most=False))
-    if CANNED in at and ECHO in at:
-        spare = at[CANNED]["requests_per_second"] / at[ECHO]["requests_per_second"]
-        lines.append(bar("load generator limit / bare echo", spare, 1.2, "×", most=False))
-    for row in ways:
+def check_targets(hits: list[Row], misses: list[Row]) -> list[Row]:
+    """Return the measured targets."""
+    by_server = {row["server"]: row for row in hits}
+    targets = []
+    if OURS in by_server and ECHO in by_server:
+        ours, echo = by_server[OURS]["requests_per_second"], by_server[ECHO]["requests_per_second"]
+        worst = min(a / b for a, b in zip(by_server[OURS]["rounds"], by_server[ECHO]["rounds"], strict=True))
+        targets.append(target("hits per second / bare echo", ours / echo, at_least=0.5, unit="×", worst=worst))
+    if OURS in by_server and LITELLM in by_server:
+        ratio = by_server[OURS]["requests_per_second"] / by_server[LITELLM]["requests_per_second"]
+        targets.append(target("hits per second / LiteLLM proxy", ratio, at_least=50, unit="×"))
+    if CANNED in by_server and ECHO in by_server:
+        ratio = by_server[CANNED]["requests_per_second"] / by_server[ECHO]["requests_per_second"]
+        targets.append(target("load generator limit / bare echo", ratio, at_least=1.2, unit="×"))
+    for row in misses:
         if row["path"] == OURS:
-            lines.append(bar("latency added to a miss, p50", row["plain_added_us"] / 1e3, 1, "ms", most=True))
-            what = "latency added to the first byte of a stream, p50"
-            lines.append(bar(what, row["stream_added_us"] / 1e3, 1, "ms", most=True))
-    return lines
+            added_ms = {kind: row[f"{kind}_added_us"] / 1e3 for kind in ("plain", "stream")}
+            targets.append(target("latency added to a miss, p50", added_ms["plain"], at_most=1, unit="ms"))
+            metric = "latency added to the first byte of a stream, p50"
+            targets.append(target(metric, added_ms["stream"], at_most=1, unit="ms"))
+    return targets
 
 
-def draw(rows: list[Row], ways: list[Row], path: Path) -> None:
-    """Hits a second; what is added to a miss."""
+def draw(hits: list[Row], misses: list[Row], path: Path) -> None:
+    """Plot hits per second and the latency added to a miss."""
     figure, (left, right) = new_figure(2, width=5.4, height=3.2)
-    shown = sorted((row for row in rows if row["server"] != CANNED), key=lambda row: row["requests_per_second"])
+    shown = sorted((row for row in hits if row["server"] != CANNED), key=lambda row: row["requests_per_second"])
     names = [row["server"] for row in shown]
     colours = ["#C1121F" if name == OURS else "#999999" for name in names]
     drawn = left.barh(names, [row["requests_per_second"] for row in shown], color=colours)
     left.bar_label(drawn, fmt="{:,.0f}", padding=3)
     left.set_xlim(right=1.2 * shown[-1]["requests_per_second"])
-    left.set_xlabel("hits a second, one core, 32 connections")
-    through = [row for row in ways if row["path"] != DIRECT]
+    left.set_xlabel("hits per second, one core, 32 connections")
+    through = [row for row in misses if row["path"] != DIRECT]
     y = np.arange(len(through))
     whole, first = (0.2, "plain", "whole answer", "#0072B2"), (-0.2, "stream", "first byte of a stream", "#E69F00")
     for shift, kind, label, colour in (whole, first):
@@ -240,39 +263,45 @@ def draw(rows: list[Row], ways: list[Row], path: Path) -> None:
     right.set_yticks(y, [row["path"] for row in through])
     right.set_xscale("log")
     right.margins(x=0.2)
-    right.set_xlabel("ms added to a miss, p50")
+    right.set_xlabel("latency added to a miss, p50, ms")
     right.legend(loc="lower right")
     figure.savefig(path, dpi=140)
 
 
 def main() -> None:
-    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write proxy.json and proxy.png here")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for proxy.json and proxy.png")
     parser.add_argument("--quick", action="store_true", help="one short round")
-    everyone = [OURS, ECHO, CANNED, LITELLM, GPTCACHE]
-    parser.add_argument("--only", default=",".join(everyone), metavar="NAME,…", help="only these servers")
+    all_servers = [OURS, ECHO, CANNED, LITELLM, GPTCACHE]
+    parser.add_argument(
+        "--only",
+        default=",".join(all_servers),
+        metavar="NAME,…",
+        help="comma-separated names of the servers to measure (default: all)",
+    )
     args = parser.parse_args()
-    names = [name for name in everyone if name in args.only.split(",")]
-    missing: list[str] = []
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        found = subjects(names, stack, Path(place), missing)
-        rows = hits(found, 1 if args.quick else 7, 0.5 if args.quick else 3.0)
+    names = [name for name in all_servers if name in args.only.split(",")]
+    not_started: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        servers = start_hit_servers(names, stack, Path(folder), not_started)
+        hits = measure_hits(servers, 1 if args.quick else 7, 0.5 if args.quick else 3.0)
         stack.close()
-        ways = misses(names, Path(place), 100 if args.quick else 1000, missing)
-    lines = bars(rows, ways)
-    print_table([{k: v for k, v in row.items() if k != "rounds"} for row in rows], title="hits, one core each")
-    print(f"left out: {'; '.join(missing) or 'none'}. Cores: server {SERVER}, load {LOAD}, upstream {BEHIND}")
-    print_table(ways, title=f"misses, of an upstream that takes {DELAY * 1e3:g} ms")
-    print_table(lines, title="targets")
+        misses = measure_misses(names, Path(folder), 100 if args.quick else 1000, not_started)
+    targets = check_targets(hits, misses)
+    print_table([{k: v for k, v in row.items() if k != "rounds"} for row in hits], title="hits, one core per server")
+    print(
+        f"not started: {'; '.join(not_started) or 'none'}. Cores: server {SERVER_CORE}, load {LOAD_CORE}, upstream {UPSTREAM_CORE}"
+    )
+    print_table(misses, title=f"misses, with an upstream that takes {UPSTREAM_DELAY * 1e3:g} ms")
+    print_table(targets, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "proxy", "python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count(),
-            "targets": lines, "rows": rows, "not_started": missing, "misses": ways,
+            "targets": targets, "rows": hits, "not_started": not_started, "misses": misses,
         }  # fmt: skip
         (args.out / "proxy.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        draw(rows, ways, args.out / "proxy.png")
+        draw(hits, misses, args.out / "proxy.png")
 
 
 if __name__ == "__main__":

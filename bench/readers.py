@@ -1,9 +1,9 @@
-"""How fast traces are read: a million requests in each format, against plain loops and Polars in the same run.
+"""Benchmark of the trace readers: a million requests in each format, compared with a plain loop and Polars.
 
     python bench/readers.py [--out DIR]
 
-Prints a table; writes readers.json into DIR. CPU seconds, the best of some runs; the ratio is to the loop over
-csv.reader that one would write by hand.
+CPU seconds, the best of several runs. The ratio is to a hand-written loop over csv.reader. Prints a table; writes
+readers.json to DIR.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ RUNS = 3
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 
 
-def write(folder: Path) -> dict[str, Path]:
-    """The same requests in each format."""
+def write_traces(folder: Path) -> dict[str, Path]:
+    """Write the same requests in each format."""
     rng = np.random.default_rng(0)
     key = rng.zipf(1.2, REQUESTS) % 100_000
     columns = {
@@ -55,8 +55,8 @@ def write(folder: Path) -> dict[str, Path]:
     return files
 
 
-def by_hand(path: Path) -> None:
-    """What one would write: a loop over rows, keys numbered."""
+def plain_loop(path: Path) -> None:
+    """Read CSV with a plain loop that numbers the keys."""
     ids: dict[str, int] = {}
     keys, sizes, costs = array("q"), array("q"), array("d")
     with gzip.open(path, "rt", newline="") as file:
@@ -69,13 +69,13 @@ def by_hand(path: Path) -> None:
 
 
 def without_polars(path: Path) -> None:
-    """The csv module's lane for all of the file."""
+    """Read with the csv module instead of Polars."""
     with mock.patch.dict(sys.modules, {"polars": None}):
         read_trace(path)
 
 
-def measure(function: Callable[[], object]) -> float:
-    """CPU seconds, the best of some runs."""
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """Return the CPU seconds of the best run."""
     seconds = []
     for _ in range(RUNS):
         start = time.process_time()
@@ -85,23 +85,24 @@ def measure(function: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure every reader."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write readers.json here")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for readers.json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        files = write(Path(folder))
-        packed = files["csv.gz"]
+        files = write_traces(Path(folder))
+        compressed = files["csv.gz"]
         runs: dict[str, Callable[[], object]] = {
-            "csv.gz, a loop by hand": lambda: by_hand(packed),
-            "csv.gz, polars.read_csv, keys not numbered": lambda: polars.read_csv(packed),
-            "csv.gz": lambda: read_trace(packed),
-            "csv.gz, no Polars": lambda: without_polars(packed),
+            "csv.gz, plain loop": lambda: plain_loop(compressed),
+            "csv.gz, polars.read_csv, keys not numbered": lambda: polars.read_csv(compressed),
+            "csv.gz": lambda: read_trace(compressed),
+            "csv.gz, without Polars": lambda: without_polars(compressed),
             **{kind: lambda path=path: read_trace(path) for kind, path in files.items() if kind != "csv.gz"},  # type: ignore[misc]
         }
-        found = {name: measure(function) for name, function in runs.items()}
-    base = found["csv.gz, a loop by hand"]
-    rows: list[dict[str, Any]] = [{"file": n, "cpu_seconds": s, "ratio_to_by_hand": s / base} for n, s in found.items()]
+        seconds = {name: cpu_seconds(function) for name, function in runs.items()}
+    base = seconds["csv.gz, plain loop"]
+    rows: list[dict[str, Any]] = [
+        {"file": n, "cpu_seconds": s, "ratio_to_plain_loop": s / base} for n, s in seconds.items()
+    ]
     print_table(rows, title=f"{REQUESTS:,} requests")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

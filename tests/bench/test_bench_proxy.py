@@ -1,4 +1,4 @@
-"""bench/proxy.py: its bars say no where they must, and it runs from end to end."""
+"""bench/proxy.py: targets, request encoding, response parsing, and a short run."""
 
 from __future__ import annotations
 
@@ -14,62 +14,73 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-from _load_generator import Wire, request  # noqa: E402 - after the path it is found by
-from proxy import AIOHTTP, BYTES, CANNED, DIRECT, ECHO, LITELLM, OURS, PASSING, bars, chat  # noqa: E402
+from _load_generator import Connection, request  # noqa: E402 - after the change of sys.path
+from proxy import (  # noqa: E402
+    AIOHTTP,
+    CANNED,
+    DIRECT,
+    ECHO,
+    LITELLM,
+    OURS,
+    PASSTHROUGH,
+    REQUEST_BYTES,
+    chat,
+    check_targets,
+)
 
 
-def rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[str, Any]]:
+def hit_rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[str, Any]]:
     per_second = {OURS: ours, ECHO: echo, LITELLM: litellm, CANNED: canned}
     return [{"server": name, "requests_per_second": n, "rounds": [n / 2, n]} for name, n in per_second.items()]
 
 
-def test_bars() -> None:
-    added: list[dict[str, Any]] = [
+def test_targets() -> None:
+    misses: list[dict[str, Any]] = [
         {"path": "direct"},
         {"path": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0},
     ]
-    lines = bars(rows(10_000, 16_000, 100, 50_000), added)
-    assert [line["met"] for line in lines] == [True, True, True, True, False]
-    assert lines[0]["measured"] == pytest.approx(0.625)
-    lines = bars(rows(7_000, 16_000, 200, 17_000), added)
-    assert [line["met"] for line in lines] == [False, False, False, True, False]
-    assert bars([], []) == [], "what was not measured has no bar"
+    targets = check_targets(hit_rows(10_000, 16_000, 100, 50_000), misses)
+    assert [row["met"] for row in targets] == [True, True, True, True, False]
+    assert targets[0]["measured"] == pytest.approx(0.625)
+    targets = check_targets(hit_rows(7_000, 16_000, 200, 17_000), misses)
+    assert [row["met"] for row in targets] == [False, False, False, True, False]
+    assert check_targets([], []) == [], "no measurement, no target"
 
 
-def test_requests_are_as_long_as_is_said() -> None:
+def test_requests_have_their_nominal_size() -> None:
     path, headers, body = chat("prompt-7")
-    assert 0.9 * BYTES < len(body) <= BYTES
+    assert 0.9 * REQUEST_BYTES < len(body) <= REQUEST_BYTES
     raw = request(80, path, headers, body)
     assert raw.endswith(body.encode())
     assert f"content-length: {len(body)}\r\n".encode() in raw
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n",
     ],
 )
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_the_end_of_an_answer_is_seen(answer: bytes, at_once: int) -> None:
+@pytest.mark.parametrize("chunk_size", [1, 7, 1000])
+def test_the_end_of_a_response_is_found(response: bytes, chunk_size: int) -> None:
     done: list[bytes] = []
-    wire = Wire(lambda wire: done.append(wire.answer))
-    for start in range(0, len(answer), at_once):
+    connection = Connection(lambda connection: done.append(connection.response))
+    for start in range(0, len(response), chunk_size):
         assert not done
-        wire.data_received(answer[start : start + at_once])
-    assert done == [answer]
-    assert wire.last >= wire.first > 0.0
+        connection.data_received(response[start : start + chunk_size])
+    assert done == [response]
+    assert connection.last_byte_at >= connection.first_byte_at > 0.0
 
 
 @pytest.mark.long
-def test_from_servers_to_numbers(tmp_path: Path) -> None:
-    words = [sys.executable, str(BENCH / "proxy.py"), "--quick", "--only", f"{OURS},{ECHO}", "--out", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ)
+def test_a_short_run_writes_json_and_a_figure(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "proxy.py"), "--quick", "--only", f"{OURS},{ECHO}", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "proxy.json").read_text(encoding="utf-8"))
     assert (tmp_path / "proxy.png").read_bytes().startswith(b"\x89PNG")
     assert [row["server"] for row in record["rows"]] == [OURS, ECHO]
     assert all(row["requests_per_second"] > 0 and row["cpu_us"] > 0 for row in record["rows"])
-    assert [row["path"] for row in record["misses"]] == [DIRECT, OURS, PASSING, AIOHTTP]
+    assert [row["path"] for row in record["misses"]] == [DIRECT, OURS, PASSTHROUGH, AIOHTTP]
     assert len(record["targets"]) == 3
