@@ -40,6 +40,15 @@ def test_long_files_give_a_reason() -> None:
         assert lines <= 400 or reason, f"{path.relative_to(ROOT)} has {lines} lines and gives no reason"
 
 
+def test_no_class_name_occurs_twice() -> None:
+    names: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in names.items() if len(paths) > 1} == {}
+
+
 def repository_files() -> list[Path]:
     """Files in git, and those about to be."""
     if not (ROOT / ".git").exists():
