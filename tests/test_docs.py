@@ -154,7 +154,7 @@ def test_the_live_cache_is_documented() -> None:
 
     page = text("docs/guides/library.md")
     arguments = [name for name in inspect.signature(Cache).parameters if name != "self"]
-    documented = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page.split("## A request")[0], re.M)))
+    documented = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page.split("## Requests")[0], re.M)))
     assert documented == arguments
     for option in [name for name in inspect.signature(Cache.fetch).parameters if name not in ("self", "call")][2:]:
         assert f"`{option}" in page, f"docs/guides/library.md does not mention {option}"
@@ -163,7 +163,7 @@ def test_the_live_cache_is_documented() -> None:
     public = [name for name, _ in inspect.getmembers(Cache, inspect.isfunction) if not name.startswith("_")]
     for name in public:
         assert re.search(rf"\b{name}\(|`{name}`|\.{name}\b", page), f"docs/guides/library.md does not mention {name}"
-    known = page.split("## What is known")[1].split("Names that count")[0]
+    known = page.split("## Statistics")[1].split("Counters that are zero")[0]
     with Cache("1MiB", cost="seconds", policy="lru", shadows=()) as cache:
         reported = set(cache.stats())
     counted = {
@@ -381,7 +381,7 @@ def test_numbers_of_the_policies() -> None:
 
 
 def test_numbers_of_the_library() -> None:
-    page = text("docs/guides/library.md").split("## How fast")[1].split("\n## ")[0]
+    page = text("docs/guides/library.md").split("## Performance")[1].split("\n## ")[0]
     bench = json.loads((ROOT / "bench" / "results" / "library.json").read_text(encoding="utf-8"))
     assert (ROOT / "bench" / "results" / "library.png").read_bytes().startswith(b"\x89PNG")
     for r in bench["rows"]:
@@ -399,7 +399,7 @@ def test_numbers_of_the_library() -> None:
     assert f"hashing takes {bench['key_us']:.1f} µs" in plain
     assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
     memory = bench["memory"]["stats"]
-    assert f"{memory['requests']:,} requests, {memory['recycled_ids']:,} numbers" in plain
+    assert f"{memory['requests']:,} requests, with {memory['recycled_ids']:,} recycled ids" in plain
 
 
 def test_numbers_of_the_live_run() -> None:

@@ -255,8 +255,8 @@ def test_invalid_settings_raise() -> None:
 
 def test_the_fields_of_a_request_are_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
-    section = page.split("## The log")[1].split("\n## ")[0]
-    sentence = section.split("with the fields")[1].split("Every line")[0]
+    section = page.split("## Log")[1].split("\n## ")[0]
+    sentence = section.split("with the fields")[1].split("Credentials are")[0]
     assert tuple(re.findall(r"`(\w+)`", sentence)) == logs.ACCESS_FIELDS
     for word in (*logs.LEVELS, *logs.FORMATS, logs.REDACTED):
         assert f"`{word}`" in section
