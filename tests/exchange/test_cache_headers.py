@@ -1,4 +1,4 @@
-"""The cache headers of every outcome, and their form as bytes."""
+"""The cache headers of every outcome, and their encoded form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from knapcache import Answer
-from knapcache.exchange.cache_headers import CACHE_STATUS, cache_headers, outcome_headers, raw_hit_headers
+from knapcache.exchange.cache_headers import CACHE_STATUS, cache_headers, hit_header_lines, outcome_headers
 
 
 def answer(outcome: str, saved_usd: float | None = 0.0025) -> Answer:
@@ -34,9 +34,9 @@ def test_unknown_savings_are_not_reported() -> None:
 
 
 @pytest.mark.parametrize("saved_usd", [None, 0.0, 1e-9, 0.123456789, 12.0])
-def test_the_bytes_of_a_hit_are_those_of_the_text(saved_usd: float | None) -> None:
+def test_the_encoded_lines_of_a_hit_are_the_same_headers(saved_usd: float | None) -> None:
     hit = answer("hit", saved_usd)
-    assert raw_hit_headers(hit) == [(name.encode(), value.encode()) for name, value in cache_headers(hit)]
+    assert hit_header_lines(hit).decode() == "".join(f"{name}: {value}\r\n" for name, value in cache_headers(hit))
 
 
 def test_requests_that_do_not_reach_the_cache_or_the_upstream_have_no_cache_status() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from knapcache import Cache
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.threads import run_blocking
 from tests.exchange.conftest import (
     JSON,
@@ -45,8 +45,8 @@ def outcome(fetched: Fetched) -> str:
 
 
 def live(fetched: Fetched) -> AsyncIterator[bytes]:
-    assert isinstance(fetched.body, AsyncIterator)
-    return fetched.body
+    assert isinstance(fetched, LiveStream)
+    return fetched.blocks
 
 
 async def waiter(fetcher: Fetcher, provider: Provider, **body: Any) -> asyncio.Task[Fetched]:
@@ -243,11 +243,11 @@ def test_blocking_callers_run_the_same_coroutine(cache: Cache) -> None:
 
     async def run() -> tuple[bytes, str]:
         fetched = await fetch(fetcher, provider, stream=True)
-        body = fetched.body
-        if isinstance(body, AsyncIterator):
-            text = b"".join([block async for block in body])
+        if isinstance(fetched, LiveStream):
+            text = b"".join([block async for block in fetched.blocks])
         else:
-            text = b"".join(body) if not isinstance(body, bytes) else body
+            assert not isinstance(fetched.body, bytes)
+            text = b"".join(fetched.body)
         (answer,) = await fetched.finish()
         return text, answer.outcome
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from knapcache.cache import Answer
 
 Pairs = list[tuple[str, str]]
-RawPairs = list[tuple[bytes, bytes]]
 
 CACHE_STATUS = {
     "hit": "knapcache; hit",
@@ -43,12 +42,10 @@ def cache_headers(answer: Answer) -> Pairs:
     return headers
 
 
-RAW_HIT: RawPairs = [(name.encode(), value.encode()) for name, value in outcome_headers("hit")]
+HIT_PREFIX = "".join(f"{name}: {value}\r\n" for name, value in outcome_headers("hit")).encode()
 
 
-def raw_hit_headers(answer: Answer) -> RawPairs:
-    """Return the same for a hit, as bytes. Encoding the text form would take as long as the rest of a fast hit."""
-    headers = [*RAW_HIT, (b"x-knapcache-key", answer.key.encode()), (b"age", b"%d" % answer.age)]
-    if answer.saved_usd is not None:
-        headers.append((b"x-knapcache-saved-usd", b"%.8f" % answer.saved_usd))
-    return headers
+def hit_header_lines(answer: Answer) -> bytes:
+    """Return `cache_headers` of a hit as encoded header lines. Encoding the pairs would take twice as long."""
+    lines = b"%bx-knapcache-key: %b\r\nage: %d\r\n" % (HIT_PREFIX, answer.key.encode(), answer.age)
+    return lines if answer.saved_usd is None else b"%bx-knapcache-saved-usd: %.8f\r\n" % (lines, answer.saved_usd)

@@ -15,7 +15,7 @@ so that blocking callers can run the same code (`threads.run_blocking`).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from knapcache.cache import Answer, Cache, PendingFetch, Reply
@@ -66,8 +66,8 @@ class Fetched:
 
     def __init__(self, response: CachedResponse, answers: tuple[Answer, ...] = ()) -> None:
         self.status, self.headers = response.status, response.headers
-        self.body: bytes | Iterable[bytes] | AsyncIterator[bytes] = response.body
-        """An iterable yields blocks that are all in memory; an async iterator yields those of a live stream."""
+        self.body = response.body
+        """Bytes, or an iterable of blocks that are all in memory. Empty for a live stream."""
         self.answers = answers
         """One for each item of the request. Empty before `finish` if the answer was fetched, and after a failure."""
 
@@ -108,13 +108,14 @@ class FetchedAnswer(Fetched):
 
 
 class LiveStream(Fetched):
-    """A stream that the provider is still sending."""
+    """A stream that the provider is still sending: `blocks` in place of a body."""
 
     def __init__(
         self, response: UpstreamResponse, tee: StreamTee, pending: PendingFetch, started: float, finish_abandoned: bool
     ) -> None:
         super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
-        self.body = self._blocks = self._read()
+        self.blocks = self._read()
+        """The last ones are yielded after the answer is stored."""
         self._response, self._tee, self._pending, self._started = response, tee, pending, started
         self._finish_abandoned = finish_abandoned
 
@@ -149,12 +150,12 @@ class LiveStream(Fetched):
         return ()
 
     async def drain(self) -> tuple[Answer, ...]:
-        async for _ in self._blocks:
+        async for _ in self.blocks:
             pass
         return self.answers
 
     async def abort(self) -> None:
-        await self._blocks.aclose()
+        await self.blocks.aclose()
         self._pending.abandon()  # if no block was read, the generator has not begun and cannot do it
         await self._response.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange, exchange_of
-from knapcache.exchange.fetcher import Fetched
+from knapcache.exchange.fetcher import Fetched, LiveStream
 from knapcache.model import Endpoint
 
 CLOSE_TIMEOUT = 5.0
@@ -78,18 +78,18 @@ class Handover:
         """Run a fetch to its end. Its exceptions are put into the queue."""
         try:
             fetched = await fetch
-            if fetched is None or not isinstance(fetched.body, AsyncIterator):
+            if isinstance(fetched, LiveStream):
+                self._put(fetched)
+                async for block in fetched.blocks:
+                    if self.abandoned:
+                        break
+                    self._put(block)
+                await fetched.finish()
+                self._put(self.END)
+            else:
                 if fetched is not None:
                     await fetched.finish()
                 self._put(fetched)
-                return
-            self._put(fetched)
-            async for block in fetched.body:
-                if self.abandoned:
-                    break
-                self._put(block)
-            await fetched.finish()
-            self._put(self.END)
         except BaseException as error:
             self._put(error)
             if not isinstance(error, Exception):

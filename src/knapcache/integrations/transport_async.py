@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from knapcache.cache import Cache
 from knapcache.exchange.exchange import cacheable_endpoint
-from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.integrations.httpx_common import (
     CLOSE_TIMEOUT,
     Handover,
@@ -56,7 +56,7 @@ class AsyncCacheTransport(TransportBase):
         if first is None:
             return bypassed(await self._send(request))
         assert isinstance(first, Fetched)
-        if isinstance(first.body, AsyncIterator):
+        if isinstance(first, LiveStream):
             return make_response(request, first, sync=False, live=self._blocks(items, handover), handover=handover)
         return make_response(request, first, sync=False)
 

@@ -17,12 +17,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Cache
-from knapcache.exchange.cache_headers import RawPairs, raw_hit_headers
+from knapcache.exchange.cache_headers import hit_header_lines
 from knapcache.exchange.exchange import Exchange
 from knapcache.keys.parse import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl
+from knapcache.serve.http.asgi_request import RawPairs
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream.upstream import Upstream
 from knapcache.wire.cache_control import NO_DIRECTIVES
@@ -87,7 +88,7 @@ class FastPath:
                 usd=usd, upstream_seconds=upstream_seconds,
             )
         )  # fmt: skip
-        return [*[b"%b: %b\r\n" % pair for pair in response_headers(answer)], b"\r\n", answer.payload]
+        return [header_lines(answer), answer.payload]
 
     def find(self, body: bytes, namespace: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
         """Return a known request and its answer, counted as a hit; None, and nothing counted, if it takes more."""
@@ -118,10 +119,12 @@ def charge(raw: bytes) -> int:
     return 2 * len(raw) + OVERHEAD
 
 
-def response_headers(answer: Answer) -> RawPairs:
-    """Return the headers of a plain answer that is served as it was stored."""
-    headers = [(b"content-type", b"application/json"), *raw_hit_headers(answer)]
-    headers.append((b"content-length", b"%d" % len(answer.payload)))
+def header_lines(answer: Answer) -> bytes:
+    """Return the headers of a plain answer that is served as it was stored, with the blank line after them."""
+    lines = b"content-type: application/json\r\n%bcontent-length: %d\r\n" % (
+        hit_header_lines(answer),
+        len(answer.payload),
+    )
     for name, value in answer.meta.get("ids", {}).items():
-        headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
-    return headers
+        lines += b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1", "replace"))
+    return lines + b"\r\n"

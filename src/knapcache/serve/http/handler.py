@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from knapcache.cache import Answer
 from knapcache.errors import Incomplete, UpstreamFailed
-from knapcache.exchange.cache_headers import RawPairs, outcome_headers
+from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import (
     Exchange,
     fingerprint,
@@ -27,11 +27,17 @@ from knapcache.exchange.exchange import (
     parse_request,
     to_response,
 )
-from knapcache.exchange.fetcher import Fetched, Fetcher
+from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, RequestRejected, ResponseWriter
+from knapcache.serve.http.asgi_request import (
+    CLIENT_CLOSED_REQUEST,
+    AsgiRequest,
+    RawPairs,
+    RequestRejected,
+    ResponseWriter,
+)
 from knapcache.serve.http.fast_path import FastPath
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Pairs, Response, encode_headers
@@ -39,6 +45,8 @@ from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
+
+FastResponse = Callable[[RawPairs, Endpoint, bytes], list[bytes] | None]
 
 SERVER_HEADERS = ("date", "server")
 """Headers that our own server adds."""
@@ -55,6 +63,8 @@ class Handler:
         self._fetch = fetcher.fetch
         self._stale: StaleFetcher | None = None
         self._fast_path: FastPath | None = None
+        self.fast_response: FastResponse = no_fast_response
+        """Return the header lines and the body of a hit that can be served at once, or None."""
         if settings.stale_while_revalidate or settings.stale_if_error:
             self._stale = StaleFetcher(
                 fetcher,
@@ -66,10 +76,7 @@ class Handler:
             self._fetch = self._stale.fetch
         else:  # the fast path does not know stale answers
             self._fast_path = FastPath(proxy.cache, access, self._append_event)
-
-    def fast_response(self, headers: RawPairs, endpoint: Endpoint, body: bytes) -> list[bytes] | None:
-        """Return the header lines and the body of a hit that can be served at once, or None."""
-        return None if self._fast_path is None else self._fast_path.respond(headers, endpoint, body)
+            self.fast_response = self._fast_path.respond
 
     async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
         """Send the response to a request, and record its event."""
@@ -180,8 +187,8 @@ class Call:
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
         headers, body = own_headers(fetched.headers), fetched.body
-        if isinstance(body, AsyncIterator):
-            return await self._write_live(headers, body)
+        if isinstance(fetched, LiveStream):
+            return await self._write_live(headers, fetched.blocks)
         try:
             if isinstance(body, bytes):
                 await self._request.respond(fetched.status, headers, body)
@@ -258,6 +265,10 @@ class Call:
         attempts = tuple(self._attempts)
         self._attempts.clear()
         return event._replace(upstream=self.upstream.name, attempts=attempts)
+
+
+def no_fast_response(_headers: RawPairs, _endpoint: Endpoint, _body: bytes) -> None:
+    """Serve nothing at once."""
 
 
 def own_headers(headers: Pairs) -> Pairs:
