@@ -95,10 +95,9 @@ class EmbeddingBatch:
         return tuple(answers)
 
 
-def item_requests(exchange: Exchange) -> list[ParsedBody]:
+def item_requests(exchange: Exchange, per_item: PerItem) -> list[ParsedBody]:
     """Return one request an item; none if there is only one, or the request has no key."""
-    per_item = exchange.format.per_item
-    if per_item is None or exchange.bypass or not isinstance(exchange.body.get("input"), list):
+    if exchange.bypass or not isinstance(exchange.body.get("input"), list):
         return []
     items = per_item.inputs(exchange.body["input"])
     return [] if len(items) == 1 else [ParsedBody({**exchange.body, "input": item}) for item in items]

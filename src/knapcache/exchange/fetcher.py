@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from knapcache.cache import Answer, Cache, PendingFetch, Reply
 from knapcache.cache.values import Lookup
@@ -33,7 +33,9 @@ from knapcache.exchange.exchange import (
     to_response,
 )
 from knapcache.exchange.stream_tee import StreamTee
+from knapcache.keys import ParsedBody
 from knapcache.threads import as_coroutine
+from knapcache.wire.base import PerItem
 
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""
@@ -185,8 +187,8 @@ class Fetcher:
 
         A stored answer that lacks what the request asks for (a stream without usage) is fetched anew, once.
         """
-        if requests := item_requests(exchange):
-            return await self._fetch_items(exchange, requests, send)
+        if exchange.format.per_item is not None and (requests := item_requests(exchange, exchange.format.per_item)):
+            return await self._fetch_items(exchange, exchange.format.per_item, requests, send)
         keyed = None
         if not exchange.bypass:
             keyed = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
@@ -239,11 +241,12 @@ class Fetcher:
                 self._refuse_options.add(upstream)
         return response, ask or exchange.include_usage
 
-    async def _fetch_items(self, exchange: Exchange, requests: list[Any], send: Send) -> Fetched | None:
+    async def _fetch_items(
+        self, exchange: Exchange, per_item: PerItem, requests: list[ParsedBody], send: Send
+    ) -> Fetched | None:
         args = {**exchange.key_args, "max_age": exchange.control.max_age}
         found = [await self._lookup(exchange.endpoint, item, **args) for item in requests]
-        assert exchange.format.per_item is not None
-        batch = EmbeddingBatch(self._cache, exchange, exchange.format.per_item, found)
+        batch = EmbeddingBatch(self._cache, exchange, per_item, found)
         if batch.complete and not batch.bypass:
             return Fetched(batch.response(), batch.answers())
         if exchange.control.only_cached:
