@@ -1,7 +1,7 @@
-"""A browser in front of the dashboard, that writes down what a careful eye would mind.
+"""Chromium for dashboard tests.
 
-Every visit must end without a word in the console, an error, a broken content policy, or a request to anywhere
-but the server it came from.
+`visit` fails the test if the page wrote to the console, raised an error, violated its content security policy, or sent
+a request to another host.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
-DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
-WATCH = """
-window.broken = [];
-addEventListener("securitypolicyviolation", (event) => window.broken.push(event.violatedDirective));
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
+RECORD_VIOLATIONS = """
+window.violations = [];
+addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
 """
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's browser; skips where there is none, but in CI, which has to bring it."""
+    """Launch the installed browser. Without one, skip the test, or fail in CI."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
-        assert not os.environ.get("CI"), "the dashboard is to be tested in CI, and there is no Chromium"
-        pytest.skip("no Chromium on this machine")
+        assert not os.environ.get("CI"), "CI must have Chromium for the dashboard tests"
+        pytest.skip("Chromium is not installed")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
         yield browser
@@ -37,34 +37,34 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def visit(browser: Browser, url: str, **given: Any) -> Iterator[Page]:
-    """A page with everything it does written down. `allow`: pieces of console lines that the test provokes."""
-    allowed = given.pop("allow", ())
-    words: list[str] = []
-    asked: set[str] = set()
-    context = browser.new_context(**{**DESK, **given})
-    context.add_init_script(WATCH)
+def visit(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
+    """Open a page and check its behaviour at the end. `allow`: parts of console lines that the test provokes."""
+    allowed = options.pop("allow", ())
+    console: list[str] = []
+    requested: set[str] = set()
+    context = browser.new_context(**{**DESKTOP, **options})
+    context.add_init_script(RECORD_VIOLATIONS)
     page = context.new_page()
     page.set_default_timeout(8000)
-    page.on("console", lambda message: words.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: words.append(f"error: {error}"))
-    context.on("request", lambda request: asked.add(request.url))
+    page.on("console", lambda message: console.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: console.append(f"error: {error}"))
+    context.on("request", lambda request: requested.add(request.url))
     page.goto(url)
     yield page
-    broken = page.evaluate("window.broken")
+    violations = page.evaluate("window.violations")
     context.close()
     origin = url.partition("/dashboard")[0] + "/"
-    assert [line for line in words if not any(piece in line for piece in allowed)] == []
-    assert broken == []
-    assert {one for one in asked if not one.startswith(origin)} == set()
-    assert f"{origin}dashboard/app.js" in asked, "nothing was written down"
+    assert [line for line in console if not any(part in line for part in allowed)] == []
+    assert violations == []
+    assert {address for address in requested if not address.startswith(origin)} == set()
+    assert f"{origin}dashboard/app.js" in requested, "no requests were recorded"
 
 
-def live(page: Page) -> None:
-    """Wait until numbers are there."""
+def wait_for_data(page: Page) -> None:
+    """Wait until the first summary is shown."""
     page.wait_for_selector("body[data-state=live], body[data-state=empty]")
 
 
 def dollars(page: Page, selector: str) -> float:
-    """The amount that stands there."""
+    """Return the amount in dollars that an element shows."""
     return float(page.inner_text(selector).replace("$", "").replace(",", ""))

@@ -1,7 +1,7 @@
-"""The admin API as the dashboard sees it, with numbers that a test sets and moves: real HTTP on loopback.
+"""A fake admin API over HTTP for dashboard tests, with numbers that a test sets.
 
-For states that a real cache takes days or luck to reach: hours of traffic, thousands of requests, a server that goes
-away and comes back. What the two must agree on is tested with the real one (test_dashboard_live.py).
+It gives states that a real cache reaches only after hours: long histories, thousands of requests, a restarted server.
+test_dashboard_live.py tests the dashboard on the real API, and test_fake_admin.py checks this one against its models.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent
 
 
 def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
-    """A row of so many hits and misses, each of which costs as much."""
-    found: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
+    """Return a usage row of requests that each cost `each`."""
+    usage: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
     total = each * (hits + misses)
-    found |= {"requests": hits + misses, "hits": hits, "misses": misses}
-    found |= {
+    usage |= {"requests": hits + misses, "hits": hits, "misses": misses}
+    usage |= {
         "usd_spent": each * misses,
         "usd_saved": each * hits,
         "cost_spent": each * misses,
         "cost_saved": each * hits,
     }
-    found |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
-    less = each * hits
-    found["would"] = {
+    usage |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
+    saved = each * hits
+    usage["would"] = {
         "none": total,
-        "lru": total - 0.72 * less,
-        "gdsf-cost": total - 0.9 * less,
-        "adaptive@2x": total - 1.12 * less,
+        "lru": total - 0.72 * saved,
+        "gdsf-cost": total - 0.9 * saved,
+        "adaptive@2x": total - 1.12 * saved,
     }
-    return found
+    return usage
 
 
 def add(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Their sum."""
+    """Return the sum of usage rows."""
     total = row()
     for one in rows:
         for name in (*COUNTS, *COSTS):
@@ -68,19 +68,20 @@ def add(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class FakeAdmin:
-    """The server, in a thread of its own, on the same port again when it is started anew."""
+    """The server, in a thread. A restart listens on the same port."""
 
     def __init__(self) -> None:
         self.unit = "usd"
         self.capacity = 256_000_000
         self.started = time.time() - 3600.0
+        self.since = self.started
         self.points: dict[int, dict[str, Any]] = {}
-        """Rows by minute."""
+        """Usage rows by minute."""
         self.entries: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.serial = 0
         self.upstreams: list[dict[str, Any]] = [{"name": "openai", "state": "ok", "calls": 0, "errors": 0}]
-        self.plan: dict[str, Any] = {"state": "idle", "result": None}
+        self.plan: dict[str, Any] = {"state": "idle", "started": None, "seconds": None, "result": None}
         self.show_content = True
         self.csrf = secrets.token_hex(8)
         self.purges: list[dict[str, Any]] = []
@@ -93,10 +94,10 @@ class FakeAdmin:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    # What happens.
+    # Control by tests.
 
     def traffic(self, outcome: str = "hit", times: int = 1, model: str = "gpt-4o", usd: float = 0.01) -> None:
-        """Requests, now."""
+        """Add finished requests, now."""
         for _ in range(times):
             now, hit = time.time(), outcome == "hit"
             self.serial += 1
@@ -112,20 +113,21 @@ class FakeAdmin:
             }
             line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
             line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
+            line |= {"size": 900, "upstream_seconds": 1.8, "upstream": "openai", "saved": hit}
             line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
             self.requests = [*self.requests[-999:], line]
 
     def fill(self, entries: int = 60, days: float = 1.0) -> None:
-        """Answers that are kept, and traffic of the past."""
+        """Add entries and past traffic."""
         for k in range(entries):
-            cost, asked, size = 0.06 / (1 + k % 17), 400.0 / (1 + k), 900 + 531 * (k * k % 23)
+            cost, requests, size = 0.06 / (1 + k % 17), 400.0 / (1 + k), 900 + 531 * (k * k % 23)
             self.entries.append(
                 {
                     "key": f"{k * 2654435761 % 2**32:08x}" + "c0ffee" * 9 + "ab",
                     "model": self.models[k % len(self.models)],
                     "tenant": self.tenants[k % len(self.tenants)],
-                    "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": asked,
-                    "per_day": asked * 24 / (2 + k), "value": asked * cost, "density": asked * cost / size,
+                    "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": requests,
+                    "per_day": requests * 24 / (2 + k), "value": requests * cost, "density": requests * cost / size,
                     "age": 600.0 * (1 + k), "expires_in": 86400.0 if k % 3 == 0 else None,
                 }
             )  # fmt: skip
@@ -135,15 +137,15 @@ class FakeAdmin:
             hits, misses = int(9 * wave * (1 - k / (3000 * days))), int(5 * wave)
             self.points[now - 60 * k] = row(max(0, hits), max(0, misses), 0.0123)
 
-    # What it says.
+    # Responses.
 
     def summary(self) -> dict[str, Any]:
         """GET /summary."""
         total = add(list(self.points.values()))
         midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
         today = add([one for at, one in self.points.items() if at >= midnight])
-        kept = sum(entry["size"] for entry in self.entries)
-        used = min(self.capacity, 3500 * kept) if self.entries else 0
+        total_size = sum(entry["size"] for entry in self.entries)
+        used = min(self.capacity, 3500 * total_size) if self.entries else 0
         shares = [0.55, 0.25, 0.15, 0.05]
 
         def part(share: float) -> dict[str, Any]:
@@ -159,7 +161,7 @@ class FakeAdmin:
         ] if named else []  # fmt: skip
         more = total["would"]["none"] - total["would"]["adaptive@2x"] - total["cost_saved"]
         return {
-            "now": time.time(), "started": self.started, "version": "0.1.0", "unit": self.unit,
+            "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
             "storage": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
                        "disk_bytes": int(1.04 * used), "size_limit": 268_000_000},
@@ -172,48 +174,48 @@ class FakeAdmin:
 
     def history(self, span: str) -> dict[str, Any]:
         """GET /history."""
-        step, most = STEPS[span]
+        step, limit = STEPS[span]
         now = int(time.time() // step) * step
         sums: dict[int, list[dict[str, Any]]] = {}
         for at, one in self.points.items():
             sums.setdefault(at // step * step, []).append(one)
-        first = max(now - step * (most - 1), min(sums, default=now))
+        first = max(now - step * (limit - 1), min(sums, default=now))
         return {"step": step, "points": [{"time": at, **add(sums.get(at, []))} for at in range(first, now + 1, step)]}
 
     def find(self, query: dict[str, str]) -> dict[str, Any]:
         """GET /entries."""
-        words = query.get("search", "")
+        text = query.get("search", "")
         found = [
             entry
             for entry in self.entries
             if query.get("model") in (None, entry["model"])
             and query.get("tenant") in (None, entry["tenant"])
-            and (words in entry["key"] or words in entry["model"] or words in entry["tenant"])
+            and (text in entry["key"] or text in entry["model"] or text in entry["tenant"])
         ]
         found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
         price = self.summary()["price_per_mb"]
         return {"total": len(found), "rows": found[offset : offset + limit], "price_per_mb": price}
 
-    def purge(self, what: dict[str, Any]) -> dict[str, int]:
+    def purge(self, conditions: dict[str, Any]) -> dict[str, int]:
         """POST /purge."""
-        self.purges.append(what)
-        stays = [
+        self.purges.append(conditions)
+        remaining = [
             entry
             for entry in self.entries
-            if not what.get("all")
-            and what.get("key") != entry["key"]
-            and what.get("model") != entry["model"]
-            and what.get("tenant") != entry["tenant"]
-            and not entry["age"] > what.get("older_than", math.inf)
+            if not conditions.get("all")
+            and conditions.get("key") != entry["key"]
+            and conditions.get("model") != entry["model"]
+            and conditions.get("tenant") != entry["tenant"]
+            and not entry["age"] > conditions.get("older_than", math.inf)
         ]
-        purged, self.entries = len(self.entries) - len(stays), stays
+        purged, self.entries = len(self.entries) - len(remaining), remaining
         return {"purged": purged}
 
     # The server.
 
     def app(self) -> Starlette:
-        """Routes, and who may take them."""
+        """Return the application: pages, authentication and routes."""
 
         async def answer(request: Request) -> Response:
             path, method = request.path_params["path"], request.method
@@ -243,7 +245,7 @@ class FakeAdmin:
                 Mount("/dashboard", StaticFiles(directory=PAGES, html=True)),
                 Route("/admin/v1/{path:path}", answer, methods=["GET", "POST", "DELETE"]),
             ],
-            middleware=[Middleware(BaseHTTPMiddleware, dispatch=guarded)],
+            middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_security_headers)],
         )
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
@@ -269,15 +271,14 @@ class FakeAdmin:
                 return problem(404, "no such entry")
             if method == "DELETE":
                 return JSONResponse(self.purge({"key": key}))
-            said = {
+            content = {
                 "request": '{"model": "gpt-4o", "messages": [{"role": "user", "content": "<b>Hello</b>"}]}',
                 "answer": "A knapsack.",
             }
-            return JSONResponse(entry | (said if self.show_content else {}))
+            return JSONResponse(entry | (content if self.show_content else {}))
         return JSONResponse({}) if path in ("snapshot", "logout") else problem(404, "no such route")
 
     def start(self) -> None:
-        """Listen."""
         config = uvicorn.Config(self.app(), host="127.0.0.1", port=self.port, log_level="error", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -286,7 +287,7 @@ class FakeAdmin:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Go away; `start` comes back."""
+        """Close the server; `start` listens again."""
         if self._server and self._thread:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join()
@@ -303,12 +304,12 @@ class FakeAdmin:
 
 
 def problem(status: int, message: str) -> Response:
-    """An error as the API says it."""
+    """Return an error response of the admin API."""
     return JSONResponse({"error": {"message": message, "type": "error"}}, status_code=status)
 
 
-async def guarded(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """With the headers of the real one."""
+async def add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Add the security headers of the real server."""
     response = await call_next(request)
     response.headers["content-security-policy"] = POLICY
     response.headers["x-content-type-options"] = "nosniff"

@@ -1,4 +1,4 @@
-"""The dashboard on the real admin API: a real cache, real history, real sessions, and a browser."""
+"""The dashboard in a browser, on the real admin API with a real cache, history and sessions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from playwright.sync_api import Browser, expect
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.run import listen
 from tests.support.admin_context import TOKEN, AdminHarness
-from tests.support.browser import chromium, live, visit
+from tests.support.browser import chromium, visit, wait_for_data
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture
@@ -45,62 +45,62 @@ def url(harness: AdminHarness) -> Iterator[str]:
     socket.close()
 
 
-def test_from_the_first_request_to_the_last_purge(browser: Browser, harness: AdminHarness, url: str) -> None:
+def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminHarness, url: str) -> None:
     with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}") as page:
-        live(page)
+        wait_for_data(page)
         expect(page.locator("#welcome")).to_contain_text(f"{url}/v1/chat/completions")
         for name in (1, 1, 1, 2, 2):
             harness.request(name)
         expect(page.locator("#saved-today")).to_have_text("6 s")
         expect(page.locator("#welcome")).to_be_hidden()
         expect(page.locator("#rate-requests")).to_have_text("60 %")
-        expect(page.locator("#rate-money")).to_have_text("60 %")
+        expect(page.locator("#rate-cost")).to_have_text("60 %")
         expect(page.locator("#entries-total")).to_have_text("2")
-        expect(page.locator("#spend-legend .gone b")).to_have_text("10 s")
-        expect(page.locator("#spend-legend .paid b")).to_have_text("4 s")
-        assert page.locator("#bars .who").all_inner_texts() == ["knapcache", "LRU", "Twice the room"]
-        assert page.locator("#bars .much").all_inner_texts() == ["6 s", "6 s", "6 s"]
-        expect(page.locator("#live tbody tr")).to_have_count(5)
-        expect(page.locator("#live .outcome.hit")).to_have_count(3)
+        expect(page.locator("#spend-legend .without b")).to_have_text("10 s")
+        expect(page.locator("#spend-legend .spent b")).to_have_text("4 s")
+        assert page.locator("#bars .name").all_inner_texts() == ["knapcache", "LRU", "Twice the capacity"]
+        assert page.locator("#bars .amount").all_inner_texts() == ["6 s", "6 s", "6 s"]
+        expect(page.locator("#requests-table tbody tr")).to_have_count(5)
+        expect(page.locator("#requests-table .outcome.hit")).to_have_count(3)
         expect(page.locator("#models tbody tr")).to_contain_text(["m"])
         expect(page.locator("#tenants tbody tr")).to_contain_text(["anonymous"])
-        expect(page.locator("#store")).to_contain_text("in order")
+        expect(page.locator("#store")).to_contain_text("ok")
         expect(page.locator("#upstreams")).to_contain_text("fake")
-        # One answer, from the list of requests.
-        page.click("#live tbody tr:first-child button")
+        # An entry, opened from the list of requests.
+        page.click("#requests-table tbody tr:first-child button")
         expect(page.locator("#drawer")).to_contain_text('"content": "question 2"')
         expect(page.locator("#drawer")).to_contain_text('"answer": "2"')
-        page.get_by_role("button", name="Purge this answer").click()
+        page.get_by_role("button", name="Purge this entry").click()
         page.locator("#confirm").get_by_role("button", name="Purge").click()
-        expect(page.locator(".toast")).to_have_text("Removed 1 answer")
+        expect(page.locator(".toast")).to_have_text("Purged 1 entry")
         expect(page.locator("#entries-total")).to_have_text("1")
         assert harness.cache.stats()["entries"] == 1
-        # The rest, by its tenant.
+        # The other entry, by its tenant.
         page.select_option("#by-tenant", "anonymous")
         expect(page.locator("#entries-total")).to_have_text("1 found")
         page.click("#purge")
         page.locator("#confirm").get_by_role("button", name="Purge").click()
-        expect(page.locator("#entries-table tbody")).to_have_text("Nothing kept matches.")
+        expect(page.locator("#entries-table tbody")).to_have_text("No matching entries.")
         assert harness.cache.stats()["entries"] == 0
         page.click("#snapshot")
-        expect(page.locator(".toast").last).to_have_text("The policy's state is on disk")
+        expect(page.locator(".toast").last).to_have_text("Snapshot saved")
         for span in ("month", "all", "hour"):
             page.click(f"#span [data-value={span}]")
-            expect(page.locator("#spend-legend .gone b")).to_have_text("10 s")
+            expect(page.locator("#spend-legend .without b")).to_have_text("10 s")
 
 
-def test_what_the_server_refuses_is_said(browser: Browser, harness: AdminHarness, url: str) -> None:
+def test_rejected_actions_are_reported(browser: Browser, harness: AdminHarness, url: str) -> None:
     key = harness.request(1)
     with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}", allow=("404", "409", "401")) as page:
-        live(page)
+        wait_for_data(page)
         page.click("#plan")
-        expect(page.locator(".toast")).to_contain_text("there is no request log")
+        expect(page.locator(".toast")).to_contain_text("There is no request log")
         page.click("#entries-table tbody tr:first-child button")
         expect(page.locator("#drawer")).to_be_visible()
         harness.cache.forget(key)
-        page.get_by_role("button", name="Purge this answer").click()
+        page.get_by_role("button", name="Purge this entry").click()
         page.locator("#confirm").get_by_role("button", name="Purge").click()
-        expect(page.locator(".toast").last).to_have_text("Not removed: no answer is kept under this key")
+        expect(page.locator(".toast").last).to_have_text("Purge failed: No entry has this key")
         page.keyboard.press("Escape")
         page.click("#help")
         page.click("#logout")

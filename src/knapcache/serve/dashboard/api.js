@@ -1,17 +1,17 @@
-// The way to the server. A session cookie says who we are, which scripts cannot read; a CSRF token, which only this page can
-// read, goes with all that changes something. The admin token is used once, for logging in, and never kept.
+// Client of the admin API. A session cookie that scripts cannot read authenticates the page. Requests that change something
+// also carry a CSRF token that other sites cannot read. The admin token is sent once, at login, and never stored.
 
 const BASE = "/admin/v1";
-const PATIENCE = 10_000; // ms: a loopback server that takes longer is away
+const TIMEOUT = 10_000; // ms
 
 let csrf = null;
 
-/** The server cannot be reached, or is in trouble: try again later. */
-export class NotInMemory extends Error {}
-/** Nobody is logged in. */
-export class Unknown extends Error {}
-/** The server understood, and said no. */
-export class Refused extends Error {}
+/** No response, or status 5xx or 429: retry later. */
+export class Unavailable extends Error {}
+/** Status 401: there is no valid session. */
+export class Unauthorized extends Error {}
+/** Any other 4xx status. */
+export class Rejected extends Error {}
 
 async function send(method, path, body) {
   const headers = { accept: "application/json" };
@@ -21,28 +21,28 @@ async function send(method, path, body) {
   try {
     response = await fetch(BASE + path, {
       method, headers, body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
+      credentials: "same-origin", cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT),
     });
   } catch (error) {
-    throw new NotInMemory(error.name === "TimeoutError" ? "the server does not answer" : "the server cannot be reached");
+    throw new Unavailable(error.name === "TimeoutError" ? "the server does not respond" : "the server cannot be reached");
   }
   const text = await response.text().catch(() => "");
-  let said = null;
+  let data = null;
   try {
-    said = text ? JSON.parse(text) : null;
+    data = text ? JSON.parse(text) : null;
   } catch {
-    // Not ours; the status says enough.
+    // Not JSON, so not from the admin API; the status is reported instead.
   }
-  if (response.ok) return said;
-  const message = said?.error?.message ?? `status ${response.status}`;
-  if (response.status === 401) throw new Unknown(message);
-  if (response.status >= 500 || response.status === 429) throw new NotInMemory(message);
-  throw Object.assign(new Refused(message), { status: response.status });
+  if (response.ok) return data;
+  const message = data?.error?.message?.replace(/\.$/, "") ?? `status ${response.status}`; // without the final period: put in sentences
+  if (response.status === 401) throw new Unauthorized(message);
+  if (response.status >= 500 || response.status === 429) throw new Unavailable(message);
+  throw Object.assign(new Rejected(message), { status: response.status });
 }
 
 export const get = (path, query) => send("GET", query ? `${path}?${new URLSearchParams(query)}` : path);
 
-/** Something changes. A CSRF token from before a restart of the server is renewed once. */
+/** Send a request that changes something. After a 403 the CSRF token is fetched again, once: the server may have restarted. */
 export async function change(method, path, body) {
   try {
     return await send(method, path, body);
@@ -52,29 +52,28 @@ export async function change(method, path, body) {
   }
 }
 
-/** Is there a session already? */
+/** Fetch the CSRF token of the session; false if there is no session. */
 export async function resume() {
   try {
     csrf = (await get("/session")).csrf;
     return true;
   } catch (error) {
-    if (error instanceof Unknown) return false;
+    if (error instanceof Unauthorized) return false;
     throw error;
   }
 }
 
-/** Log in with the admin token; Unknown or Refused where it is wrong. */
+/** Start a session with the admin token. Throws Unauthorized if it is wrong. */
 export async function login(token) {
   csrf = (await send("POST", "/login", { token })).csrf;
 }
 
-/** Log out here. */
 export async function logout() {
   await change("POST", "/logout");
   csrf = null;
 }
 
-/** The token in the address (#token=…), if there is one; it leaves the address and the history at once. */
+/** Return the token in the address (#token=…), or null, and remove it from the address and the history. */
 export function tokenFromAddress() {
   const found = /^#token=([^&]+)/.exec(location.hash);
   if (!found) return null;

@@ -1,183 +1,186 @@
-// The page. It asks the admin API every two seconds and shows what it says; it keeps nothing that grows.
+// Entry point. The page polls the admin API every two seconds and redraws; its memory is bounded.
 //
-//     api.js      the way to the server      poll.js     when to ask           rows.js     what numbers mean
-//     overview.js, entries.js, drawer.js, live.js, people.js, health.js, plan.js: a part of the page each
+//     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
+//     overview.js, entries.js, drawer.js, requests.js, usage_tables.js, health.js, plan.js: one section of the page each
 //
-// Parts share nothing but the summary they are told of.
+// Sections share no state. Each gets the summary through update().
 
 import * as api from "./api.js";
-import { at, h, put } from "./dom.js";
+import { closeOnOutsideClick, panel, toast } from "./dialogs.js";
+import { byId, h, setText } from "./dom.js";
 import { Drawer } from "./drawer.js";
 import { Entries } from "./entries.js";
 import { age } from "./format.js";
 import { Health } from "./health.js";
-import { go, help, listen } from "./keys.js";
-import { Live } from "./live.js";
-import { closesOutside, panel, toast } from "./notes.js";
 import { Overview } from "./overview.js";
-import { People } from "./people.js";
 import { Plan } from "./plan.js";
 import { Poll } from "./poll.js";
-import { connecting, welcome } from "./welcome.js";
+import { Requests } from "./requests.js";
+import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
+import { UsageTables } from "./usage_tables.js";
+import { connectSnippets, drawWelcome } from "./welcome.js";
 
-const SLOW = 5; // history and kept answers are asked for every fifth time: they change slowly, and cost the server more
+const SLOW_EVERY = 5; // polls: history and entries change slowly and cost the server more than the summary
+const FIRST_REQUESTS = 100; // below this many, history and entries follow every change
 
 const entries = new Entries((key) => drawer.open(key));
 const drawer = new Drawer(entries);
-const live = new Live((key) => drawer.open(key));
-const people = new People((which, name) => {
-  entries.only(which, name);
-  go("entries");
+const requests = new Requests((key) => drawer.open(key));
+const usageTables = new UsageTables((field, name) => {
+  entries.filter(field, name);
+  goTo("entries");
 });
 const health = new Health();
 const plan = new Plan();
-const overview = new Overview(() => past().catch((error) => toast(error.message, "bad")));
-const poll = new Poll(ask, heard);
+const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
+const poll = new Poll(refresh, showConnection);
 
-let turn = 0, requests = -1, asked = 0, heardAt = null, counting = 0;
+let polls = 0, lastTotal = -1, historyCalls = 0, updatedAt = null, countdown = 0;
 
-async function past() {
-  const mine = ++asked;
-  const found = await api.get("/history", { span: overview.span });
-  if (mine === asked) overview.chart(found);
+async function loadHistory() {
+  const call = ++historyCalls;
+  const history = await api.get("/history", { span: overview.span });
+  if (call === historyCalls) overview.chart(history); // a later call has not overtaken this one
 }
 
-async function ask() {
-  const [summary, fresh] = await Promise.all([
-    api.get("/summary"), api.get("/requests", { after: live.serial, limit: 200 })]);
-  // A server that began anew counts from the start: ask for what it has from there.
-  const lines = fresh.serial < live.serial ? await api.get("/requests", { after: 0, limit: 200 }) : fresh;
-  for (const part of [overview, entries, drawer, people, health, plan]) part.update(summary);
-  live.update(lines, summary.unit);
+async function refresh() {
+  const [summary, page] = await Promise.all([
+    api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
+  // A lower serial number means that the server restarted and counts from 0.
+  const recent = page.serial < requests.serial ? await api.get("/requests", { after: 0, limit: 200 }) : page;
+  for (const section of [overview, entries, drawer, usageTables, health, plan]) section.update(summary);
+  requests.update(recent, summary.unit);
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;
-  if (empty && at("welcome").hidden) welcome(at("welcome"));
-  at("welcome").hidden = !empty;
+  if (empty && byId("welcome").hidden) drawWelcome(byId("welcome"));
+  byId("welcome").hidden = !empty;
   document.body.dataset.state = empty ? "empty" : "live";
-  // The first requests are shown at once, later ones in their turn.
-  const first = summary.all.requests !== requests && summary.all.requests < 100;
-  if (turn++ % SLOW === 0 || first) {
-    await past();
+  const total = summary.all.requests;
+  if (polls++ % SLOW_EVERY === 0 || (total !== lastTotal && total < FIRST_REQUESTS)) {
+    await loadHistory();
     if (!document.querySelector("dialog[open]")) await entries.refresh();
   }
-  if (turn === 1) plan.resume().catch(() => {}); // an old plan is no more than a comfort
-  requests = summary.all.requests;
+  if (polls === 1) plan.resume().catch(() => {}); // an earlier plan is optional
+  lastTotal = total;
 }
 
-function heard(wrong, wait) {
-  clearInterval(counting);
-  if (wrong instanceof api.Unknown) {
+/** Show the state of the connection. error: of the last poll, or null; wait: ms until the next one. */
+function showConnection(error, wait) {
+  clearInterval(countdown);
+  if (error instanceof api.Unauthorized) {
     poll.stop();
-    askForToken("");
+    showLogin("");
     return;
   }
-  at("away").hidden = !wrong;
-  document.body.classList.toggle("is-away", Boolean(wrong));
-  at("pulse").dataset.state = wrong ? "away" : "live";
-  put("pulse-text", wrong ? "Disconnected" : "Live");
-  if (!wrong) {
-    heardAt = Date.now();
+  byId("offline").hidden = !error;
+  document.body.classList.toggle("is-offline", Boolean(error));
+  byId("connection").dataset.state = error ? "offline" : "live";
+  setText("connection-text", error ? "Disconnected" : "Live");
+  if (!error) {
+    updatedAt = Date.now();
     return;
   }
-  if (!(wrong instanceof api.NotInMemory || wrong instanceof api.Refused)) console.error(wrong); // a mistake of ours
+  if (!(error instanceof api.Unavailable || error instanceof api.Rejected)) console.error(error); // a bug of this page
   const next = Date.now() + wait;
-  const say = () => {
-    const old = heardAt ? ` The numbers are ${age((Date.now() - heardAt) / 1000)} old.` : "";
-    put("away-text", `Disconnected: ${wrong.message}. Trying again in ${Math.max(0, Math.ceil((next - Date.now()) / 1000))} s.${old}`);
+  const update = () => {
+    const seconds = Math.max(0, Math.ceil((next - Date.now()) / 1000));
+    const old = updatedAt ? ` The numbers are ${age((Date.now() - updatedAt) / 1000)} old.` : "";
+    setText("offline-text", `Disconnected: ${error.message}. Retrying in ${seconds} s.${old}`);
   };
-  say();
-  counting = setInterval(say, 1000);
+  update();
+  countdown = setInterval(update, 1000);
 }
 
-// Who may look.
+// Login.
 
-function askForToken(message) {
+function showLogin(message) {
   document.body.dataset.state = "login";
-  put("login-wrong", message);
-  at("pulse").dataset.state = "away";
-  put("pulse-text", "Logged out");
-  if (!at("login").open) at("login").showModal();
-  at("token").focus();
+  setText("login-error", message);
+  byId("connection").dataset.state = "offline";
+  setText("connection-text", "Logged out");
+  if (!byId("login").open) byId("login").showModal();
+  byId("token").focus();
 }
 
-async function enter(token) {
+async function login(token) {
   try {
     await api.login(token);
   } catch (error) {
-    askForToken(error instanceof api.Unknown ? "That is not the admin token." : `Not now: ${error.message}.`);
+    showLogin(error instanceof api.Unauthorized ? "Wrong admin token." : `Login failed: ${error.message}.`);
     return;
   }
-  at("token").value = "";
-  at("login").close();
-  turn = 0;
+  byId("token").value = "";
+  byId("login").close();
+  polls = 0;
   poll.start();
-}
-
-async function start() {
-  const token = api.tokenFromAddress();
-  if (token) return enter(token);
-  let known = false;
-  try {
-    known = await api.resume();
-  } catch {
-    known = true; // away: asking goes on, and says so
-  }
-  return known ? poll.start() : askForToken("");
 }
 
 async function logout() {
   poll.stop();
-  at("panel").close();
+  byId("panel").close();
   await api.logout().catch(() => {});
-  askForToken("");
+  showLogin("");
 }
 
-// Buttons and keys.
+async function start() {
+  const token = api.tokenFromAddress();
+  if (token) return login(token);
+  let session = false;
+  try {
+    session = await api.resume();
+  } catch {
+    session = true; // the server is unavailable: polling continues and reports it
+  }
+  return session ? poll.start() : showLogin("");
+}
+
+// Buttons and keyboard shortcuts.
 
 const actions = {
-  help: () => help(logout),
-  pause: () => live.pause(),
+  help: () => showShortcuts(logout),
+  pause: () => requests.pause(),
   theme: () => document.documentElement.dispatchEvent(new Event("theme")),
-  connect: () => panel("Connect an app", h("p", { class: "sub" }, "Point any OpenAI or Anthropic client here. Your own key goes through to the provider."), connecting()),
+  connect: () => panel("Connect an app", h("p", { class: "sub" }, "Set the base URL of any OpenAI or Anthropic client to this proxy. The client's API key is passed to the provider."), connectSnippets()),
 };
-at("help").addEventListener("click", actions.help);
-at("theme").addEventListener("click", actions.theme);
-at("connect").addEventListener("click", actions.connect);
-at("away-now").addEventListener("click", () => poll.now());
-at("login-form").addEventListener("submit", (event) => {
+byId("help").addEventListener("click", actions.help);
+byId("theme").addEventListener("click", actions.theme);
+byId("connect").addEventListener("click", actions.connect);
+byId("retry").addEventListener("click", () => poll.now());
+byId("login-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  enter(at("token").value.trim());
+  login(byId("token").value.trim());
 });
-at("login").addEventListener("cancel", (event) => event.preventDefault()); // there is nothing behind it to see
-closesOutside(at("panel"));
-closesOutside(at("confirm"));
+byId("login").addEventListener("cancel", (event) => event.preventDefault()); // without a session the page is empty
+closeOnOutsideClick(byId("panel"));
+closeOnOutsideClick(byId("confirm"));
 for (const link of document.querySelectorAll('a[href^="#"]')) {
   link.addEventListener("click", (event) => {
-    event.preventDefault(); // the address stays clean
-    go(link.hash.slice(1));
+    event.preventDefault(); // keeps the address free of fragments
+    goTo(link.hash.slice(1));
   });
 }
 window.addEventListener("hashchange", () => {
   const token = api.tokenFromAddress();
-  if (token) enter(token);
+  if (token) login(token);
 });
-listen(actions);
+bindShortcuts(actions);
 
-// Which section is looked at: the one that was jumped to while it is on the screen; else the last that has come up to the
-// upper half, and at the end of the page the last of all.
+// Mark the current section in the navigation: the section with the focus while it is on the screen. Otherwise the last one
+// whose top has reached the upper 40 % of the window, and at the end of the page the last section.
 const links = [...document.querySelectorAll(".sections a")];
-function mark() {
-  const end = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-  const passed = links.filter((link) => at(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
-  const jumped = links.find((link) => at(link.hash.slice(1)) === document.activeElement);
-  const top = jumped && document.activeElement.getBoundingClientRect().top;
-  const here = jumped && top >= 0 && top < innerHeight * 0.9 ? jumped : end && scrollY > 0 ? links.at(-1) : (scrollY > 8 && passed.at(-1)) || links[0];
+function markSection() {
+  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+  const reached = links.filter((link) => byId(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
+  const focused = links.find((link) => byId(link.hash.slice(1)) === document.activeElement);
+  const top = focused && document.activeElement.getBoundingClientRect().top;
+  const visible = focused && top >= 0 && top < innerHeight * 0.9;
+  const current = visible ? focused : atEnd && scrollY > 0 ? links.at(-1) : (scrollY > 8 && reached.at(-1)) || links[0];
   for (const link of links) {
-    if (link === here) link.setAttribute("aria-current", "location");
+    if (link === current) link.setAttribute("aria-current", "location");
     else link.removeAttribute("aria-current");
   }
 }
-document.addEventListener("scroll", mark, { passive: true });
-document.addEventListener("focusin", mark);
-mark();
+document.addEventListener("scroll", markSection, { passive: true });
+document.addEventListener("focusin", markSection);
+markSection();
 
 start();

@@ -1,43 +1,42 @@
-// Spend over time, as SVG: what was paid, what would have been paid without the cache, and between them what was saved.
+// Spend over time as SVG: the cost with the cache, the cost without it, and the savings between the two lines.
 //
-// A cursor reads the numbers at any step: by pointer, or from the keyboard (arrows, Home, End), where the chart is a slider
-// over time whose value screen readers speak.
+// A cursor shows the numbers of a step, by pointer or by keyboard (arrows, Home, End). For screen readers the chart is a
+// slider over time.
 
 import { h, s } from "./dom.js";
 import { amount, percent, range } from "./format.js";
-import { sum, without } from "./rows.js";
+import { costWithoutCache, sum } from "./usage.js";
 import { amounts, grouped, times } from "./scale.js";
 
 const HEIGHT = 264, TOP = 12, BOTTOM = 26;
-const MOST = 160; // steps drawn; more would be finer than the screen
+const MAX_STEPS = 160; // drawn; more would be narrower than a few pixels each
+const MIN_STEPS = 15; // drawn, even if most of them have no requests
 
-const LEAST = 15; // and at least so many, where the past is empty
-
-/** Without the time before the first request, which says nothing. */
-function begun(points) {
+/** Drop the steps before the first request. */
+function trimStart(points) {
   const first = points.findIndex((point) => point.requests > 0);
-  return points.slice(Math.max(0, Math.min(first < 0 ? 0 : first - 1, points.length - LEAST)));
+  return points.slice(Math.max(0, Math.min(first < 0 ? 0 : first - 1, points.length - MIN_STEPS)));
 }
 
 const line = (points) => points.map(([x, y], k) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 export class SpendChart {
-  #root; #plot; #tip; #data = null; #marks = []; #at = null; #cursor = null; #x = null; #step = 0;
+  #root; #plot; #tooltip; #data = null; #marks = []; #at = null; #cursor = null; #x = null; #step = 0;
 
   constructor(root) {
     this.#root = root;
     this.#plot = h("div", {
       class: "plot", tabindex: 0, role: "slider", "aria-orientation": "horizontal",
-      "aria-label": "Spend over time; arrow keys read it step by step", "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0,
+      "aria-label": "Spend over time; arrow keys move between steps", "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0,
       on: {
-        pointermove: (event) => this.#point(event), pointerdown: (event) => this.#point(event),
-        pointerleave: () => this.#read(null), blur: () => this.#read(null),
-        focus: () => this.#plot.matches(":focus-visible") && this.#read(this.#at ?? this.#marks.length - 1),
-        keydown: (event) => this.#key(event),
+        pointermove: (event) => this.#onPointer(event), pointerdown: (event) => this.#onPointer(event),
+        pointerleave: () => this.#select(null), blur: () => this.#select(null),
+        focus: () => this.#plot.matches(":focus-visible") && this.#select(this.#at ?? this.#marks.length - 1),
+        keydown: (event) => this.#onKey(event),
       },
     });
-    this.#tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
-    root.replaceChildren(this.#plot, this.#tip);
+    this.#tooltip = h("div", { class: "tooltip", "aria-hidden": "true", hidden: true });
+    root.replaceChildren(this.#plot, this.#tooltip);
     let width = 0;
     new ResizeObserver(() => {
       if (root.clientWidth !== width && this.#data) this.#draw();
@@ -45,46 +44,46 @@ export class SpendChart {
     }).observe(root);
   }
 
-  /** Seconds that a step of the drawing stands for. */
+  /** Length of a drawn step, in seconds. */
   get step() {
     return this.#step;
   }
 
-  /** points, step: as the history gives them; adding: "total" runs from the start of the span, "step" is each by itself. */
+  /** data: {points, step} of the history; mode: "cumulative" from the start of the span, or each "step"; unit; now. */
   show(data) {
     this.#data = data;
     this.#draw();
   }
 
   #draw() {
-    const { points, step, adding, unit, now } = this.#data;
-    let paid = 0, gone = 0;
-    const groups = grouped(begun(points), step, MOST);
+    const { points, step, mode, unit, now } = this.#data;
+    let spent = 0, without = 0;
+    const groups = grouped(trimStart(points), step, MAX_STEPS);
     this.#step = groups.length ? groups.at(-1).end - groups.at(-1).start : step;
     this.#marks = groups.map(({ start, end, rows }) => {
       const row = sum(rows);
-      if (adding === "step") paid = gone = 0;
-      paid += row.cost_spent;
-      gone += without(row);
-      return { start, end: Math.max(start + 1, Math.min(end, now)), label: range(start, end), paid, gone };
+      if (mode === "step") spent = without = 0;
+      spent += row.cost_spent;
+      without += costWithoutCache(row);
+      return { start, end: Math.max(start + 1, Math.min(end, now)), label: range(start, end), spent, without };
     });
     const width = Math.max(240, this.#root.clientWidth);
-    const ticks = amounts(Math.max(0, ...this.#marks.map((mark) => mark.gone)), unit);
+    const ticks = amounts(Math.max(0, ...this.#marks.map((mark) => mark.without)), unit);
     const left = 12 + 6.6 * Math.max(...ticks.map((tick) => tick.text.length)), right = width - 8;
     const first = this.#marks[0]?.start ?? now - 3600, last = Math.max(first + 1, this.#marks.at(-1)?.end ?? now);
     const x = (this.#x = (time) => left + ((right - left) * (time - first)) / (last - first));
     const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * value) / ticks.at(-1).value;
-    const path = (name) => adding === "step"
+    const path = (name) => mode === "step"
       ? this.#marks.flatMap((mark) => [[x(mark.start), y(mark[name])], [x(mark.end), y(mark[name])]])
       : [[x(first), y(0)], ...this.#marks.map((mark) => [x(mark.end), y(mark[name])])];
-    const above = path("gone"), below = path("paid");
+    const above = path("without"), below = path("spent");
     this.#cursor = s("g", { class: "cursor", visibility: "hidden" },
-      s("line", { y1: TOP, y2: HEIGHT - BOTTOM }), s("circle", { r: 4, class: "gone" }), s("circle", { r: 4, class: "paid" }));
+      s("line", { y1: TOP, y2: HEIGHT - BOTTOM }), s("circle", { r: 4, class: "without" }), s("circle", { r: 4, class: "spent" }));
     this.#cursor.place = (mark) => {
-      const here = adding === "step" ? (x(mark.start) + x(mark.end)) / 2 : x(mark.end);
-      const [rule, one, two] = this.#cursor.children;
+      const here = mode === "step" ? (x(mark.start) + x(mark.end)) / 2 : x(mark.end);
+      const [rule, upper, lower] = this.#cursor.children;
       for (const [name, value] of [["x1", here], ["x2", here]]) rule.setAttribute(name, value);
-      for (const [dot, name] of [[one, "gone"], [two, "paid"]]) {
+      for (const [dot, name] of [[upper, "without"], [lower, "spent"]]) {
         dot.setAttribute("cx", here);
         dot.setAttribute("cy", y(mark[name]));
       }
@@ -96,55 +95,55 @@ export class SpendChart {
           s("line", { x1: left, x2: right, y1: y(value), y2: y(value) }),
           s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, text))),
         times(first, last, Math.max(2, Math.floor((right - left) / 76))).map(({ value, text, strong }) =>
-          s("text", { class: strong ? "when strong" : "when", x: Math.min(right - 14, Math.max(left + 14, x(value))), y: HEIGHT - 6, "text-anchor": "middle" }, text)),
+          s("text", { class: strong ? "time strong" : "time", x: Math.min(right - 14, Math.max(left + 14, x(value))), y: HEIGHT - 6, "text-anchor": "middle" }, text)),
         above.length > 1 && s("path", { class: "saved-area", d: `${line(above)}${line(below.toReversed()).replace("M", "L")}Z` }),
-        above.length > 1 && s("path", { class: "paid-area", d: `${line(below)}L${below.at(-1)[0]} ${y(0)}L${below[0][0]} ${y(0)}Z` }),
-        s("path", { class: "gone-line", d: line(above) }),
-        s("path", { class: "paid-line", d: line(below) }),
+        above.length > 1 && s("path", { class: "spent-area", d: `${line(below)}L${below.at(-1)[0]} ${y(0)}L${below[0][0]} ${y(0)}Z` }),
+        s("path", { class: "without-line", d: line(above) }),
+        s("path", { class: "spent-line", d: line(below) }),
         this.#cursor));
     this.#plot.setAttribute("aria-valuemax", Math.max(0, this.#marks.length - 1));
-    this.#read(this.#at === null ? null : Math.min(this.#at, this.#marks.length - 1));
+    this.#select(this.#at === null ? null : Math.min(this.#at, this.#marks.length - 1));
   }
 
-  /** Show the numbers of a step; null: none. */
-  #read(k) {
+  /** Show the numbers of step k; null hides them. */
+  #select(k) {
     this.#at = k;
     const mark = k === null ? null : this.#marks[k];
     this.#cursor?.setAttribute("visibility", mark ? "visible" : "hidden");
-    this.#tip.hidden = !mark;
+    this.#tooltip.hidden = !mark;
     if (!mark) return;
-    const { unit, adding } = this.#data;
-    const saved = mark.gone - mark.paid;
-    const share = mark.gone > 0 ? ` (${percent(saved / mark.gone)})` : "";
-    const when = adding === "step" ? mark.label : `up to ${mark.label.split(" – ").at(-1)}`;
-    const entry = (kind, name, value) => h("div", { class: kind }, h("span", {}, name), h("b", {}, value));
-    this.#tip.replaceChildren(h("div", { class: "tip-when" }, when),
-      entry("gone", "Without", amount(mark.gone, unit)), entry("paid", "With", amount(mark.paid, unit)),
-      entry("saved", "Saved", amount(saved, unit) + share));
-    const here = this.#cursor.place(mark), room = this.#root.clientWidth, own = this.#tip.offsetWidth;
-    const place = here + 14 + own <= room ? here + 14 : here - 14 - own;
-    this.#tip.style.left = `${Math.max(0, Math.min(place, room - own))}px`;
+    const { unit, mode } = this.#data;
+    const saved = mark.without - mark.spent;
+    const share = mark.without > 0 ? ` (${percent(saved / mark.without)})` : "";
+    const period = mode === "step" ? mark.label : `up to ${mark.label.split(" – ").at(-1)}`;
+    const item = (kind, name, value) => h("div", { class: kind }, h("span", {}, name), h("b", {}, value));
+    this.#tooltip.replaceChildren(h("div", { class: "tooltip-time" }, period),
+      item("without", "Without cache", amount(mark.without, unit)), item("spent", "With cache", amount(mark.spent, unit)),
+      item("saved", "Saved", amount(saved, unit) + share));
+    const here = this.#cursor.place(mark), available = this.#root.clientWidth, own = this.#tooltip.offsetWidth;
+    const place = here + 14 + own <= available ? here + 14 : here - 14 - own;
+    this.#tooltip.style.left = `${Math.max(0, Math.min(place, available - own))}px`;
     this.#plot.setAttribute("aria-valuenow", k);
     this.#plot.setAttribute("aria-valuetext",
-      `${when}: ${amount(mark.gone, unit)} without, ${amount(mark.paid, unit)} with, ${amount(saved, unit)} saved`);
+      `${period}: ${amount(mark.without, unit)} without cache, ${amount(mark.spent, unit)} with cache, ${amount(saved, unit)} saved`);
   }
 
-  #point(event) {
+  #onPointer(event) {
     if (!this.#marks.length) return;
     const here = event.clientX - this.#plot.getBoundingClientRect().left;
-    const spot = this.#data.adding === "step" ? (mark) => (this.#x(mark.start) + this.#x(mark.end)) / 2 : (mark) => this.#x(mark.end);
+    const position = this.#data.mode === "step" ? (mark) => (this.#x(mark.start) + this.#x(mark.end)) / 2 : (mark) => this.#x(mark.end);
     let best = 0;
     this.#marks.forEach((mark, k) => {
-      if (Math.abs(spot(mark) - here) < Math.abs(spot(this.#marks[best]) - here)) best = k;
+      if (Math.abs(position(mark) - here) < Math.abs(position(this.#marks[best]) - here)) best = k;
     });
-    this.#read(best);
+    this.#select(best);
   }
 
-  #key(event) {
+  #onKey(event) {
     const last = this.#marks.length - 1, k = this.#at ?? last;
     const to = { ArrowLeft: k - 1, ArrowRight: k + 1, PageUp: k - 10, PageDown: k + 10, Home: 0, End: last }[event.key];
     if (to === undefined || last < 0) return;
     event.preventDefault();
-    this.#read(Math.max(0, Math.min(last, to)));
+    this.#select(Math.max(0, Math.min(last, to)));
   }
 }

@@ -1,11 +1,11 @@
-// Elements in one call, so that no text of others is ever read as HTML: children are nodes or strings, never markup.
+// DOM helpers. Children are nodes or strings, never markup, so text from requests is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(element, given, children) {
-  for (const [name, value] of Object.entries(given ?? {})) {
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value == null || value === false) continue;
-    if (name === "on") for (const [event, run] of Object.entries(value)) element.addEventListener(event, run);
+    if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
     else if (name === "data") Object.assign(element.dataset, value);
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -14,48 +14,50 @@ function fill(element, given, children) {
 }
 
 /** An HTML element: h("button", {class: "quiet", on: {click}}, "Purge"). */
-export const h = (tag, given, ...children) => fill(document.createElement(tag), given, children);
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 
 /** An SVG element. */
-export const s = (tag, given, ...children) => fill(document.createElementNS(SVG, tag), given, children);
+export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** The element with this id. */
-export const at = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-/** Set text, but only where it changed: a calm page touches nothing that stayed the same. */
-export function put(target, text) {
-  const element = typeof target === "string" ? at(target) : target;
+/** Set the text of an element or id, only if it changed: an unchanged node causes no layout and no announcement. */
+export function setText(target, text) {
+  const element = typeof target === "string" ? byId(target) : target;
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Replace the rows of a table body, and put the focus back on the row that had it (rows are told apart by data-key). */
-export function rows(body, fresh) {
+/** Replace the rows of a table body and restore the focus to the row (by data-key) that had it. */
+export function replaceRows(body, rows) {
   const key = body.contains(document.activeElement) && document.activeElement.closest("[data-key]")?.dataset.key;
-  body.replaceChildren(...fresh);
+  body.replaceChildren(...rows);
   if (key) body.querySelector(`[data-key="${CSS.escape(key)}"]`)?.querySelector("button, a")?.focus({ preventScroll: true });
 }
 
-/** A group of choices, one of which holds; arrow keys move, as in every radio group. Returns how to set it. */
-export function choices(root, options, chosen, pick) {
+/** Fill a radio group; arrow keys move the selection. Returns a function that selects a value without calling onSelect. */
+export function radioGroup(root, options, selected, onSelect) {
   const buttons = options.map(([value, label]) =>
-    h("button", { type: "button", role: "radio", data: { value }, on: { click: () => choose(value) } }, label));
-  function choose(value, quiet = false) {
+    h("button", { type: "button", role: "radio", data: { value }, on: { click: () => select(value) } }, label));
+  function mark(value) {
     for (const button of buttons) {
-      const here = button.dataset.value === value;
-      button.setAttribute("aria-checked", String(here));
-      button.tabIndex = here ? 0 : -1;
+      const checked = button.dataset.value === value;
+      button.setAttribute("aria-checked", String(checked));
+      button.tabIndex = checked ? 0 : -1;
     }
-    if (!quiet) pick(value);
+  }
+  function select(value) {
+    mark(value);
+    onSelect(value);
   }
   root.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
     const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
-    choose(next.dataset.value);
+    select(next.dataset.value);
     next.focus();
   });
   root.replaceChildren(...buttons);
-  choose(chosen, true);
-  return (value) => choose(value, true);
+  mark(selected);
+  return mark;
 }

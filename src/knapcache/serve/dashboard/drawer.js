@@ -1,14 +1,14 @@
-// Why one answer is kept: the sum behind its value, beside the price of room.
+// Details of one entry: its value, how the value compares with the marginal value of capacity, and its content.
 
 import * as api from "./api.js";
-import { at, h } from "./dom.js";
-import { age, amount, bytes, digits, moment, often, rate } from "./format.js";
-import { closesOutside, confirm, copyable, toast } from "./notes.js";
+import { closeOnOutsideClick, confirm, copyable, toast } from "./dialogs.js";
+import { byId, h } from "./dom.js";
+import { age, amount, bytes, digits, fractionalCount, moment, rate } from "./format.js";
 
-const FULL = 0.9; // of the budget: from here on answers have to leave for others
+const FULL = 0.9; // of the capacity: above this, new entries evict others
 
-/** JSON in lines, anything else as it is. What was asked is kept with its endpoint and namespace before it, as
- *  `length:text,` each; the reader wants the request. */
+/** Indent JSON; return other text unchanged. A stored request starts with its endpoint and namespace, as `length:text,`
+ *  each. They are left out. */
 function pretty(text) {
   let rest = text;
   for (let found; (found = /^(\d+):/.exec(rest)); ) rest = rest.slice(found[0].length + Number(found[1]) + 1);
@@ -21,27 +21,27 @@ function pretty(text) {
 
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 
-/** The sentence that says why. */
-export function because(density, price, unit, full) {
-  const own = amount(1e6 * density, unit);
-  if (!full || !(price > 0)) return `It has earned ${own} for each megabyte it takes. There is still room, so all is kept.`;
-  const times = (1e6 * density) / price;
-  if (times < 1) return `It has earned ${own} for each megabyte it takes, less than the ${amount(price, unit)} that room is worth: it goes when room is needed.`;
-  return `It has earned ${own} for each megabyte it takes, ${digits(Number(times.toPrecision(2)))} times the ${amount(price, unit)} that room is worth: it stays.`;
+/** Compare the value per MB of an entry with the marginal value per MB of the cache. */
+export function comparison(density, marginal, unit, full) {
+  const own = `Value per MB: ${amount(1e6 * density, unit)}`;
+  if (!full || !(marginal > 0)) return `${own}. The cache is not full, so nothing is evicted.`;
+  const ratio = (1e6 * density) / marginal, least = amount(marginal, unit);
+  if (ratio < 1) return `${own}, less than the cache's marginal value per MB (${least}). It is among the next entries to be evicted.`;
+  return `${own}, ${digits(Number(ratio.toPrecision(2)))} times the cache's marginal value per MB (${least}).`;
 }
 
 export class Drawer {
-  #dialog = at("drawer"); #entries; #unit = "usd"; #price = 0; #full = false;
+  #dialog = byId("drawer"); #entries; #unit = "usd"; #marginal = 0; #full = false;
 
-  /** entries: the table, which is told when one is removed. */
+  /** entries: the table to refresh after a purge. */
   constructor(entries) {
     this.#entries = entries;
-    closesOutside(this.#dialog);
+    closeOnOutsideClick(this.#dialog);
   }
 
   update(summary) {
     this.#unit = summary.unit;
-    this.#price = summary.price_per_mb;
+    this.#marginal = summary.price_per_mb;
     this.#full = summary.storage.bytes > FULL * summary.storage.capacity;
   }
 
@@ -50,51 +50,51 @@ export class Drawer {
     try {
       row = await api.get(`/entries/${key}`);
     } catch (error) {
-      toast(error.status === 404 ? "No longer kept" : error.message, "bad");
+      toast(error.status === 404 ? "No longer in the cache" : error.message, "bad");
       return;
     }
     const unit = this.#unit;
     this.#dialog.replaceChildren(
-      h("header", { class: "head" }, h("h2", { id: "drawer-title" }, row.model || "Answer"),
+      h("header", { class: "head" }, h("h2", { id: "drawer-title" }, row.model || "Entry"),
         h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => this.#dialog.close() } }, "✕")),
       h("div", { class: "sheet" },
-        h("h3", {}, "Why it is kept"),
-        h("p", { class: "sum" },
-          h("span", {}, h("b", {}, often(row.requests)), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
+        h("h3", {}, "Value"),
+        h("p", { class: "formula" },
+          h("span", {}, h("b", {}, fractionalCount(row.requests)), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
           h("span", {}, h("b", {}, amount(row.cost, unit)), h("small", {}, "cost")), h("i", {}, "="),
           h("span", { class: "result" }, h("b", {}, amount(row.value, unit)), h("small", {}, "value"))),
         this.#scale(1e6 * row.density),
-        h("p", { class: "sub" }, because(row.density, this.#price, unit, this.#full)),
+        h("p", { class: "sub" }, comparison(row.density, this.#marginal, unit, this.#full)),
         h("dl", { class: "facts" },
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
-          fact("Rate", rate(row) === "–" ? "too new to say" : `${rate(row)} a day`),
-          fact("Cost", [row.usd != null && amount(row.usd, "usd"), row.seconds != null && amount(row.seconds, "seconds")].filter(Boolean).join(" and ") || "–"),
+          fact("Request rate", rate(row) === "–" ? "not known yet" : `${rate(row)} per day`),
+          fact("Cost of a miss", [row.usd != null && amount(row.usd, "usd"), row.seconds != null && amount(row.seconds, "seconds")].filter(Boolean).join(" and ") || "–"),
           fact("Age", `${age(row.age)}, since ${moment(Date.now() / 1000 - row.age)}`),
           fact("Expires", row.expires_in == null ? "never" : row.expires_in <= 0 ? "now" : `in ${age(row.expires_in)}`),
           fact("Key", h("code", { class: "key" }, row.key))),
         row.request == null && row.answer == null
-          ? h("p", { class: "sub quote" }, "Texts are not shown. Start the proxy with ", h("code", {}, "show_content"), " to read requests and answers here.")
+          ? h("p", { class: "sub quote" }, "Content is hidden. Set ", h("code", {}, "show_content = true"), " to show requests and answers here.")
           : [["Request", row.request], ["Answer", row.answer]].filter(([, text]) => text != null).map(([name, text]) =>
             [h("h3", {}, name), copyable(pretty(text), name.toLowerCase())])),
-      h("footer", { class: "foot" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this answer")));
+      h("footer", { class: "foot" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this entry")));
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#dialog.scrollTop = 0;
   }
 
-  /** Its value per MB beside the price of one, on a scale of powers of ten. */
+  /** The entry's value per MB beside the cache's marginal value per MB, on a logarithmic scale. */
   #scale(density) {
-    const price = this.#price;
-    if (!(price > 0) || !(density > 0)) return null;
-    const place = (value) => `${Math.max(2, Math.min(98, 50 + 12 * Math.log10(value / price)))}%`;
+    const marginal = this.#marginal;
+    if (!(marginal > 0) || !(density > 0)) return null;
+    const place = (value) => `${Math.max(2, Math.min(98, 50 + 12 * Math.log10(value / marginal)))}%`;
     const [mark, bar] = [h("b", {}), h("i", {})];
     mark.style.left = place(density);
     bar.style.width = place(density);
-    return h("div", { class: "against", "aria-hidden": "true" }, bar, h("em", {}, "price of room"), mark);
+    return h("div", { class: "scale", "aria-hidden": "true" }, bar, h("em", {}, "marginal value"), mark);
   }
 
   async #remove(row) {
-    const sure = await confirm("Purge this answer?", h("p", { class: "sub" },
-      `It costs ${amount(row.cost, this.#unit)} when it is asked for again. So far it was asked for ${often(row.requests)} times.`), "Purge");
-    if (sure && (await this.#entries.remove(() => api.change("DELETE", `/entries/${row.key}`)))) this.#dialog.close();
+    const confirmed = await confirm("Purge this entry?", h("p", { class: "sub" },
+      `The next request for it is a miss and costs ${amount(row.cost, this.#unit)}. Requests so far: ${fractionalCount(row.requests)}.`), "Purge");
+    if (confirmed && (await this.#entries.remove(() => api.change("DELETE", `/entries/${row.key}`)))) this.#dialog.close();
   }
 }

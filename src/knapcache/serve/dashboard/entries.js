@@ -1,60 +1,61 @@
-// What is kept: a table that the server sorts, searches and pages, as there may be a million answers.
+// The table of entries. The server sorts, searches and pages, because there may be a million entries.
 
 import * as api from "./api.js";
-import { at, h, put, rows } from "./dom.js";
-import { age, amount, bytes, count, often, rate } from "./format.js";
-import { confirm, toast } from "./notes.js";
+import { byId, h, replaceRows, setText } from "./dom.js";
+import { age, amount, bytes, count, fractionalCount, rate } from "./format.js";
+import { confirm, toast } from "./dialogs.js";
 
-const PAGE = 20;
-const TYPING = 200; // ms of silence before a search is sent
+const PAGE = 20; // rows
+const SEARCH_DELAY = 200; // ms after the last key press
 
-// name, heading, what the server sorts by, what a cell says, and whether it may go on a phone
+// name, heading, sort parameter or null, text of a cell, class that hides the column on small screens
 const COLUMNS = [
   ["model", "Model", null, (row) => row.model || "–"],
-  ["tenant", "Tenant", null, (row) => row.tenant || "–", "spare"],
+  ["tenant", "Tenant", null, (row) => row.tenant || "–", "hide-small"],
   ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
-  ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "spare"],
-  ["requests", "Requests", "requests", (row) => often(row.requests)],
-  ["per_day", "Per day", "per_day", rate, "spare"],
+  ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "hide-small"],
+  ["requests", "Requests", "requests", (row) => fractionalCount(row.requests)],
+  ["per_day", "Per day", "per_day", rate, "hide-small"],
   ["cost", "Cost", "cost", (row, unit) => amount(row.cost, unit)],
   ["size", "Size", "size", (row) => bytes(row.size)],
   ["age", "Age", "age", (row) => age(row.age)],
 ];
 
-export class Entries {
-  #unit = "usd"; #open; #shown = null; #asked = 0; #sort = "value"; #down = true; #offset = 0; #typing = 0; #text = "";
+const entryCount = (number) => `${count(number)} ${number === 1 ? "entry" : "entries"}`;
 
-  /** open(key): show one of them. */
+export class Entries {
+  #unit = "usd"; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = "";
+
+  /** open(key): shows an entry's details. */
   constructor(open) {
     this.#open = open;
-    at("entries-table").tHead.append(this.#head());
-    at("entries-table").tBodies[0].addEventListener("keydown", (event) => this.#arrow(event));
-    at("search").addEventListener("input", () => {
-      clearTimeout(this.#typing);
-      this.#typing = setTimeout(() => this.#from(0), TYPING);
+    byId("entries-table").tHead.append(this.#head());
+    byId("entries-table").tBodies[0].addEventListener("keydown", (event) => this.#moveFocus(event));
+    byId("search").addEventListener("input", () => {
+      clearTimeout(this.#searchTimer);
+      this.#searchTimer = setTimeout(() => this.#goToOffset(0), SEARCH_DELAY);
     });
-    for (const id of ["by-model", "by-tenant"]) at(id).addEventListener("change", () => this.#from(0));
-    at("back").addEventListener("click", () => this.#from(this.#offset - PAGE));
-    at("next").addEventListener("click", () => this.#from(this.#offset + PAGE));
-    at("purge").addEventListener("click", () => this.#purge());
+    for (const id of ["by-model", "by-tenant"]) byId(id).addEventListener("change", () => this.#goToOffset(0));
+    byId("previous").addEventListener("click", () => this.#goToOffset(this.#offset - PAGE));
+    byId("next").addEventListener("click", () => this.#goToOffset(this.#offset + PAGE));
+    byId("purge").addEventListener("click", () => this.#purge());
   }
 
-  /** A new summary has come: names to choose from. */
   update(summary) {
     this.#unit = summary.unit;
-    this.#offer("by-model", "All models", summary.models.map((row) => row.name));
-    this.#offer("by-tenant", "All tenants", summary.tenants.map((row) => row.name));
+    this.#setOptions("by-model", "All models", summary.models.map((row) => row.name));
+    this.#setOptions("by-tenant", "All tenants", summary.tenants.map((row) => row.name));
   }
 
-  /** Show those of one model or tenant only. */
-  only(which, name) {
-    at("by-model").value = which === "model" ? name : "";
-    at("by-tenant").value = which === "tenant" ? name : "";
-    this.#from(0);
+  /** Show the entries of one model or tenant. field: "model" or "tenant". */
+  filter(field, name) {
+    byId("by-model").value = field === "model" ? name : "";
+    byId("by-tenant").value = field === "tenant" ? name : "";
+    this.#goToOffset(0);
   }
 
-  #offer(id, all, names) {
-    const select = at(id), text = names.join("\n");
+  #setOptions(id, all, names) {
+    const select = byId(id), text = names.join("\n");
     if (select.dataset.names === text) return;
     const chosen = select.value;
     select.dataset.names = text;
@@ -62,82 +63,82 @@ export class Entries {
     select.value = names.includes(chosen) ? chosen : "";
   }
 
-  #from(offset) {
+  #goToOffset(offset) {
     this.#offset = Math.max(0, offset);
     return this.refresh().catch((error) => toast(error.message, "bad"));
   }
 
   #query() {
-    const query = { sort: this.#sort, descending: String(this.#down), offset: this.#offset, limit: PAGE };
+    const query = { sort: this.#sort, descending: String(this.#descending), offset: this.#offset, limit: PAGE };
     for (const [name, id] of [["search", "search"], ["model", "by-model"], ["tenant", "by-tenant"]]) {
-      if (at(id).value.trim()) query[name] = at(id).value.trim();
+      if (byId(id).value.trim()) query[name] = byId(id).value.trim();
     }
     return query;
   }
 
-  /** Ask again, and show what comes; an older answer never overtakes a newer one. */
+  /** Fetch and draw the page. A response that a later call has overtaken is dropped. */
   async refresh() {
-    const asked = ++this.#asked;
+    const call = ++this.#calls;
     const found = await api.get("/entries", this.#query());
-    if (asked !== this.#asked) return;
+    if (call !== this.#calls) return;
     if (this.#offset && this.#offset >= found.total) {
       this.#offset = PAGE * Math.floor(Math.max(0, found.total - 1) / PAGE);
       return this.refresh();
     }
-    this.#shown = found;
+    this.#page = found;
     this.#draw();
   }
 
   #head() {
-    return h("tr", {}, COLUMNS.map(([name, title, sort, , spare]) =>
-      h("th", { scope: "col", class: `${name} ${spare ?? ""}`, "aria-sort": sort && (sort === this.#sort ? "descending" : "none") },
+    return h("tr", {}, COLUMNS.map(([name, title, sort, , hidden]) =>
+      h("th", { scope: "col", class: `${name} ${hidden ?? ""}`, "aria-sort": sort && (sort === this.#sort ? "descending" : "none") },
         sort ? h("button", { type: "button", data: { sort }, on: { click: () => this.#sortBy(sort) } }, title, h("i", { "aria-hidden": "true" })) : title)));
   }
 
   #sortBy(sort) {
-    this.#down = sort === this.#sort ? !this.#down : true;
+    this.#descending = sort === this.#sort ? !this.#descending : true;
     this.#sort = sort;
-    for (const button of at("entries-table").tHead.querySelectorAll("button")) {
-      const here = button.dataset.sort === sort;
-      button.parentElement.setAttribute("aria-sort", here ? (this.#down ? "descending" : "ascending") : "none");
+    for (const button of byId("entries-table").tHead.querySelectorAll("button")) {
+      const active = button.dataset.sort === sort;
+      button.parentElement.setAttribute("aria-sort", active ? (this.#descending ? "descending" : "ascending") : "none");
     }
-    this.#from(0);
+    this.#goToOffset(0);
   }
 
   #draw() {
-    const { total, rows: found, price_per_mb: price } = this.#shown;
-    const filtered = ["search", "by-model", "by-tenant"].some((id) => at(id).value.trim());
-    put("entries-total", `${count(total)}${filtered ? " found" : ""}`);
-    put("page", total ? `${count(this.#offset + 1)}–${count(this.#offset + found.length)} of ${count(total)}` : "");
-    at("back").disabled = this.#offset === 0;
-    at("next").disabled = this.#offset + found.length >= total;
-    at("purge").disabled = total === 0;
-    put("purge", this.#scope() ? `Purge ${this.#scope().name}…` : "Purge…");
-    put("entries-note", price > 0 ? `Value = requests × cost. A megabyte more is worth ${amount(price, this.#unit)}.` : "Value = requests × cost.");
+    const { total, rows: found, price_per_mb: marginal } = this.#page;
+    const filtered = ["search", "by-model", "by-tenant"].some((id) => byId(id).value.trim());
+    setText("entries-total", `${count(total)}${filtered ? " found" : ""}`);
+    setText("page", total ? `${count(this.#offset + 1)}–${count(this.#offset + found.length)} of ${count(total)}` : "");
+    byId("previous").disabled = this.#offset === 0;
+    byId("next").disabled = this.#offset + found.length >= total;
+    byId("purge").disabled = total === 0;
+    setText("purge", this.#scope() ? `Purge ${this.#scope().name}…` : "Purge…");
+    setText("entries-note", marginal > 0 ? `Value = requests × cost. Marginal value per MB: ${amount(marginal, this.#unit)}.` : "Value = requests × cost.");
     const text = JSON.stringify([found, this.#unit]);
-    if (text === this.#text) return;
-    this.#text = text;
-    const most = Math.max(...found.map((row) => row.value), Number.MIN_VALUE);
-    rows(at("entries-table").tBodies[0], found.length
-      ? found.map((row) => this.#row(row, most))
-      : [h("tr", { class: "none" }, h("td", { colspan: COLUMNS.length }, filtered ? "Nothing kept matches." : "Nothing is kept yet."))]);
+    if (text === this.#drawn) return;
+    this.#drawn = text;
+    const highest = Math.max(...found.map((row) => row.value), Number.MIN_VALUE);
+    replaceRows(byId("entries-table").tBodies[0], found.length
+      ? found.map((row) => this.#row(row, highest))
+      : [h("tr", { class: "empty" }, h("td", { colspan: COLUMNS.length }, filtered ? "No matching entries." : "No entries yet."))]);
   }
 
-  #row(row, most) {
-    return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , say, spare]) => {
-      const text = say(row, this.#unit);
-      const cell = h("td", { class: `${name} ${spare ?? ""}` });
+  #row(row, highest) {
+    return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
+      const text = format(row, this.#unit);
+      const cell = h("td", { class: `${name} ${hidden ?? ""}` });
       if (name === "model") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.key }, text), h("small", {}, row.key.slice(0, 8)));
       else if (name === "value") {
         const bar = h("b", {});
-        bar.style.width = `${(100 * row.value) / most}%`;
+        bar.style.width = `${(100 * row.value) / highest}%`;
         cell.append(text, h("i", { class: "mini", "aria-hidden": "true" }, bar));
       } else cell.append(text);
       return cell;
     }));
   }
 
-  #arrow(event) {
+  #moveFocus(event) {
     const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
     const to = step && event.target.closest("tr")?.[step]?.querySelector("button");
     if (!to) return;
@@ -145,39 +146,39 @@ export class Entries {
     to.focus();
   }
 
-  /** What the purge button would remove: the chosen model and tenant. A search narrows what is seen, not what goes. */
+  /** The condition of the purge button: the selected model and tenant, or null. The API cannot purge by search text. */
   #scope() {
-    const what = {};
-    for (const which of ["model", "tenant"]) if (at(`by-${which}`).value) what[which] = at(`by-${which}`).value;
-    const name = Object.values(what).join(" of ");
-    return name && !at("search").value.trim() ? { what, name } : null;
+    const condition = {};
+    for (const field of ["model", "tenant"]) if (byId(`by-${field}`).value) condition[field] = byId(`by-${field}`).value;
+    const name = Object.values(condition).join(" of ");
+    return name && !byId("search").value.trim() ? { condition, name } : null;
   }
 
   async #purge() {
     const scope = this.#scope();
-    const olders = [["2592000", "30 days"], ["604800", "a week"], ["86400", "a day"], ["3600", "an hour"]]; // the mildest first
-    const pick = h("select", { "aria-label": "What to remove" },
-      scope && h("option", { value: "scope" }, `All of ${scope.name}`),
-      olders.map(([seconds, words]) => h("option", { value: seconds }, `Everything older than ${words}`)),
-      h("option", { value: "all" }, "Everything"));
-    const size = scope ? `${count(this.#shown.total)} ${this.#shown.total === 1 ? "answer is" : "answers are"} shown. ` : "";
-    const sure = await confirm("Purge", [
-      h("p", { class: "sub" }, `${size}What is removed has to be paid for again when somebody asks. It cannot be brought back.`),
-      h("label", { class: "field" }, pick)], "Purge");
-    if (!sure) return;
-    const what = pick.value === "scope" ? scope.what : pick.value === "all" ? { all: true } : { older_than: Number(pick.value) };
-    await this.remove(() => api.change("POST", "/purge", what));
+    const ages = [["2592000", "30 days"], ["604800", "a week"], ["86400", "a day"], ["3600", "an hour"]];
+    const select = h("select", { "aria-label": "Entries to purge" },
+      scope && h("option", { value: "scope" }, `All entries of ${scope.name}`),
+      ages.map(([seconds, words]) => h("option", { value: seconds }, `Entries older than ${words}`)),
+      h("option", { value: "all" }, "All entries"));
+    const matching = scope ? `${entryCount(this.#page.total)} of ${scope.name}. ` : "";
+    const confirmed = await confirm("Purge entries", [
+      h("p", { class: "sub" }, `${matching}Purged entries cannot be restored. The next request for one is a miss.`),
+      h("label", { class: "field" }, select)], "Purge");
+    if (!confirmed) return;
+    const condition = select.value === "scope" ? scope.condition : select.value === "all" ? { all: true } : { older_than: Number(select.value) };
+    await this.remove(() => api.change("POST", "/purge", condition));
   }
 
-  /** Remove by a call that says how many; tell, and look again. */
+  /** Run a call that removes entries, report their number and refresh. Returns whether it succeeded. */
   async remove(call) {
     try {
       const { purged } = (await call()) ?? {};
-      toast(purged === 0 ? "Nothing to remove" : `Removed ${count(purged ?? 1)} ${(purged ?? 1) === 1 ? "answer" : "answers"}`);
+      toast(purged === 0 ? "No entries to purge" : `Purged ${entryCount(purged ?? 1)}`);
       await this.refresh();
       return true;
     } catch (error) {
-      toast(`Not removed: ${error.message}`, "bad");
+      toast(`Purge failed: ${error.message}`, "bad");
       return false;
     }
   }

@@ -1,17 +1,17 @@
-// Numbers as people read them. One rule for all of the page: amounts are in the unit that the cache saves.
+// Text forms of numbers and times. Every amount is in the unit of the cache's cost.
 //
 //     unit "usd"        dollars              $0.000012   $0.0342   $12.30   $1,234
 //     unit "seconds"    time                 420 ms   4.2 s   12 min   3.4 h
-//     any blend         a plain number       dollars and seconds added up are neither
+//     any blend         a plain number       a sum of dollars and seconds has no unit
 //
-// Dollars and seconds never stand in one sum or on one axis.
+// Dollars and seconds never share a sum or an axis.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 /** 1,234 */
 export const count = (value) => whole.format(value ?? 0);
 
-/** Three digits that matter, without an exponent. */
+/** Three significant digits, without an exponent. */
 export function digits(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
@@ -34,7 +34,7 @@ export function usd(value) {
 
 const STEPS = [[1e-3, 1e-6, "µs"], [1, 1e-3, "ms"], [60, 1, "s"], [3600, 60, "min"], [2 * 86400, 3600, "h"], [Infinity, 86400, "d"]];
 
-/** A length of time in its own best unit. */
+/** A duration in its largest unit of at least 1. */
 export function time(value) {
   const size = Math.abs(value ?? 0);
   if (size === 0) return "0 s";
@@ -42,14 +42,14 @@ export function time(value) {
   return `${value < 0 ? "−" : ""}${digits(Number((size / one).toPrecision(3)))} ${name}`;
 }
 
-/** An amount in the cache's unit. */
+/** An amount in the unit of the cache's cost. */
 export const amount = (value, unit) =>
   unit === "usd" ? usd(value) : unit === "seconds" ? time(value) : digits(value ?? 0).replace("-", "−");
 
-/** What amounts are called in a sentence. */
-export const noun = (unit) => (unit === "usd" ? "money" : unit === "seconds" ? "time" : "cost");
+/** The noun for amounts. */
+export const noun = (unit) => (unit === "seconds" ? "time" : "cost");
 
-/** Bytes, in thousands as capacities are. */
+/** Bytes in decimal units, as capacities are configured. */
 export function bytes(value) {
   let size = value ?? 0;
   for (const name of ["B", "kB", "MB", "GB"]) {
@@ -69,7 +69,7 @@ export function percent(share) {
   return `${text === "100.0" ? (value < 100 ? "99.9" : "100") : text} %`.replace("-", "−");
 }
 
-/** How long ago. */
+/** An age in whole units. */
 export function age(seconds) {
   const value = Math.max(0, seconds ?? 0);
   if (value < 60) return `${Math.floor(value)} s`;
@@ -78,11 +78,11 @@ export function age(seconds) {
   return `${Math.floor(value / 86400)} d`;
 }
 
-/** How often: counts that fade with time are no whole numbers. */
-export const often = (times) => digits(times >= 10 ? Math.round(times) : times >= 1 ? Number(times.toFixed(1)) : Number(times.toPrecision(1)));
+/** A request count of the policy. It decays with time, so it is not a whole number. */
+export const fractionalCount = (times) => digits(times >= 10 ? Math.round(times) : times >= 1 ? Number(times.toFixed(1)) : Number(times.toPrecision(1)));
 
-/** Requests a day of a kept answer; of a new one nobody can say. */
-export const rate = (row) => (row.age < 600 ? "–" : often(row.per_day));
+/** Requests per day of an entry; "–" in its first 10 minutes, when the estimate is too noisy. */
+export const rate = (row) => (row.age < 600 ? "–" : fractionalCount(row.per_day));
 
 const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
@@ -95,7 +95,7 @@ export const minute = (unix) => minuteForm.format(unix * 1000);
 export const day = (unix) => dayForm.format(unix * 1000);
 export const moment = (unix) => fullForm.format(unix * 1000);
 
-/** What stands behind a step of an axis or a reading: "15 Nov, 14:05 – 14:10". */
+/** A range of time: "15 Nov, 14:05 – 14:10". */
 export function range(start, end) {
   if (end - start >= 86400 - 3700) {
     const last = day(end - 1);

@@ -1,11 +1,11 @@
-// How the parts are: the policy and its Oracle, the store, and those who are asked.
+// Health of the policy and its Oracle, the store and the upstreams.
 
 import * as api from "./api.js";
-import { at, h, put } from "./dom.js";
+import { byId, h, setText } from "./dom.js";
 import { age, bytes, count, moment, percent, time } from "./format.js";
-import { toast } from "./notes.js";
+import { toast } from "./dialogs.js";
 
-const STORE = { ok: ["good", "in order"], closed: ["good", "in order"], "half-open": ["fair", "being tried again"], open: ["bad", "failing; requests go upstream"], memory: ["bad", "could not be opened; in memory until the next start"] };
+const STORE = { ok: ["good", "ok"], "half-open": ["fair", "recovering: breaker half-open"], open: ["bad", "failing: breaker open, requests go upstream"], memory: ["bad", "file cannot be opened; entries are in memory until restart"] };
 const UPSTREAM = { ok: "good", closed: "good", "half-open": "fair", open: "bad", down: "bad" };
 
 function facts(root, list) {
@@ -15,41 +15,41 @@ function facts(root, list) {
 
 export class Health {
   constructor() {
-    at("snapshot").addEventListener("click", async () => {
+    byId("snapshot").addEventListener("click", async () => {
       try {
         await api.change("POST", "/snapshot");
-        toast("The policy's state is on disk");
+        toast("Snapshot saved");
       } catch (error) {
-        toast(`No snapshot: ${error.message}`, "bad");
+        toast(`Snapshot failed: ${error.message}`, "bad");
       }
     });
   }
 
   update({ policy, health, storage, version, started, now }) {
     const calls = policy.oracle_calls;
-    facts(at("oracle"), [
+    facts(byId("oracle"), [
       ["Policy", policy.name],
       calls != null && ["Oracle calls", count(calls)],
       calls > 0 && policy.oracle_seconds != null && ["Time per call", time(policy.oracle_seconds / calls)],
-      policy.oracle_seconds != null && now > started && ["Share of time", percent(policy.oracle_seconds / (now - started))],
-      policy.ids != null && ["Keys remembered", count(policy.ids)],
+      policy.oracle_seconds != null && now > started && ["Share of run time", percent(policy.oracle_seconds / (now - started))],
+      policy.ids != null && ["Keys tracked", count(policy.ids)],
     ]);
     const [kind, words] = STORE[health.store] ?? ["fair", health.store];
     const breaker = health.breaker ?? {};
-    facts(at("store"), [
+    facts(byId("store"), [
       ["Store", words, kind],
-      ["Owner of the file", health.owner ? "this process" : "another process"],
+      ["Owner", health.owner ? "this process" : "another process"],
       health.workers > 1 && ["Workers", count(health.workers)],
       storage.disk_bytes != null && ["On disk", storage.size_limit ? `${bytes(storage.disk_bytes)} of ${bytes(storage.size_limit)}` : bytes(storage.disk_bytes)],
-      breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads left out`],
-      ["Up for", `${age(now - started)}, since ${moment(started)}`],
+      breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads skipped`],
+      ["Uptime", `${age(now - started)}, since ${moment(started)}`],
     ]);
     const list = health.upstreams ?? [];
-    at("upstreams").replaceChildren(...(list.length ? list.map((one) => h("li", {},
-      h("i", { class: `dot ${UPSTREAM[one.state] ?? "fair"}`, "aria-hidden": "true" }),
-      h("b", {}, one.name), h("span", { class: "note" }, one.state),
-      h("span", { class: "much" }, `${count(one.calls)} calls`, one.errors ? h("em", {}, `${count(one.errors)} failed`) : null)))
-      : [h("li", { class: "note" }, "None is set.")]));
-    put("end", `knapcache ${version}`);
+    byId("upstreams").replaceChildren(...(list.length ? list.map((upstream) => h("li", {},
+      h("i", { class: `dot ${UPSTREAM[upstream.state] ?? "fair"}`, "aria-hidden": "true" }),
+      h("b", {}, upstream.name), h("span", { class: "note" }, upstream.state),
+      h("span", { class: "amount" }, `${count(upstream.calls)} calls`, upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
+      : [h("li", { class: "note" }, "No upstreams.")]));
+    setText("version", `knapcache ${version}`);
   }
 }

@@ -1,55 +1,55 @@
-// Asking again and again, politely.
+// Polling with backoff.
 //
-//     every 2 s      while somebody looks
-//     every 30 s     while the tab is hidden: enough for the title
-//     2, 4, 8 … 30 s after failures, until the server is back; at once when the tab is looked at or the network returns
+//     every 2 s          while the tab is visible
+//     every 30 s         while the tab is hidden: enough for the title
+//     2, 4, 8 … 30 s     after failures; at once when the tab becomes visible or the network returns
 //
-// Invariant: at most one question is on its way, and at most one timer is set.
+// Invariant: at most one call is in flight, and at most one timer is set.
 
-export const EVERY = 2000;
-export const HIDDEN = 30_000;
-export const LONGEST = 30_000;
+export const INTERVAL = 2000; // ms, as the following
+export const HIDDEN_INTERVAL = 30_000;
+export const MAX_BACKOFF = 30_000;
 
-/** ms until the next question. */
-export const pause = (failures, hidden) =>
-  Math.max(failures ? Math.min(LONGEST, EVERY * 2 ** (failures - 1)) : EVERY, hidden ? HIDDEN : 0);
+/** Milliseconds until the next call. */
+export const delay = (failures, hidden) =>
+  Math.max(failures ? Math.min(MAX_BACKOFF, INTERVAL * 2 ** (failures - 1)) : INTERVAL, hidden ? HIDDEN_INTERVAL : 0);
 
 export class Poll {
-  #ask; #tell; #timer = 0; #busy = false; #failures = 0; #on = false;
+  #call; #report; #timer = 0; #busy = false; #failures = 0; #running = false;
 
-  /** ask: an async function; tell(error | null, ms until the next try) hears how it went. */
-  constructor(ask, tell) {
-    this.#ask = ask;
-    this.#tell = tell;
+  /** call: an async function; report(error | null, ms until the next call) runs after each call. */
+  constructor(call, report) {
+    this.#call = call;
+    this.#report = report;
     document.addEventListener("visibilitychange", () => document.hidden || this.now());
     window.addEventListener("online", () => this.now());
   }
 
   start() {
-    this.#on = true;
+    this.#running = true;
     return this.now();
   }
 
   stop() {
-    this.#on = false;
+    this.#running = false;
     clearTimeout(this.#timer);
   }
 
   async now() {
-    if (!this.#on || this.#busy) return;
+    if (!this.#running || this.#busy) return;
     clearTimeout(this.#timer);
     this.#busy = true;
-    let wrong = null;
+    let failure = null;
     try {
-      await this.#ask();
+      await this.#call();
       this.#failures = 0;
     } catch (error) {
-      wrong = error;
+      failure = error;
       this.#failures += 1;
     }
     this.#busy = false;
-    const wait = pause(this.#failures, document.hidden);
-    this.#tell(wrong, wait);
-    if (this.#on) this.#timer = setTimeout(() => this.now(), wait);
+    const wait = delay(this.#failures, document.hidden);
+    this.#report(failure, wait);
+    if (this.#running) this.#timer = setTimeout(() => this.now(), wait);
   }
 }

@@ -1,17 +1,17 @@
-// Light or dark, before the first paint: a plain script in the head, as modules come too late and would flash.
+// Light or dark theme, set before the first paint. A plain script in the head: a module would run later and flash.
 //
-// The system's wish holds unless a person chose otherwise here; the choice is kept in this browser only.
+// The theme follows the system unless another one is selected here. The selection is stored in this browser only.
 (function () {
   "use strict";
   const NAME = "knapcache-theme";
   const root = document.documentElement;
   const system = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 
-  function kept() {
+  function stored() {
     try {
       return localStorage.getItem(NAME);
     } catch {
-      return null; // storage is off: the choice lasts as long as the page
+      return null; // storage is disabled: the selection lasts until the page is closed
     }
   }
 
@@ -20,8 +20,8 @@
     else delete root.dataset.theme;
   }
 
-  apply(kept());
-  // Asked for by app.js. Going back to what the system wants forgets the choice, so that it follows the system again.
+  apply(stored());
+  // Sent by app.js. Selecting the system's theme removes the stored selection, so that the page follows the system again.
   root.addEventListener("theme", () => {
     const next = (root.dataset.theme || system()) === "dark" ? "light" : "dark";
     apply(next === system() ? null : next);
@@ -29,7 +29,7 @@
       if (next === system()) localStorage.removeItem(NAME);
       else localStorage.setItem(NAME, next);
     } catch {
-      // As above.
+      // See stored().
     }
   });
 })();

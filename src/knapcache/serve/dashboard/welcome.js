@@ -1,12 +1,12 @@
-// What to do first: a line to paste, and a program's two lines, with this server's own address in them.
+// First steps: a curl command and client code with this server's address.
 
 import { h } from "./dom.js";
-import { copyable } from "./notes.js";
+import { copyable } from "./dialogs.js";
 
-/** Three ways in. `origin` is where this page came from: the proxy itself. */
+/** [[name, code]]. `origin`: the address of the proxy, which also serves this page. */
 export function snippets(origin) {
   return [
-    ["From a shell", `curl ${origin}/v1/chat/completions \\
+    ["Shell", `curl ${origin}/v1/chat/completions \\
   -H "Content-Type: application/json" \\
   -H "Authorization: Bearer $OPENAI_API_KEY" \\
   -d '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is a knapsack?"}]}'`],
@@ -24,16 +24,15 @@ client = Anthropic(base_url="${origin}")`],
   ];
 }
 
-/** The list of them. */
-export const connecting = () => snippets(location.origin).map(([name, text]) =>
+export const connectSnippets = () => snippets(location.origin).map(([name, text]) =>
   h("div", { class: "snippet" }, h("h3", {}, name), copyable(text, name)));
 
-/** The first screen of a cache that nobody has asked yet. */
-export function welcome(root) {
-  const [shell, openai, anthropic] = connecting();
+/** Draw the first screen, shown until the first request. */
+export function drawWelcome(root) {
+  const [shell, openai, anthropic] = connectSnippets();
   root.replaceChildren(
-    h("div", { class: "hello" },
+    h("div", { class: "welcome-intro" },
       h("h2", {}, "Waiting for the first request", h("i", { class: "dots", "aria-hidden": "true" })),
-      h("p", { class: "sub" }, "Send the same request twice: the second answer comes from the cache, and this page shows what it saved. Your own key goes through to the provider.")),
+      h("p", { class: "sub" }, "Send the same request twice. The second answer comes from the cache, and this page shows how much it saved. The client's API key is passed to the provider.")),
     h("div", { class: "snippets" }, shell, openai, anthropic));
 }

@@ -1,35 +1,36 @@
-// What the page says by itself: a toast that goes away, a question that waits, and what to do first.
+// Toasts, dialogs and copyable text.
 
-import { at, h } from "./dom.js";
+import { byId, h } from "./dom.js";
 
-const STAYS = 5000, MOST = 3;
+const TOAST_TIME = 5000; // ms
+const MAX_TOASTS = 3;
 
-/** A line in the corner for a few seconds. */
+/** Show a line in the corner for a few seconds. */
 export function toast(text, kind = "good") {
-  const room = at("toasts");
-  const note = h("div", { class: `toast ${kind}` }, text);
-  room.append(note);
-  room.hidePopover(); // and up again: above a dialog that was opened since
-  room.showPopover();
-  while (room.children.length > MOST) room.firstElementChild.remove();
-  setTimeout(() => note.remove(), STAYS);
+  const list = byId("toasts");
+  const element = h("div", { class: `toast ${kind}` }, text);
+  list.append(element);
+  list.hidePopover(); // shown again at once: this puts it above a dialog that opened in the meantime
+  list.showPopover();
+  while (list.children.length > MAX_TOASTS) list.firstElementChild.remove();
+  setTimeout(() => element.remove(), TOAST_TIME);
 }
 
-/** Ask before something is gone: resolves to whether to go on. `body`: nodes; `label`: what the button does. */
+/** Ask for confirmation; resolves to true if it was given. `body`: nodes; `label`: text of the button. */
 export function confirm(title, body, label) {
-  const dialog = at("confirm");
+  const dialog = byId("confirm");
   const yes = h("button", { type: "submit", class: "danger main", value: "yes" }, label);
   dialog.replaceChildren(h("form", { method: "dialog" },
     h("h2", { id: "confirm-title" }, title), body,
-    h("div", { class: "answers" }, h("button", { type: "submit", value: "no", autofocus: true }, "Cancel"), yes)));
+    h("div", { class: "buttons" }, h("button", { type: "submit", value: "no", autofocus: true }, "Cancel"), yes)));
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
-/** A panel with a title and a way out. */
+/** Open a dialog with a title and a close button. */
 export function panel(title, ...body) {
-  const dialog = at("panel");
+  const dialog = byId("panel");
   dialog.replaceChildren(
     h("header", { class: "head" }, h("h2", { id: "panel-title" }, title),
       h("button", { type: "button", class: "quiet icon", "aria-label": "Close", on: { click: () => dialog.close() } }, "✕")),
@@ -37,8 +38,8 @@ export function panel(title, ...body) {
   if (!dialog.open) dialog.showModal();
 }
 
-/** Close a dialog by a click on what is behind it. */
-export function closesOutside(dialog) {
+/** Close a dialog by a click on its backdrop. */
+export function closeOnOutsideClick(dialog) {
   dialog.addEventListener("pointerdown", (event) => {
     const box = dialog.getBoundingClientRect();
     const inside = event.clientX >= box.left && event.clientX <= box.right && event.clientY >= box.top && event.clientY <= box.bottom;
@@ -46,7 +47,7 @@ export function closesOutside(dialog) {
   });
 }
 
-/** Text that can be copied with one press. */
+/** Text with a copy button. */
 export function copyable(text, name) {
   const code = h("code", {}, text);
   const button = h("button", { type: "button", class: "quiet copy", "aria-label": `Copy ${name}` }, "Copy");
@@ -55,7 +56,7 @@ export function copyable(text, name) {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
     } catch {
-      // Not a secure context, or not allowed: select it, so that the usual keys do.
+      // Not a secure context, or not permitted. Select the text, so that Ctrl+C copies it.
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }

@@ -1,0 +1,112 @@
+// Recent requests, newest first.
+//
+// Invariant: at most MAX_ROWS rows are in memory and MAX_SHOWN are drawn, however long the page stays open.
+
+import { byId, h, setText } from "./dom.js";
+import { amount, clock, count, time } from "./format.js";
+
+export const MAX_ROWS = 500, MAX_SHOWN = 100;
+
+const KINDS = [["all", "All"], ["cached", "From cache"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
+const KIND = { hit: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
+const HEADINGS = [["time", "Time"], ["outcome", "Outcome"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["cost", "Saved or spent"]];
+const HIDE_SMALL = new Set(["tenant", "endpoint", "ttfb", "status"]);
+
+export class Requests {
+  #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #unit = "usd"; #open; #body;
+
+  /** open(key): shows the entry of a request. */
+  constructor(open) {
+    this.#open = open;
+    const table = byId("requests-table");
+    table.tHead.append(h("tr", {}, HEADINGS.map(([name, title]) => h("th", { scope: "col", class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""}` }, title))));
+    this.#body = table.tBodies[0];
+    byId("chips").append(...KINDS.map(([kind, title]) =>
+      h("button", { type: "button", class: "chip", data: { kind }, "aria-pressed": String(kind === "all"), on: { click: () => this.#showKind(kind) } }, title)));
+    byId("requests-search").addEventListener("input", () => this.#draw());
+    byId("pause").addEventListener("click", () => this.pause());
+    this.#draw();
+  }
+
+  get serial() {
+    return this.#serial;
+  }
+
+  get size() {
+    return this.#rows.length;
+  }
+
+  /** Add new requests. A `serial` lower than the last one means that the server restarted. */
+  update({ serial, rows }, unit) {
+    if (serial < this.#serial) this.#rows = [];
+    const redraw = unit !== this.#unit || serial < this.#serial;
+    this.#unit = unit;
+    this.#serial = serial;
+    const newest = this.#rows[0]?.serial ?? 0;
+    const fresh = rows.filter((row) => row.serial > newest).sort((a, b) => b.serial - a.serial);
+    this.#rows = [...fresh, ...this.#rows].slice(0, MAX_ROWS);
+    if (this.#paused) this.#whilePaused += fresh.length;
+    else if (redraw || fresh.length > MAX_SHOWN) this.#draw();
+    else if (fresh.length) this.#add(fresh);
+    this.#showNote();
+  }
+
+  pause() {
+    this.#paused = !this.#paused;
+    this.#whilePaused = 0;
+    byId("pause").setAttribute("aria-pressed", String(this.#paused));
+    setText("pause", this.#paused ? "Resume" : "Pause");
+    if (!this.#paused) this.#draw();
+    this.#showNote();
+  }
+
+  #showNote() {
+    setText("requests-note", this.#paused ? `Paused${this.#whilePaused ? `, ${count(this.#whilePaused)} new` : ""}` : "");
+  }
+
+  #showKind(kind) {
+    this.#kind = kind;
+    for (const chip of byId("chips").children) chip.setAttribute("aria-pressed", String(chip.dataset.kind === kind));
+    this.#draw();
+  }
+
+  #matches(row) {
+    const filter = byId("requests-search").value.trim().toLowerCase();
+    const kind = KIND[row.outcome] ?? "other";
+    return (this.#kind === "all" || this.#kind === kind) &&
+      (!filter || [row.model, row.tenant, row.endpoint, row.outcome, String(row.status), row.key].some((text) => text?.toLowerCase().includes(filter)));
+  }
+
+  #draw() {
+    const matching = this.#rows.filter((row) => this.#matches(row)).slice(0, MAX_SHOWN);
+    this.#body.replaceChildren(...matching.map((row) => this.#row(row)));
+    this.#drawEmpty();
+  }
+
+  #add(fresh) {
+    const matching = fresh.filter((row) => this.#matches(row));
+    if (matching.length) this.#body.querySelector(".empty")?.remove();
+    this.#body.prepend(...matching.map((row) => this.#row(row, true)));
+    while (this.#body.children.length > MAX_SHOWN) this.#body.lastElementChild.remove();
+  }
+
+  #drawEmpty() {
+    if (this.#body.children.length) return;
+    this.#body.append(h("tr", { class: "empty" }, h("td", { colspan: HEADINGS.length }, this.#rows.length ? "No matching requests." : "No requests yet.")));
+  }
+
+  #row(row, fresh = false) {
+    const value = KIND[row.outcome] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
+    const text = value == null ? "–" : `${row.saved ? "+" : ""}${amount(value, this.#unit)}`;
+    const cells = {
+      time: clock(row.time), model: row.model || "–", tenant: row.tenant || "–", endpoint: row.endpoint || "–", status: String(row.status),
+      ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), cost: text,
+      outcome: h("span", { class: `outcome ${row.outcome}` }, row.outcome),
+    };
+    if (row.key && (row.saved || row.outcome === "miss")) {
+      cells.model = h("button", { type: "button", class: "link", "aria-haspopup": "dialog", on: { click: () => this.#open(row.key) } }, cells.model);
+    }
+    return h("tr", { data: { serial: row.serial }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
+      h("td", { class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""} ${name === "status" && row.status >= 400 ? "error" : ""}` }, cells[name])));
+  }
+}

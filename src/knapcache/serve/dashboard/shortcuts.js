@@ -1,0 +1,58 @@
+// Keyboard shortcuts. They are off in text fields and while a dialog is open. The browser itself closes dialogs on Esc.
+
+import { byId, h } from "./dom.js";
+import { panel } from "./dialogs.js";
+
+export const SECTIONS = { o: "overview", e: "entries", r: "requests", t: "usage", h: "health" };
+const NAMES = { overview: "Overview", entries: "Entries", requests: "Requests", usage: "Models and tenants", health: "Health" };
+const SEQUENCE_TIME = 1200; // ms between g and the letter after it
+
+/** Scroll to a section and focus it. */
+export function goTo(id) {
+  const section = byId(id);
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  section.focus({ preventScroll: true });
+  section.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
+}
+
+/** Show the list of shortcuts. */
+export function showShortcuts(logout) {
+  const row = (keys, what) => h("div", {}, h("dt", {}, keys.map((key) => h("kbd", {}, key))), h("dd", {}, what));
+  panel("Keyboard shortcuts",
+    h("dl", { class: "keys" },
+      row(["/"], "Search entries"),
+      Object.entries(SECTIONS).map(([key, id], k) => row(["g", key, String(k + 1)], NAMES[id])),
+      row(["p"], "Pause or resume requests"), row(["d"], "Light or dark theme"), row(["c"], "Connect an app"),
+      row(["↑", "↓"], "In a table: previous or next row"), row(["←", "→"], "In a chart: previous or next step"),
+      row(["?"], "This list"), row(["Esc"], "Close")),
+    h("p", { class: "sub" }, "Press g and then the letter, or only the digit. This page loads nothing from other hosts and sends nothing to them."),
+    h("div", { class: "buttons" }, h("button", { type: "button", id: "logout", on: { click: logout } }, "Log out")));
+}
+
+/** actions: {help, pause, theme, connect}. */
+export function bindShortcuts(actions) {
+  let prefixTime = -Infinity; // when g was pressed
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && typing && !document.querySelector("dialog[open]")) {
+      typing.blur();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector("dialog[open]")) return;
+    const prefixed = performance.now() - prefixTime < SEQUENCE_TIME;
+    prefixTime = -Infinity;
+    const section = prefixed ? SECTIONS[event.key] : Object.values(SECTIONS)[Number(event.key) - 1];
+    if (section) goTo(section);
+    else if (prefixed) return;
+    else if (event.key === "g") prefixTime = performance.now();
+    else if (event.key === "/") {
+      byId("search").focus();
+      byId("search").select();
+    } else if (event.key === "?") actions.help();
+    else if (event.key === "p") actions.pause();
+    else if (event.key === "d") actions.theme();
+    else if (event.key === "c") actions.connect();
+    else return;
+    event.preventDefault();
+  });
+}

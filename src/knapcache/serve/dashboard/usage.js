@@ -1,0 +1,46 @@
+// Formulas on usage totals of the admin API (its schema `Usage`).
+//
+//     fromCache        = hits + coalesced + stale          requests without an upstream call of their own
+//     lookups          = fromCache + misses + bypasses     answered requests to cacheable endpoints
+//     costWithoutCache = cost_spent + cost_saved
+//     saved by X       = would.none − would.X              X: a shadow policy on the same requests, with its own cache
+//
+// The cost of requests that no policy can cache is in every `would`, so it cancels in every difference.
+
+const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved"];
+
+/** Add up rows. */
+export function sum(list) {
+  const total = Object.fromEntries(COUNTS.map((name) => [name, 0]));
+  total.would = {};
+  for (const row of list) {
+    for (const name of COUNTS) total[name] += row[name] ?? 0;
+    for (const [name, cost] of Object.entries(row.would ?? {})) total.would[name] = (total.would[name] ?? 0) + cost;
+  }
+  return total;
+}
+
+export const fromCache = (row) => (row.hits ?? 0) + (row.coalesced ?? 0) + (row.stale ?? 0);
+export const lookups = (row) => fromCache(row) + (row.misses ?? 0) + (row.bypasses ?? 0);
+export const costWithoutCache = (row) => (row.cost_spent ?? 0) + (row.cost_saved ?? 0);
+export const hitRate = (row) => fromCache(row) / lookups(row);
+export const hitRateByCost = (row) => (row.cost_saved ?? 0) / costWithoutCache(row);
+
+const NAMES = { lru: "LRU", gdsf: "GDSF without cost", "gdsf-cost": "GDSF" };
+
+/** Display name of a policy or of a shadow ("lru", "adaptive@2x"). */
+export function policyName(name) {
+  const [base, factor] = name.split("@");
+  if (factor) return factor === "2x" ? "Twice the capacity" : `${factor.replace("x", "")} × the capacity`;
+  return NAMES[base] ?? base;
+}
+
+/** Savings of the live policy and of the shadows: [{name, label, saved}]. The live policy is first; larger caches are last. */
+export function savingsByPolicy(row, live) {
+  const none = row.would?.none;
+  const others = Object.entries(row.would ?? {})
+    .filter(([name]) => name !== "none" && none != null)
+    .map(([name, cost]) => ({ name, label: policyName(name), saved: none - cost, larger: name.includes("@") }))
+    .sort((a, b) => a.larger - b.larger || b.saved - a.saved);
+  return [{ name: live, label: "knapcache", saved: row.cost_saved ?? 0, live: true }, ...others];
+}
