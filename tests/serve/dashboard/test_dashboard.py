@@ -352,7 +352,8 @@ def test_the_chart_has_spans_and_steps(browser: Browser, admin: FakeAdmin) -> No
         page.keyboard.press("ArrowRight")
         expect(page.locator("#policies-span")).to_have_text("last day")
         page.wait_for_function(
-            "before => parseFloat(document.querySelector('#spend-legend .without b').textContent.slice(1)) > before", arg=hour
+            "before => parseFloat(document.querySelector('#spend-legend .without b').textContent.slice(1)) > before",
+            arg=hour,
         )
         page.click("#span [data-value=all]")
         expect(page.locator("#policies-span")).to_have_text("all time")
@@ -405,7 +406,9 @@ def test_a_long_open_page_does_not_grow(browser: Browser, admin: FakeAdmin) -> N
             for _ in range(times):
                 admin.traffic("hit", 250)
                 poll_now(page)
-                expect(page.locator("#requests-table tbody tr").first).to_have_attribute("data-serial", str(admin.serial))
+                expect(page.locator("#requests-table tbody tr").first).to_have_attribute(
+                    "data-serial", str(admin.serial)
+                )
 
         send_batches(3)
         before = resources()
