@@ -270,8 +270,9 @@ def main() -> None:
     print_table(sizes, title="knapcache hit by size of the request")
     print_table(disk, title="hits on disk, answers of 4 KB")
     print_table(settled, title="settle on SQLite, answers of 4 KB")
-    curve = [{"requests": n, "MiB": size / 2**20} for n, size in memory["curve"]]
-    print_table(curve, title=f"memory: {memory['stats']}")
+    curve = [{"requests": n, "resident_mib": size / 2**20} for n, size in memory["curve"]]
+    print_table(curve, title="memory of the process")
+    print(", ".join(f"{name} {value:,}" for name, value in memory["stats"].items()))
     print_table(targets, title="targets")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
