@@ -106,7 +106,7 @@ class Proxy:
         assert self.folder is not None
         if self._owner_lock is None and self.cache.owner:
             with contextlib.suppress(NotOwner):
-                self._owner_lock = OwnerLock(self.folder / "record")
+                self._owner_lock = OwnerLock(self.folder / "pipeline")
         return self._owner_lock is not None
 
     async def _wait_for_ownership(self) -> None:
