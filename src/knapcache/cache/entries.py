@@ -35,7 +35,9 @@ def read_entries(store: Store, snapshot: SnapshotContents | None) -> EntryTable:
     """Return the metadata of all entries in a store, with the request counts of the policy's last snapshot."""
     requests: dict[bytes, float] = {}
     if snapshot is not None:
-        requests = dict(zip(snapshot.keys, request_counts(snapshot.policy, slice(None)).tolist(), strict=False))
+        requests = dict(
+            zip(snapshot.keys, request_counts(snapshot.policy, np.arange(len(snapshot.keys))).tolist(), strict=True)
+        )
     return entry_table(list(store.scan()), requests)
 
 

@@ -19,9 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState
-from knapcache.estimate.discount import HALF_LIVES
 from knapcache.kernel import Records
-from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.base import Policy
 from knapcache.store.base import Entry, EntryInfo
 
@@ -158,18 +156,6 @@ def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTa
     )
 
 
-def request_counts(policy: Policy, ids: IdArray | slice) -> npt.NDArray[np.float64]:
-    """Return the requests of some ids, as the policy counts them: decayed, or since admission.
-
-    1 where the policy does not count: an entry was requested at least once.
-    """
-    found: npt.NDArray[np.float64]
-    fields = policy.rows.dtype.names or ()
-    if isinstance(policy, Adaptive):
-        decay = 2.0 ** ((policy.rows["last"][ids] - policy.head["t"][0]) / HALF_LIVES[0])
-        found = policy.rows["recent"][ids, 0] * decay
-    elif "requests" in fields:
-        found = policy.rows["requests"][ids].astype(float)
-    else:
-        found = np.ones(len(policy.rows["entry_size"][ids]))
-    return np.asarray(np.maximum(found, 1.0))
+def request_counts(policy: Policy, ids: IdArray) -> npt.NDArray[np.float64]:
+    """Return the requests of some ids as the policy counts them. At least 1: an entry was requested at least once."""
+    return np.asarray(np.maximum(policy.request_counts(ids), 1.0))

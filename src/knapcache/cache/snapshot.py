@@ -4,8 +4,8 @@
     one line of JSON: policy, capacity, types of header and rows, ids in use and in all
     zlib: header, rows of the ids in use, spare rows, 32 bytes of key for each id
 
-A state that does not fit into the limit is compacted, if the policy can be (`policy/adaptive/compaction.py`): residents
-stay first, then the most recently requested keys. Otherwise no snapshot is saved. After a restart the policy is fed the
+A state that does not fit into the limit is reduced to fewer ids, if the policy can do that (`Policy.compacted`).
+Otherwise no snapshot is saved. After a restart the policy is fed the
 entries that the store has and the snapshot does not; the rest it learns again.
 
 Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Stores seal
@@ -23,8 +23,6 @@ import orjson
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
-from knapcache.policy.adaptive.compaction import compacted, retention_order
-from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.base import Policy
 from knapcache.store.base import KEY_BYTES
 
@@ -51,20 +49,20 @@ def copy_state(policy: Policy, keys: list[bytes]) -> PolicyState:
 
 def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | None:
     """Return a snapshot of at most `limit` bytes, or None when there is none."""
-    packed = _packed(name, policy, state, limit)
-    if isinstance(packed, bytes) or not isinstance(policy, Adaptive):
-        return packed if isinstance(packed, bytes) else None
-    order = retention_order(state.rows, len(state.rows))
+    packed, many = _packed(name, policy, state, limit), len(state.rows)
     keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
-    many = len(order)
-    while True:
-        head, rows = compacted(state.head, state.rows, order[:many])
-        compact = PolicyState(head, rows, state.spare, keys[order[:many]].tobytes())
-        packed = _packed(name, policy, compact, limit)
-        if isinstance(packed, bytes) or not many:
-            return packed if isinstance(packed, bytes) else None
-        # By the bytes per id so far, with an eighth to spare; and always fewer than before.
-        many = min(many * 7 // 8, many * limit * 7 // (8 * packed))
+    while not isinstance(packed, bytes):
+        compact = policy.compacted(state.head, state.rows, many)
+        if compact is None:
+            return None
+        smaller = PolicyState(compact.head, compact.rows, state.spare, keys[compact.ids].tobytes())
+        packed = _packed(name, policy, smaller, limit)
+        if isinstance(packed, int):
+            if not many:
+                return None
+            # By the bytes per id so far, with an eighth to spare; and always fewer than before.
+            many = min(many * 7 // 8, many * limit * 7 // (8 * packed))
+    return packed
 
 
 def _packed(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | int:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,15 @@ class TraceLike(Protocol):
         """Number of ids; keys are below it."""
 
 
+class CompactState(NamedTuple):
+    """A policy's state reduced to some of its ids."""
+
+    head: Records
+    rows: Records
+    ids: npt.NDArray[np.int64]
+    """Row k was that of id ids[k]."""
+
+
 class Policy:
     """Array state and compiled functions. Subclasses name their kernels and add their fields."""
 
@@ -181,6 +190,16 @@ class Policy:
         if kernel is None:
             raise InvalidInput(f"{type(self).__name__} cannot recycle ids: it needs one id for every key")
         return int(kernel(self.head, self.rows)), bool(self.head["evicted"][0])
+
+    def request_counts(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the requests of some ids as the policy counts them; 1 if it does not count."""
+        if "requests" in (self.rows.dtype.names or ()):
+            return np.asarray(self.rows["requests"][ids], np.float64)
+        return np.ones(len(ids))
+
+    def compacted(self, head: Records, rows: Records, limit: int) -> CompactState | None:  # noqa: ARG002
+        """Reduce a copy of the state to `limit` ids, for a snapshot. None: this policy cannot."""
+        return None
 
     def check(self) -> None:
         """Recompute the totals; raise CorruptState if they differ. Subclasses check their own structures too."""

@@ -12,10 +12,10 @@ again. The losses of the experts, which determine the leader, are kept.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from knapcache.kernel import Records
 from knapcache.policy.adaptive.tournament import SLOTS
+from knapcache.policy.base import CompactState
 
 CLEARED_FIELDS = (
     "slots_used",
@@ -30,15 +30,10 @@ CLEARED_FIELDS = (
 )
 
 
-def retention_order(rows: Records, ids: int) -> npt.NDArray[np.int64]:
-    """Return the first `ids` ids in the order to keep them: residents first, then by last request."""
-    last, resident = rows["last"][:ids], rows["resident"][:ids]
-    return np.lexsort((-last, ~resident))
-
-
-def compacted(head: Records, rows: Records, keep: npt.NDArray[np.int64]) -> tuple[Records, Records]:
-    """Return a header and rows in which id k is the former id keep[k]."""
-    head, rows = head.copy(), rows[keep]
+def compacted(head: Records, rows: Records, limit: int) -> CompactState:
+    """Reduce a state to at most `limit` ids: residents first, then the most recently requested ones."""
+    kept = np.lexsort((-rows["last"], ~rows["resident"]))[:limit]
+    head, rows = head.copy(), rows[kept]
     for field in CLEARED_FIELDS:
         head[field] = 0
     head["free_slots"][0] = np.arange(SLOTS)
@@ -56,4 +51,4 @@ def compacted(head: Records, rows: Records, keep: npt.NDArray[np.int64]) -> tupl
     )
     rows["heap_slot"][order] = np.arange(n)
     head["heap_size"], head["used"] = n, rows["entry_size"][residents].sum()
-    return head, rows
+    return CompactState(head, rows, kept)

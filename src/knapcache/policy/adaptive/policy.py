@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
@@ -45,6 +46,7 @@ from knapcache.estimate.return_probability import (
 from knapcache.kernel import Records, inlined, kernel
 from knapcache.oracle.tiny import select_tiny
 from knapcache.policy.adaptive.admission_rules import BEATS_SUM, newcomer_wins, value_now
+from knapcache.policy.adaptive.compaction import compacted
 from knapcache.policy.adaptive.experts import (
     EXPERT_RULE,
     EXPERTS_HEAD,
@@ -62,7 +64,7 @@ from knapcache.policy.adaptive.tournament import (
     observe,
     start_tournament,
 )
-from knapcache.policy.base import TraceLike, evict, insert, make_settle
+from knapcache.policy.base import CompactState, TraceLike, evict, insert, make_settle
 from knapcache.policy.structures.heap import (
     HeapPolicy,
     evict_until_fits,
@@ -265,6 +267,13 @@ class Adaptive(HeapPolicy):
         if remember is not None and remember < 1:
             raise InvalidInput(f"remember must be at least 1, not {remember}")
         return cls(capacity, min(trace.ids, remember or trace.ids), **options)
+
+    def request_counts(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        decay = 2.0 ** ((self.rows["last"][ids] - self.head["t"][0]) / HALF_LIVES[0])
+        return np.asarray(self.rows["recent"][ids, 0] * decay)
+
+    def compacted(self, head: Records, rows: Records, limit: int) -> CompactState:
+        return compacted(head, rows, limit)
 
     def check(self) -> None:
         super().check()
