@@ -139,9 +139,9 @@ def test_costs_from_prices(tmp_path: Path, capsys: Captured) -> None:
         ("--policy lru --capacity 5 --format xml", "'xml'"),
         ("--policy lru --capacity 5 --on-error ignore", "'ignore'"),
         ("--policy lru --capacity 5 --key prompt", "has no column 'prompt'"),
-        ("--policy lru --capacity 5 --prices 1,2", "--prices has no meaning"),
-        ("--policy lru --capacity 5 --cost a --cost-each 2", "exclude each other"),
-        ("--policy lru --capacity 5 --time t --no-time", "exclude each other"),
+        ("--policy lru --capacity 5 --prices 1,2", "--prices does not apply"),
+        ("--policy lru --capacity 5 --cost a --cost-each 2", "only one of"),
+        ("--policy lru --capacity 5 --time t --no-time", "only one of"),
     ],
 )
 def test_bad_input(options: str, message: str, trace: Path, tmp_path: Path, capsys: Captured) -> None:

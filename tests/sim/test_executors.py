@@ -25,18 +25,18 @@ ARRAYS = arrays.arrays(st.sampled_from([np.int64, np.float64, np.uint8]), SHAPES
 
 
 @given(st.lists(ARRAYS, max_size=5), st.integers())
-def test_shared_values_are_read_back(given: list[np.ndarray[Any, Any]], number: int) -> None:
+def test_shared_values_are_read_back(drawn: list[np.ndarray[Any, Any]], number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_shared((given, number), Path(folder))
+        write_shared((drawn, number), Path(folder))
         again, same = map_shared(Path(folder))
         assert same == number
-        assert len(again) == len(given)
-        for one, two in zip(given, again, strict=True):
+        assert len(again) == len(drawn)
+        for one, two in zip(drawn, again, strict=True):
             assert (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
             assert two.flags.writeable  # kernels are compiled for such arrays
             assert two.size == 0 or two.ctypes.data % ALIGNED == 0
             two[...] = 7
-        for one, two in zip(given, map_shared(Path(folder))[0], strict=True):  # writes are private to a process
+        for one, two in zip(drawn, map_shared(Path(folder))[0], strict=True):  # writes are private to a process
             assert one.tobytes() == two.tobytes()
 
 

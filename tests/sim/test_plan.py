@@ -123,9 +123,9 @@ def test_tiny_traces() -> None:
     assert plan.capacities == (1,)
     assert plan.recommendation is None
     assert sentences(plan)[1].startswith("A cache saves nothing on this log")
-    assert table(plan)[0]["cost_lru"] == "1.000"
+    assert table(plan)[0]["cost ratio_lru"] == "1.000"
     free = Trace(np.array([0, 0]), np.array([1, 1]), np.zeros(2), 1)
-    assert table(make_plan(free, ["lru"], jobs=1))[0]["cost_lru"] == ""
+    assert table(make_plan(free, ["lru"], jobs=1))[0]["cost ratio_lru"] == ""
 
 
 def test_offline_policies_are_not_recommended() -> None:

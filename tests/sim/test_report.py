@@ -57,8 +57,8 @@ def test_the_page_contains_the_text_of_the_terminal(plan: CapacityPlan) -> None:
     for sentence in summary.sentences(plan):
         assert sentence in page.shown
     for row in summary.table(plan):
-        assert row["cost_lru"] in page.shown
-        assert "±" in row["cost_lru"]
+        assert row["cost ratio_lru"] in page.shown
+        assert "±" in row["cost ratio_lru"]
 
 
 def test_the_json_contains_all_numbers(plan: CapacityPlan) -> None:

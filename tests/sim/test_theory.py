@@ -68,8 +68,8 @@ def test_valid_sets_by_hand() -> None:
 
 
 @given(sizes_and_capacity)
-def test_valid_sets_equal_the_naive_ones(given: tuple[list[int], int]) -> None:
-    sizes, capacity = given
+def test_valid_sets_equal_the_naive_ones(drawn: tuple[list[int], int]) -> None:
+    sizes, capacity = drawn
     found, expected = as_sets(theory.valid_sets(np.array(sizes), capacity)), naive_valid(sizes, capacity)
     assert len(found) == len(expected)
     assert set(found) == set(expected)
@@ -77,8 +77,8 @@ def test_valid_sets_equal_the_naive_ones(given: tuple[list[int], int]) -> None:
 
 @given(sizes_and_capacity)
 @settings(max_examples=300)
-def test_lengths_need_no_enumeration(given: tuple[list[int], int]) -> None:
-    sizes, capacity = given
+def test_lengths_need_no_enumeration(drawn: tuple[list[int], int]) -> None:
+    sizes, capacity = drawn
     held = [len(a) for a in naive_valid(sizes, capacity)]
     expected = (len(sizes), min(held), max(held))
     assert theory.lengths(np.array(sizes), capacity) == expected
@@ -152,9 +152,9 @@ def test_approximate_gaps_by_hand() -> None:
 
 @given(instances(), st.sampled_from([Fraction(0), Fraction(1, 4), Fraction(1)]), st.booleans())
 def test_gaps_equal_the_naive_ones(
-    given: tuple[BanditInstance, list[Fraction]], beta: Fraction, harmful_only: bool
+    drawn: tuple[BanditInstance, list[Fraction]], beta: Fraction, harmful_only: bool
 ) -> None:
-    instance, values = given
+    instance, values = drawn
     valid = naive_valid(instance.sizes.tolist(), instance.capacity)
     found = theory.gaps(instance, float(beta), harmful_only=harmful_only)
     (optimal,) = as_sets(found.optimal[None, :])
@@ -175,8 +175,8 @@ def test_gaps_equal_the_naive_ones(
 
 @given(instances())
 @settings(max_examples=300)
-def test_cached_gaps_need_no_enumeration(given: tuple[BanditInstance, list[Fraction]]) -> None:
-    instance, _ = given
+def test_cached_gaps_need_no_enumeration(drawn: tuple[BanditInstance, list[Fraction]]) -> None:
+    instance, _ = drawn
     found = theory.gaps(instance)
     cached = theory.cached_gaps(instance)
     assert cached.tolist() == pytest.approx(found.of_query[found.optimal].tolist())
@@ -222,8 +222,8 @@ def test_bounds_are_infinite_without_a_gap() -> None:
 
 
 @given(instances())
-def test_bounds_never_fall_as_t_grows(given: tuple[BanditInstance, list[Fraction]]) -> None:
-    instance, _ = given
+def test_bounds_never_fall_as_t_grows(drawn: tuple[BanditInstance, list[Fraction]]) -> None:
+    instance, _ = drawn
     T = np.array([1, 2, 10, 1000, 10**6])
     for curve in (
         theory.problem_dependent_bound(instance, T),

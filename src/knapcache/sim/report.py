@@ -81,7 +81,7 @@ def panels(plan: CapacityPlan) -> list[Panel]:
     return [
         Panel("cost ratio: cost with a cache / cost without", costs),
         Panel(f"saving per {stats.per}", saved, level=stats.rate(stats.largest_saving)),
-        Panel(f"price: saving per extra {unit} and {stats.per}", prices, logarithmic=True),
+        Panel(f"price: saving per {stats.per} of one more {unit}", prices, logarithmic=True),
     ]
 
 

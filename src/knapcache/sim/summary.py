@@ -70,8 +70,11 @@ def table(plan: CapacityPlan) -> list[dict[str, Any]]:
     shown = plan.curve(plan.recommendation.policy if plan.recommendation else plan.curves[0].policy)
     rows = []
     for k, capacity in enumerate(plan.capacities):
-        row: dict[str, Any] = {"capacity": format_size(capacity), "share": percent(capacity / stats.working_set)}
-        row |= {f"cost_{curve.policy}": cost_text(plan, curve.policy, k) for curve in plan.curves}
+        row: dict[str, Any] = {
+            "capacity": format_size(capacity),
+            "share of_working set": percent(capacity / stats.working_set),
+        }
+        row |= {f"cost ratio_{curve.policy}": cost_text(plan, curve.policy, k) for curve in plan.curves}
         price = shown.prices[k]
         row[f"{shown.policy}_saved per_{stats.per}"] = shown.saved[k]
         row[f"{shown.policy}_price_per {unit}"] = None if price is None else price * factor
