@@ -1,4 +1,4 @@
-"""A fake provider and an empty cache for every test."""
+"""A fake upstream and an empty cache for every test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangChain's own test-suites for caches, a chat model of its own, and answers that must not be kept."""
+"""LangChain's own test suites for caches, a chat model, and answers that must not be stored."""
 
 from __future__ import annotations
 
@@ -20,23 +20,18 @@ from knapcache.integrations.two_phase import MAX_PENDING, TwoPhaseCache
 
 
 class TestSync(SyncCacheTestSuite):
-    """Theirs."""
-
     @pytest.fixture
     def cache(self, request: pytest.FixtureRequest) -> Any:
-        return KnapcacheLangChain(make(request))
+        return KnapcacheLangChain(empty_cache(request))
 
 
 class TestAsync(AsyncCacheTestSuite):
-    """Theirs."""
-
     @pytest.fixture
     async def cache(self, request: pytest.FixtureRequest) -> Any:
-        return KnapcacheLangChain(make(request))
+        return KnapcacheLangChain(empty_cache(request))
 
 
-def make(request: pytest.FixtureRequest) -> Cache:
-    """An empty cache."""
+def empty_cache(request: pytest.FixtureRequest) -> Cache:
     cache = Cache("4MB", policy="lru", shadows=())
     request.addfinalizer(cache.close)
     return cache
@@ -88,24 +83,24 @@ async def test_a_chat_model_calls_once_async(cache: Cache) -> None:
     assert model.calls == ["Hi"]
 
 
-def test_copies_are_fresh(cache: Cache) -> None:
-    ours = KnapcacheLangChain(cache)
-    ours.update("p", "l", [Generation(text="right")])
-    spoiled = ours.lookup("p", "l")
-    assert spoiled
-    spoiled[0].text = "wrong"
-    spoiled.clear()
-    assert ours.lookup("p", "l") == [Generation(text="right")]
+def test_lookups_return_copies(cache: Cache) -> None:
+    adapter = KnapcacheLangChain(cache)
+    adapter.update("p", "l", [Generation(text="right")])
+    changed = adapter.lookup("p", "l")
+    assert changed
+    changed[0].text = "wrong"
+    changed.clear()
+    assert adapter.lookup("p", "l") == [Generation(text="right")]
 
 
-def test_prompt_and_settings_do_not_run_into_each_other(cache: Cache) -> None:
-    ours = KnapcacheLangChain(cache)
-    ours.update("ab", "c", [Generation(text="1")])
-    assert ours.lookup("a", "bc") is None
-    assert ours.lookup("ab", "c ") is None
+def test_prompt_and_settings_are_separate_parts_of_the_key(cache: Cache) -> None:
+    adapter = KnapcacheLangChain(cache)
+    adapter.update("ab", "c", [Generation(text="1")])
+    assert adapter.lookup("a", "bc") is None
+    assert adapter.lookup("ab", "c ") is None
 
 
-def test_namespaces_are_apart_and_clear_is_of_ones_own(cache: Cache) -> None:
+def test_namespaces_share_nothing_and_are_cleared_alone(cache: Cache) -> None:
     one, two = KnapcacheLangChain(cache, "one"), KnapcacheLangChain(cache, "two")
     one.update("p", "l", [Generation(text="1")])
     assert two.lookup("p", "l") is None
@@ -115,54 +110,52 @@ def test_namespaces_are_apart_and_clear_is_of_ones_own(cache: Cache) -> None:
     assert two.lookup("p", "l") == [Generation(text="2")]
 
 
-class Own:
-    """Something JSON cannot say."""
+class Unserialisable:
+    """JSON cannot represent it."""
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        ChatGeneration(message=AIMessage("a", additional_kwargs={"parsed": Own()})),
-        Generation(text="a", generation_info={"when": Own()}),
+        ChatGeneration(message=AIMessage("a", additional_kwargs={"parsed": Unserialisable()})),
+        Generation(text="a", generation_info={"when": Unserialisable()}),
         ChatGeneration(message=HumanMessage("not an answer")),
         Generation(text="a", generation_info={"tuple": (1, 2)}),
     ],
 )
-def test_what_would_not_come_back_the_same_is_not_kept(cache: Cache, answer: Generation) -> None:
-    ours = KnapcacheLangChain(cache)
-    ours.update("p", "l", [answer])
-    assert ours.lookup("p", "l") is None
+def test_an_answer_that_json_would_change_is_not_stored(cache: Cache, answer: Generation) -> None:
+    adapter = KnapcacheLangChain(cache)
+    adapter.update("p", "l", [answer])
+    assert adapter.lookup("p", "l") is None
 
 
-def test_a_half_character_is_no_key(cache: Cache) -> None:
-    ours = KnapcacheLangChain(cache)
+def test_a_lone_surrogate_has_no_key(cache: Cache) -> None:
+    adapter = KnapcacheLangChain(cache)
     for _ in range(2):
-        assert ours.lookup("\ud800", "l") is None
-        ours.update("\ud800", "l", [Generation(text="a")])
+        assert adapter.lookup("\ud800", "l") is None
+        adapter.update("\ud800", "l", [Generation(text="a")])
 
 
 @pytest.mark.parametrize(
     "payload", [b"no JSON", b'{"a": 1}', b"[1]", dumps([PromptTemplate.from_template("{x}")]).encode()]
 )
-def test_a_file_that_was_tampered_with_makes_no_objects(
-    cache: Cache, payload: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours = KnapcacheLangChain(cache)
+def test_a_tampered_entry_creates_no_objects(cache: Cache, payload: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    adapter = KnapcacheLangChain(cache)
     TwoPhaseCache(cache, "langchain", "langchain").settle({"prompt": "p", "llm_string": "l"}, payload)
     with caplog.at_level(logging.WARNING, "knapcache.integrations"):
-        assert ours.lookup("p", "l") is None
+        assert adapter.lookup("p", "l") is None
     assert "cannot be read" in caplog.text
 
 
-def test_answers_nobody_asked_for_save_nothing(cache: Cache) -> None:
-    ours = KnapcacheLangChain(cache)
+def test_updates_without_lookups_save_nothing(cache: Cache) -> None:
+    adapter = KnapcacheLangChain(cache)
     for text in ("old", "new"):
-        ours.update("p", "l", [Generation(text=text)])
+        adapter.update("p", "l", [Generation(text=text)])
     assert cache.stats()["hits"] == 0
-    assert ours.lookup("p", "l") == [Generation(text="new")]
+    assert adapter.lookup("p", "l") == [Generation(text="new")]
 
 
-def test_misses_whose_answers_never_come_are_forgotten(cache: Cache) -> None:
+def test_misses_without_an_answer_are_dropped(cache: Cache) -> None:
     two_phase = TwoPhaseCache(cache, "h", "n")
     for k in range(MAX_PENDING + 100):
         assert two_phase.find({"k": k}) is None

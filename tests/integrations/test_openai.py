@@ -1,4 +1,4 @@
-"""OpenAI's own SDK against the cache: same answers, one call, in every form."""
+"""OpenAI's SDK gets the same answers with and without the cache, in every form, for one call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def sdk(cache: Cache, upstream: FakeUpstream) -> Iterator[openai.OpenAI]:
 
 
 def plain(answer: Any) -> dict[str, Any]:
-    """Without what a provider leaves out."""
+    """Dump without null fields, which providers may omit."""
     return answer.model_dump(exclude_none=True)  # type: ignore[no-any-return]
 
 
-def added_up(sdk: openai.OpenAI, **options: Any) -> Any:
-    """By the SDK's own accumulator, which knows nothing of ours."""
+def assembled(sdk: openai.OpenAI, **options: Any) -> Any:
+    """Assemble a stream with the SDK's own code, which is independent of ours."""
     with sdk.chat.completions.stream(model="gpt-4o", messages=HELLO, **options) as stream:
         for _ in stream:
             pass
@@ -60,19 +60,19 @@ def same_but_for_parsed(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_a_plain_answer_is_given_again_plain_and_streamed(
+def test_a_stored_plain_answer_is_served_plain_and_streamed(
     sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any]
 ) -> None:
     first = sdk.chat.completions.create(model="gpt-4o", messages=HELLO, **options)
     again = sdk.chat.completions.create(model="gpt-4o", messages=HELLO, **options)
     assert plain(again) == plain(first)
-    streamed = added_up(sdk, stream_options={"include_usage": True}, **options)
+    streamed = assembled(sdk, stream_options={"include_usage": True}, **options)
     assert same_but_for_parsed(streamed, first)
     assert upstream.count() == 1
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_a_streamed_answer_is_given_again_chunk_for_chunk_and_plain(
+def test_a_stored_stream_is_served_chunk_by_chunk_and_plain(
     sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any]
 ) -> None:
     first, again = (
@@ -80,19 +80,19 @@ def test_a_streamed_answer_is_given_again_chunk_for_chunk_and_plain(
         for _ in range(2)
     )
     assert again == first
-    assert all("usage" not in chunk for chunk in first)  # nobody asked for it, though the cache did
+    assert all("usage" not in chunk for chunk in first)  # the caller did not request for it, the cache did
     assert upstream.calls[0].body["stream_options"] == {"include_usage": True}
-    told = sdk.chat.completions.create(model="gpt-4o", messages=HELLO, **options)
+    answers = sdk.chat.completions.create(model="gpt-4o", messages=HELLO, **options)
     assert upstream.count() == 1
-    judge = openai.OpenAI(base_url=upstream.openai, api_key="one").chat.completions
-    uncached = plain(judge.create(model="gpt-4o", messages=HELLO, **options))
-    assert plain(told) == {**uncached, "id": "chatcmpl-1"}
+    direct = openai.OpenAI(base_url=upstream.openai, api_key="one").chat.completions
+    uncached = plain(direct.create(model="gpt-4o", messages=HELLO, **options))
+    assert plain(answers) == {**uncached, "id": "chatcmpl-1"}
 
 
-def test_usage_comes_when_it_is_asked_for(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    ask: Any = {"model": "gpt-4o", "messages": HELLO, "stream": True}
-    without = list(sdk.chat.completions.create(**ask))
-    with_usage = list(sdk.chat.completions.create(**ask, stream_options={"include_usage": True}))
+def test_a_stream_has_usage_if_it_is_asked_for(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+    request: Any = {"model": "gpt-4o", "messages": HELLO, "stream": True}
+    without = list(sdk.chat.completions.create(**request))
+    with_usage = list(sdk.chat.completions.create(**request, stream_options={"include_usage": True}))
     assert [c.choices for c in with_usage[:-1]] == [c.choices for c in without]
     assert with_usage[-1].choices == []
     assert with_usage[-1].usage
@@ -100,7 +100,7 @@ def test_usage_comes_when_it_is_asked_for(sdk: openai.OpenAI, upstream: FakeUpst
     assert upstream.count() == 1
 
 
-def test_the_fields_of_a_replay(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+def test_the_fields_and_headers_of_a_hit(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
     list(sdk.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True, reasoning_effort="low"))
     again = sdk.chat.completions.with_raw_response.create(model="gpt-4o", messages=HELLO, reasoning_effort="low")
     message: Any = again.parse().choices[0].message
@@ -109,40 +109,42 @@ def test_the_fields_of_a_replay(sdk: openai.OpenAI, upstream: FakeUpstream) -> N
     assert again.headers["x-request-id"] == "req_1"
     assert float(again.headers["x-knapcache-saved-usd"]) > 0
     assert int(again.headers["age"]) >= 0
-    assert "set-cookie" not in again.headers  # somebody else's
+    assert "set-cookie" not in again.headers  # another client's
     assert upstream.count() == 1
 
 
-def test_completions_of_the_older_kind(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    ask: Any = {"model": "gpt-3.5-turbo-instruct", "prompt": "Hello there, all of you", "n": 2}
-    first = sdk.completions.create(**ask)
-    assert plain(sdk.completions.create(**ask)) == plain(first)
+def test_legacy_completions(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+    request: Any = {"model": "gpt-3.5-turbo-instruct", "prompt": "Hello there, all of you", "n": 2}
+    first = sdk.completions.create(**request)
+    assert plain(sdk.completions.create(**request)) == plain(first)
     texts = ["", ""]
-    for chunk in sdk.completions.create(**ask, stream=True):
+    for chunk in sdk.completions.create(**request, stream=True):
         for choice in chunk.choices:
             texts[choice.index] += choice.text
     assert texts == [choice.text for choice in first.choices]
     assert upstream.count() == 1
-    streamed = [plain(c) for c in sdk.completions.create(**{**ask, "n": 1}, stream=True)]
-    assert [plain(c) for c in sdk.completions.create(**{**ask, "n": 1}, stream=True)] == streamed
-    assert sdk.completions.create(**{**ask, "n": 1}).choices[0].text == first.choices[0].text
+    streamed = [plain(c) for c in sdk.completions.create(**{**request, "n": 1}, stream=True)]
+    assert [plain(c) for c in sdk.completions.create(**{**request, "n": 1}, stream=True)] == streamed
+    assert sdk.completions.create(**{**request, "n": 1}).choices[0].text == first.choices[0].text
     assert upstream.count() == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": [FLAT_TOOL]}], ids=["text", "tools"])
 @pytest.mark.parametrize("stream_first", [False, True])
-def test_responses(sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any], stream_first: bool) -> None:
-    ask: Any = {"model": "gpt-4o", "input": "Hello there, all of you", **options}
+def test_responses_are_served_in_both_forms(
+    sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any], stream_first: bool
+) -> None:
+    request: Any = {"model": "gpt-4o", "input": "Hello there, all of you", **options}
 
     def streamed() -> Any:
-        with sdk.responses.stream(**ask) as stream:
+        with sdk.responses.stream(**request) as stream:
             events = [event.type for event in stream]
             assert events[0] == "response.created"
             assert events[-1] == "response.completed"
             return stream.get_final_response()
 
-    first = streamed() if stream_first else sdk.responses.create(**ask)
-    second = sdk.responses.create(**ask) if stream_first else streamed()
+    first = streamed() if stream_first else sdk.responses.create(**request)
+    second = sdk.responses.create(**request) if stream_first else streamed()
     assert first.id == second.id
     assert first.output_text == second.output_text
     assert [item.type for item in first.output] == [item.type for item in second.output]
@@ -150,7 +152,7 @@ def test_responses(sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str
     assert upstream.count() == 1
 
 
-def test_the_deltas_of_a_response_spell_it(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+def test_the_deltas_of_a_response_add_up_to_it(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
     whole = sdk.responses.create(model="gpt-4o", input="Hello there, all of you")
     events = list(sdk.responses.create(model="gpt-4o", input="Hello there, all of you", stream=True))
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
@@ -163,34 +165,34 @@ def vectors(answer: Any) -> list[list[float]]:
     return [item.embedding for item in answer.data]
 
 
-def test_embeddings_are_kept_per_text(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    def ask(given: Any, **options: Any) -> Any:
-        return sdk.embeddings.create(model="text-embedding-3-small", input=given, **options)
+def test_embeddings_are_stored_per_text(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+    def embed(texts: Any, **options: Any) -> Any:
+        return sdk.embeddings.create(model="text-embedding-3-small", input=texts, **options)
 
-    (one,) = vectors(ask("one"))
-    assert vectors(ask(["one"])) == [one]
+    (one,) = vectors(embed("one"))
+    assert vectors(embed(["one"])) == [one]
     assert upstream.count() == 1
-    mixed = ask(["two words", "one", "three", "two words"])
+    mixed = embed(["two words", "one", "three", "two words"])
     assert upstream.calls[-1].body["input"] == ["two words", "three"]
     two, again, three, two_again = vectors(mixed)
     assert again == one
     assert two == two_again != three
     assert mixed.usage.prompt_tokens == 2 + 1 + 1 + 2
-    assert vectors(ask(["three", "two words"])) == [three, two]
+    assert vectors(embed(["three", "two words"])) == [three, two]
     assert upstream.count() == 2
-    assert vectors(ask("one", encoding_format="float")) != [one]  # asked for in another form: another item
+    assert vectors(embed("one", encoding_format="float")) != [one]  # another encoding is another entry
     assert upstream.count() == 3
 
 
-def test_embeddings_say_how_many_were_there(sdk: openai.OpenAI) -> None:
-    ask = sdk.embeddings.with_raw_response.create
-    assert ask(model="e", input=["a", "b"]).headers["x-knapcache-hits"] == "0/2"
-    assert ask(model="e", input=["a", "b", "c"]).headers["x-knapcache-hits"] == "2/3"
-    answer = ask(model="e", input=["c", "a", "b"])
+def test_embeddings_report_how_many_items_were_hits(sdk: openai.OpenAI) -> None:
+    embed = sdk.embeddings.with_raw_response.create
+    assert embed(model="e", input=["a", "b"]).headers["x-knapcache-hits"] == "0/2"
+    assert embed(model="e", input=["a", "b", "c"]).headers["x-knapcache-hits"] == "2/3"
+    answer = embed(model="e", input=["c", "a", "b"])
     assert (answer.headers["x-knapcache"], answer.headers["x-knapcache-hits"]) == ("hit", "3/3")
 
 
-def test_what_is_not_kept_passes_untouched(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+def test_other_endpoints_pass_untouched(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
     for _ in range(2):
         answer = sdk.models.with_raw_response.list()
         assert "x-knapcache" not in answer.headers
@@ -198,7 +200,7 @@ def test_what_is_not_kept_passes_untouched(sdk: openai.OpenAI, upstream: FakeUps
     assert upstream.count("/models") == 2
 
 
-def test_requests_without_a_key_go_upstream(sdk: openai.OpenAI, upstream: FakeUpstream, cache: Cache) -> None:
+def test_requests_without_a_key_are_sent(sdk: openai.OpenAI, upstream: FakeUpstream, cache: Cache) -> None:
     for _ in range(2):
         answer = sdk.responses.with_raw_response.create(model="gpt-4o", input="Hi", conversation="conv_1")
         assert answer.headers["x-knapcache"] == "bypass"
@@ -207,39 +209,39 @@ def test_requests_without_a_key_go_upstream(sdk: openai.OpenAI, upstream: FakeUp
 
 
 @pytest.mark.parametrize("lib", [httpx, httpx2])
-def test_both_libraries_and_raw_transports(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
+def test_httpx_and_httpx2(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
     http = lib.Client(transport=CacheTransport(cache))
     with openai.OpenAI(base_url=upstream.openai, api_key="one", http_client=http) as sdk:
-        told = [sdk.chat.completions.create(model="gpt-4o", messages=HELLO).id for _ in range(2)]
+        answers = [sdk.chat.completions.create(model="gpt-4o", messages=HELLO).id for _ in range(2)]
         chunks = list(sdk.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True))
-    assert {*told, *(chunk.id for chunk in chunks)} == {"chatcmpl-1"}
+    assert {*answers, *(chunk.id for chunk in chunks)} == {"chatcmpl-1"}
     assert upstream.count() == 1
 
 
-async def test_async(cache: Cache, upstream: FakeUpstream) -> None:
+async def test_the_async_client(cache: Cache, upstream: FakeUpstream) -> None:
     async with async_client(cache, base_url=upstream.openai, api_key="one", max_retries=0) as sdk:
-        ask: Any = {"model": "gpt-4o", "messages": HELLO}
+        request: Any = {"model": "gpt-4o", "messages": HELLO}
         streams = []
         for _ in range(2):
-            stream = await sdk.chat.completions.create(**ask, stream=True)
+            stream = await sdk.chat.completions.create(**request, stream=True)
             streams.append([plain(chunk) async for chunk in stream])
         assert streams[0] == streams[1]
-        assert (await sdk.chat.completions.create(**ask)).id == "chatcmpl-1"
+        assert (await sdk.chat.completions.create(**request)).id == "chatcmpl-1"
         assert upstream.count() == 1
-        told = [await sdk.chat.completions.create(**{**ask, "n": 2}) for _ in range(2)]
-        assert told[0] == told[1]
+        answers = [await sdk.chat.completions.create(**{**request, "n": 2}) for _ in range(2)]
+        assert answers[0] == answers[1]
         assert upstream.count() == 2
-        vectors_ = [await sdk.embeddings.create(model="e", input=given) for given in (["a", "b"], ["b", "a"], "a")]
+        vectors_ = [await sdk.embeddings.create(model="e", input=texts) for texts in (["a", "b"], ["b", "a"], "a")]
         assert vectors_[0].data[0].embedding == vectors_[1].data[1].embedding == vectors_[2].data[0].embedding
         assert upstream.count() == 3
-        answers = [await sdk.responses.create(model="gpt-4o", input="Hi") for _ in range(2)]
-        assert answers[0].id == answers[1].id
+        responses = [await sdk.responses.create(model="gpt-4o", input="Hi") for _ in range(2)]
+        assert responses[0].id == responses[1].id
         assert len([m async for m in await sdk.models.list()]) == 0
         bypassed = await sdk.responses.with_raw_response.create(model="gpt-4o", input="Hi", conversation="c")
         assert bypassed.headers["x-knapcache"] == "bypass"
 
 
-def test_the_sdk_of_openai_is_missed_with_a_word(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+def test_a_missing_sdk_is_reported(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
     import sys
 
     from knapcache import MissingExtra

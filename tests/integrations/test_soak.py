@@ -1,4 +1,4 @@
-"""Many who ask, a provider that fails in every way it can: no wrong answer, and nothing left behind."""
+"""Many callers and a provider with faults of every kind: no wrong answer, and no thread left behind."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PATHS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def spoken(path: str, body: bytes, stream: bool) -> str:
-    """The text of a whole answer, or an exception."""
+def text_of(path: str, body: bytes, stream: bool) -> str:
+    """Return the text of a complete answer, or raise an exception."""
     endpoint = endpoint_of("/v1" + path)
     assert endpoint
     answer = json.loads(FORMATS[endpoint].to_plain(body, "sse" if stream else "json"))
@@ -41,9 +41,9 @@ def spoken(path: str, body: bytes, stream: bool) -> str:
     return str(content[0]["text"])
 
 
-def ask(http: httpx.Client, seed: int, questions: int) -> str:
+def request(http: httpx.Client, seed: int, prompts: int) -> str:
     rng = random.Random(seed)
-    path, text, stream = rng.choice(list(PATHS)), f"nonce {rng.randrange(questions)}", rng.random() < 0.5
+    path, text, stream = rng.choice(list(PATHS)), f"nonce {rng.randrange(prompts)}", rng.random() < 0.5
     body: Any = {**PATHS[path](text), "stream": stream}
     try:
         with http.stream("POST", path, json=body) as answer:
@@ -56,35 +56,35 @@ def ask(http: httpx.Client, seed: int, questions: int) -> str:
     if answer.status_code != 200:
         return "refused"
     try:
-        said = spoken(path, content, stream)
+        answered = text_of(path, content, stream)
     except (ValueError, KeyError, TypeError):
         assert answer.headers["x-knapcache"] != "hit", content
-        return "not whole"
-    assert said == f"You said: {text}"
+        return "incomplete"
+    assert answered == f"You said: {text}"
     return str(answer.headers["x-knapcache"])
 
 
 @pytest.mark.parametrize(
     ("requests", "workers"), [(300, 8), pytest.param(6000, 24, marks=pytest.mark.long)], ids=["quick", "long"]
 )
-def test_faults_by_the_dozen(cache: Cache, requests: int, workers: int) -> None:
+def test_no_fault_leads_to_a_wrong_answer(cache: Cache, requests: int, workers: int) -> None:
     rng = random.Random(1)
-    questions = requests // 10
+    prompts = requests // 10
     before = threading.active_count()
     with FakeUpstream(stall=0.3) as upstream:
         upstream.fail(*(rng.choice(FAULTS) if rng.random() < 0.3 else "no-options" for _ in range(requests)))
         transport: Any = CacheTransport(cache)
         with httpx.Client(transport=transport, base_url=upstream.openai, timeout=5.0) as http:
             with ThreadPoolExecutor(workers) as pool:
-                outcome = list(pool.map(lambda seed: ask(http, seed, questions), range(requests)))
-            assert {"hit", "miss", "broken", "refused", "not whole", "left"} <= set(outcome)
-            for path in PATHS:  # and whatever was kept is right
-                for k in range(questions):
+                outcome = list(pool.map(lambda seed: request(http, seed, prompts), range(requests)))
+            assert {"hit", "miss", "broken", "refused", "incomplete", "left"} <= set(outcome)
+            for path in PATHS:  # every stored answer is right
+                for k in range(prompts):
                     for stream in (False, True):
                         body = {**PATHS[path](f"nonce {k}"), "stream": stream}
-                        kept = http.post(path, json=body, headers={"cache-control": "only-if-cached"})
-                        if kept.status_code == 200:
-                            assert spoken(path, kept.content, stream) == f"You said: nonce {k}"
+                        stored = http.post(path, json=body, headers={"cache-control": "only-if-cached"})
+                        if stored.status_code == 200:
+                            assert text_of(path, stored.content, stream) == f"You said: nonce {k}"
     end = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < end:
         time.sleep(0.02)

@@ -38,7 +38,7 @@ def lib(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def http(cache: Cache, upstream: FakeUpstream, lib: Any) -> Iterator[Any]:
-    transport = CacheTransport(cache, lib.HTTPTransport(verify=False))  # no certificates: they take .1 s to load
+    transport = CacheTransport(cache, lib.HTTPTransport(verify=False))  # loading certificates takes 0.1 s
     with lib.Client(transport=transport, base_url=upstream.openai, headers=KEY, timeout=1.0) as http:
         yield http
 
@@ -60,7 +60,7 @@ STREAM_FAULTS = ["429", "500", "reset", "cut", "no-finish", "html", "error-event
 
 @pytest.mark.parametrize("fault", PLAIN_FAULTS)
 @pytest.mark.parametrize("path", BODIES)
-def test_a_failed_plain_answer_is_passed_on_and_not_kept(
+def test_a_failed_plain_answer_is_forwarded_and_not_stored(
     one: httpx.Client, upstream: FakeUpstream, cache: Cache, fault: str, path: str
 ) -> None:
     upstream.fail(fault)
@@ -80,7 +80,7 @@ def test_a_failed_plain_answer_is_passed_on_and_not_kept(
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 @pytest.mark.parametrize("path", BODIES)
-def test_a_failed_stream_is_passed_on_and_not_kept(
+def test_a_failed_stream_is_forwarded_and_not_stored(
     one: httpx.Client, upstream: FakeUpstream, cache: Cache, fault: str, path: str
 ) -> None:
     body = {**BODIES[path], "stream": True}
@@ -101,7 +101,7 @@ def test_a_failed_stream_is_passed_on_and_not_kept(
     assert upstream.count() == 2
 
 
-def test_a_stall_ends_by_the_timeout_and_is_not_kept(http: Any, upstream: FakeUpstream, cache: Cache) -> None:
+def test_a_stall_times_out_and_is_not_stored(http: Any, upstream: FakeUpstream, cache: Cache) -> None:
     upstream.fail("stall", "stall")
     for body in (CHAT, {**CHAT, "stream": True}):
         with pytest.raises(BROKEN):
@@ -109,14 +109,14 @@ def test_a_stall_ends_by_the_timeout_and_is_not_kept(http: Any, upstream: FakeUp
     assert cache.stats()["admitted"] == 0
 
 
-def test_nobody_there(cache: Cache, lib: Any) -> None:
+def test_an_unreachable_provider_is_an_error(cache: Cache, lib: Any) -> None:
     with lib.Client(transport=CacheTransport(cache), base_url="http://127.0.0.1:9/v1") as http:
         for body in (CHAT, {**CHAT, "stream": True}):
             with pytest.raises(BROKEN):
                 post(http, body)
 
 
-def test_an_answer_that_came_packed_is_given_unpacked(http: Any, upstream: FakeUpstream) -> None:
+def test_a_compressed_answer_is_served_decompressed(http: Any, upstream: FakeUpstream) -> None:
     answers = [post(http, headers={"accept-encoding": "gzip"}) for _ in range(2)]
     assert "gzip" in upstream.calls[0].headers["accept-encoding"]
     assert all("content-encoding" not in answer.headers for answer in answers)
@@ -134,14 +134,14 @@ def test_two_keys_share_nothing_unless_a_tenant_is_named(cache: Cache, upstream:
 
 
 @pytest.mark.parametrize("name", [*CREDENTIALS, *GATEWAY_CREDENTIALS, *VARY_HEADERS, *ROUTING_HEADERS])
-def test_headers_that_make_a_difference(one: httpx.Client, upstream: FakeUpstream, name: str) -> None:
+def test_headers_that_are_part_of_the_key(one: httpx.Client, upstream: FakeUpstream, name: str) -> None:
     for value in ("one", "two", "one"):
         post(one, headers={name: value})
     post(one)
     assert upstream.count() == 3
 
 
-def test_where_a_gateway_sends_it_counts_among_tenants_too(cache: Cache, upstream: FakeUpstream) -> None:
+def test_routing_headers_are_part_of_the_key_of_tenants_too(cache: Cache, upstream: FakeUpstream) -> None:
     transport: Any = CacheTransport(cache, tenant="team")
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
         for name in ("x-portkey-provider", "x-portkey-config"):
@@ -150,13 +150,13 @@ def test_where_a_gateway_sends_it_counts_among_tenants_too(cache: Cache, upstrea
     assert upstream.count() == 4
 
 
-def test_headers_that_make_none(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_headers_that_are_not_part_of_the_key(one: httpx.Client, upstream: FakeUpstream) -> None:
     for value in ("one", "two"):
         post(one, headers={"x-stainless-retry-count": value, "user-agent": value})
     assert upstream.count() == 1
 
 
-def test_no_credential_is_written_down(tmp_path: Any, upstream: FakeUpstream) -> None:
+def test_no_credential_is_stored(tmp_path: Any, upstream: FakeUpstream) -> None:
     with (
         Cache("4MB", path=tmp_path / "answers", policy="lru", shadows=()) as cache,
         httpx.Client(transport=CacheTransport(cache), base_url=upstream.openai) as http,  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_no_credential_is_written_down(tmp_path: Any, upstream: FakeUpstream) ->
     assert b"very-secret" not in written
 
 
-def test_without_credentials_it_is_the_caches_own_namespace(upstream: FakeUpstream) -> None:
+def test_without_credentials_the_namespace_is_that_of_the_cache(upstream: FakeUpstream) -> None:
     with Cache("4MB", policy="lru", shadows=(), namespace="mine") as cache:
         transport: Any = CacheTransport(cache)
         with httpx.Client(transport=transport, base_url=upstream.openai) as http:
@@ -179,7 +179,7 @@ def test_without_credentials_it_is_the_caches_own_namespace(upstream: FakeUpstre
 
 
 class Unread(httpx.BaseTransport):
-    """Wants requests whose body has not been read."""
+    """Fails if the body of a request was read."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         with pytest.raises(httpx.RequestNotRead):
@@ -219,10 +219,10 @@ def test_cache_control(http: Any, upstream: FakeUpstream) -> None:
     assert outcome("max-age=0") == (200, "miss")
     assert outcome("no-cache") == outcome("no-cache", True) == (200, "miss")
     assert upstream.count() == 6
-    assert post(http).json()["id"] == "chatcmpl-6"  # the freshest is kept
+    assert post(http).json()["id"] == "chatcmpl-6"  # the newest is stored
 
 
-def test_litellms_cache_control_speaks_to_us_alone(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_litellms_cache_control_is_not_sent_upstream(one: httpx.Client, upstream: FakeUpstream) -> None:
     for _ in range(2):
         post(one, {**CHAT, "cache": {"no-cache": True}})
     assert upstream.count() == 2
@@ -231,23 +231,23 @@ def test_litellms_cache_control_speaks_to_us_alone(one: httpx.Client, upstream: 
     assert post(one).headers["x-knapcache"] == "hit"
 
 
-def test_embeddings_obey_as_well(http: Any, upstream: FakeUpstream, cache: Cache) -> None:
-    def ask(given: Any, control: str = "") -> Any:
-        return post(http, {"model": "e", "input": given}, "embeddings", headers={"cache-control": control})
+def test_embeddings_obey_cache_control(http: Any, upstream: FakeUpstream, cache: Cache) -> None:
+    def embed(texts: Any, control: str = "") -> Any:
+        return post(http, {"model": "e", "input": texts}, "embeddings", headers={"cache-control": control})
 
-    assert ask(["a", "b"], "only-if-cached").status_code == 504
-    assert ask(["a", "b"], "no-store").headers["x-knapcache"] == "miss"
+    assert embed(["a", "b"], "only-if-cached").status_code == 504
+    assert embed(["a", "b"], "no-store").headers["x-knapcache"] == "miss"
     assert cache.stats()["admitted"] == 0
-    ask(["a", "b"])
-    assert ask(["a", "b"], "only-if-cached").headers["x-knapcache"] == "hit"
-    assert ask(["a", "b"], "no-cache").headers["x-knapcache-hits"] == "0/2"
+    embed(["a", "b"])
+    assert embed(["a", "b"], "only-if-cached").headers["x-knapcache"] == "hit"
+    assert embed(["a", "b"], "no-cache").headers["x-knapcache-hits"] == "0/2"
     assert upstream.count() == 3
     for bad in ([], [["a"]], [1.5], None):
-        assert ask(bad).headers["x-knapcache"] == "bypass"
+        assert embed(bad).headers["x-knapcache"] == "bypass"
 
 
 @pytest.mark.parametrize("mixed", [["a", ["b"]], [["a", "b"], "c"], ["a", [1, "b"]], ["a", []], ["a", 5]])
-def test_embeddings_of_which_one_item_has_no_key(
+def test_embeddings_with_an_item_without_a_key_are_sent_as_they_are(
     http: Any, upstream: FakeUpstream, cache: Cache, mixed: list[Any]
 ) -> None:
     post(http, {"model": "e", "input": ["a", "b"]}, "embeddings")
@@ -255,32 +255,32 @@ def test_embeddings_of_which_one_item_has_no_key(
     for _ in range(2):
         answer = post(http, {"model": "e", "input": mixed}, "embeddings")
         assert answer.headers["x-knapcache"] == "bypass"
-        assert upstream.calls[-1].body["input"] == mixed, "it is sent as it is"
+        assert upstream.calls[-1].body["input"] == mixed, "the request must be sent as it is"
     after = cache.stats()
     assert (after["requests"], after["bypasses"]) == (before["requests"] + 2, before["bypasses"] + 2)
     assert after["entries"] == 2
 
 
-def test_half_an_answer_to_embeddings(one: httpx.Client, upstream: FakeUpstream) -> None:
-    def ask(*given: str) -> Any:
-        return post(one, {"model": "e", "input": list(given)}, "embeddings")
+def test_a_failed_part_of_embeddings_is_fetched_whole(one: httpx.Client, upstream: FakeUpstream) -> None:
+    def embed(*texts: str) -> Any:
+        return post(one, {"model": "e", "input": list(texts)}, "embeddings")
 
     upstream.fail("500")
-    assert ask("a", "b").status_code == 500
-    ask("a", "b")
+    assert embed("a", "b").status_code == 500
+    embed("a", "b")
     upstream.fail("html")
-    whole = ask("a", "b", "c")  # what is missing did not come: all is asked for, as without a cache
+    whole = embed("a", "b", "c")  # the missing item did not come, so the whole request is sent
     assert whole.headers["x-knapcache"] == "bypass"
     assert len(whole.json()["data"]) == 3
     assert upstream.calls[-1].body["input"] == ["a", "b", "c"]
     upstream.fail("429")
-    assert ask("a", "b", "c").status_code == 429
+    assert embed("a", "b", "c").status_code == 429
     upstream.fail("html")
-    assert ask("x", "y").headers["content-type"] == "text/html"
-    assert ask("x", "y").headers["x-knapcache"] == "miss"
+    assert embed("x", "y").headers["content-type"] == "text/html"
+    assert embed("x", "y").headers["x-knapcache"] == "miss"
 
 
-def test_a_server_that_knows_no_stream_options(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_a_server_without_stream_options(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.fail(*["no-options"] * 9)
     first = post(one, {**CHAT, "stream": True})
     assert first.status_code == 200
@@ -289,14 +289,14 @@ def test_a_server_that_knows_no_stream_options(one: httpx.Client, upstream: Fake
     assert (again.headers["x-knapcache"], again.content) == ("hit", first.content)
     post(one, {**CHAT, "stream": True, "n": 2})
     assert "stream_options" not in upstream.calls[-1].body  # it is not tried again
-    told = post(one)  # the kept stream has no usage, and a plain answer has one
-    assert told.headers["x-knapcache"] == "miss"
-    assert told.json()["usage"]["total_tokens"] > 0
+    fetched = post(one)  # the stored stream has no usage, and a plain answer must have it
+    assert fetched.headers["x-knapcache"] == "miss"
+    assert fetched.json()["usage"]["total_tokens"] > 0
     assert post(one, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}).text.count('"usage":{') == 1
     assert upstream.count() == 4
 
 
-def test_usage_is_not_asked_for_where_that_is_not_wanted(cache: Cache, upstream: FakeUpstream) -> None:
+def test_usage_is_not_asked_for_if_the_option_is_off(cache: Cache, upstream: FakeUpstream) -> None:
     transport: Any = CacheTransport(cache, ask_usage=False)
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
         post(http, {**CHAT, "stream": True})
@@ -304,7 +304,7 @@ def test_usage_is_not_asked_for_where_that_is_not_wanted(cache: Cache, upstream:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_one_call_for_many_who_ask_at_once(one: httpx.Client, upstream: FakeUpstream, stream: bool) -> None:
+def test_concurrent_requests_make_one_call(one: httpx.Client, upstream: FakeUpstream, stream: bool) -> None:
     upstream.delay = 0.3
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: post(one, {**CHAT, "stream": stream}), range(12)))
@@ -313,7 +313,7 @@ def test_one_call_for_many_who_ask_at_once(one: httpx.Client, upstream: FakeUpst
     assert len({answer.content for answer in answers}) == 1
 
 
-def test_plain_and_streamed_wait_for_one_another(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_plain_and_streamed_requests_share_a_call(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.delay = 0.3
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda k: post(one, {**CHAT, "stream": k % 2 == 0}), range(4)))
@@ -322,7 +322,7 @@ def test_plain_and_streamed_wait_for_one_another(one: httpx.Client, upstream: Fa
     assert {json.loads(line)["id"] for line in first_lines} == {"chatcmpl-1"}
 
 
-def test_those_who_wait_for_a_refused_call_are_told(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_waiters_get_the_error_of_a_refused_call(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.delay = 0.3
     upstream.fail("429")
     with ThreadPoolExecutor(4) as pool:
@@ -333,7 +333,7 @@ def test_those_who_wait_for_a_refused_call_are_told(one: httpx.Client, upstream:
     assert upstream.count() == 1
 
 
-def test_a_stream_is_heard_while_it_comes(one: httpx.Client, upstream: FakeUpstream) -> None:
+def test_a_stream_is_read_while_it_comes(one: httpx.Client, upstream: FakeUpstream) -> None:
     upstream.pace = 0.05
     with one.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer:
         times = [time.perf_counter() for _ in answer.iter_raw()]
@@ -349,7 +349,7 @@ def until(true: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("finish", [True, False])
-def test_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
+def test_a_caller_that_leaves_in_the_middle_of_a_stream(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
     upstream.pace = 0.03
     transport: Any = CacheTransport(cache, finish_abandoned=finish)
     with httpx.Client(transport=transport, base_url=upstream.openai) as http:
@@ -359,7 +359,7 @@ def test_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: 
         assert post(http, {**CHAT, "stream": True}).headers["x-knapcache"] == ("hit" if finish else "miss")
 
 
-async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
+async def test_async_concurrent_requests_and_cancellation(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
     upstream.delay, upstream.pace = 0.2, 0.02
     body = {**CHAT, "stream": True}
     async with lib.AsyncClient(
@@ -378,12 +378,14 @@ async def test_async_one_call_for_many_and_leaving(cache: Cache, upstream: FakeU
         async with http.stream("POST", "/chat/completions", json={**body, "n": 3}) as answer:
             async for _ in answer.aiter_raw():
                 break
-    # Closing the client waited for the stream that nobody heard to its end.
+    # Closing the client waited for the stream that was not read to its end.
     assert cache.stats()["admitted"] == 3
 
 
 @pytest.mark.parametrize("finish", [True, False])
-async def test_async_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
+async def test_async_a_caller_that_leaves_in_the_middle_of_a_stream(
+    cache: Cache, upstream: FakeUpstream, finish: bool
+) -> None:
     upstream.pace = 0.03
     transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False), finish_abandoned=finish)
     async with (
@@ -396,7 +398,7 @@ async def test_async_who_leaves_in_the_middle(cache: Cache, upstream: FakeUpstre
 
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
-async def test_async_faults(cache: Cache, upstream: FakeUpstream, fault: str) -> None:
+async def test_async_faults_are_forwarded_and_not_stored(cache: Cache, upstream: FakeUpstream, fault: str) -> None:
     transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False))
     async with httpx.AsyncClient(transport=transport, base_url=upstream.openai, headers=KEY) as http:
         for body in (CHAT, {**CHAT, "stream": True}):
@@ -423,7 +425,7 @@ async def test_async_faults(cache: Cache, upstream: FakeUpstream, fault: str) ->
         assert (await post(http, {"model": "e", "input": ["q", "r"]}, "embeddings", headers=only)).status_code == 504
 
 
-def test_no_thread_stays(one: httpx.Client) -> None:
+def test_no_thread_is_left(one: httpx.Client) -> None:
     for n in range(1, 6):
         post(one, {**CHAT, "n": n, "stream": True})
     assert until(lambda: not [t for t in threading.enumerate() if t.name == "knapcache-fetch"])
@@ -434,7 +436,7 @@ def test_requests_of_another_library_are_refused(cache: Cache) -> None:
         CacheTransport(cache)._send(object())
 
 
-def test_closing_does_not_wait_for_ever(
+def test_closing_waits_a_limited_time(
     cache: Cache, upstream: FakeUpstream, lib: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("knapcache.integrations.transport.CLOSE_TIMEOUT", 0.2)
@@ -450,6 +452,6 @@ def test_closing_does_not_wait_for_ever(
     assert until(lambda: cache.stats()["failed"] == 1)
 
 
-def test_the_fake_knows_its_faults(upstream: FakeUpstream) -> None:
+def test_an_unknown_fault_is_rejected(upstream: FakeUpstream) -> None:
     with pytest.raises(InvalidInput, match="fault must be one of 429, 500, reset"):
         upstream.fail("flood")

@@ -1,4 +1,4 @@
-"""All of it, as people run it: `knapcache serve` in its own process, the embedded model behind it, real clients."""
+"""`knapcache serve` in its own process, with the embedded model and real clients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("xllamacpp", reason="the embedded model is not installed")
 
 
-class Served:
-    """A command line, started; the address is read from its start-up message."""
+class ServeProcess:
+    """A running command. The address is read from its start-up message."""
 
     def __init__(self, *arguments: str) -> None:
         env = {name: value for name, value in os.environ.items() if name not in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
@@ -33,7 +33,7 @@ class Served:
         self.url = address.removesuffix("/dashboard")
 
     def stop(self) -> None:
-        """As people stop it."""
+        """Stop it with SIGINT."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(40) in (0, 130)
         assert self.process.stdout is not None
@@ -41,18 +41,18 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    served = Served("--path", str(tmp_path / "data"))
+def served(tmp_path: Path) -> Iterator[ServeProcess]:
+    served = ServeProcess("--path", str(tmp_path / "data"))
     yield served
     served.stop()
 
 
-def test_a_real_model_is_paid_for_once(served: Served, tmp_path: Path) -> None:
+def test_a_real_model_is_paid_for_once(served: ServeProcess, tmp_path: Path) -> None:
     assert "embedded model smollm2-135m" in served.message
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as sdk:
-        ask = sdk.chat.completions.with_raw_response.create
+        create = sdk.chat.completions.with_raw_response.create
         request = {"model": "smollm2-135m", "max_tokens": 8, "messages": [{"role": "user", "content": "Say hello."}]}
-        first, again = ask(**request), ask(**request)  # type: ignore[call-overload]
+        first, again = create(**request), create(**request)  # type: ignore[call-overload]
         assert (first.headers["x-knapcache"], again.headers["x-knapcache"]) == ("miss", "hit")
         assert first.parse().model_dump() == again.parse().model_dump()
         assert float(again.headers["x-knapcache-saved-usd"]) > 0
@@ -71,10 +71,10 @@ def test_a_real_model_is_paid_for_once(served: Served, tmp_path: Path) -> None:
     )
 
 
-def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_stored_answers_survive_a_restart(tmp_path: Path) -> None:
     request = {"model": "smollm2-135m", "max_tokens": 4, "messages": [{"role": "user", "content": "Again?"}]}
     for expected in ("miss", "hit"):
-        served = Served("--path", str(tmp_path / "data"))
+        served = ServeProcess("--path", str(tmp_path / "data"))
         answer = httpx.post(f"{served.url}/v1/chat/completions", json=request, timeout=60)
         assert answer.headers["x-knapcache"] == expected
         served.stop()

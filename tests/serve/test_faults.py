@@ -1,4 +1,4 @@
-"""Whatever goes wrong upstream, and callers that leave: nothing half is kept, nobody hangs, everybody is told."""
+"""Upstream faults and clients that disconnect: no incomplete answer is stored, no request hangs, errors are reported."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def events(proxy: RunningProxy) -> list[Event]:
     return seen
 
 
-async def eventually(true: Callable[[], bool], seconds: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came true"
+    while not condition():
+        assert time.monotonic() < end, "the condition never became true"
         await asyncio.sleep(0.02)
 
 
-async def crowd(proxy: RunningProxy, upstream: FakeUpstream, clients: int, *, killed: int = 0) -> None:
-    """Clients with one cold question; some hang up while it is being answered, the one who came first among them."""
+async def concurrent_clients(proxy: RunningProxy, upstream: FakeUpstream, clients: int, *, killed: int = 0) -> None:
+    """Send one new request from many clients. Some disconnect before the answer, the leader among them."""
     upstream.delay = 0.5
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=proxy.openai, limits=limits, timeout=60.0) as client:
 
-        async def ask(k: int) -> httpx.Response:
+        async def post(k: int) -> httpx.Response:
             return await client.post("/chat/completions", json=body("cold", stream=k % 2 == 1))
 
-        first = [asyncio.create_task(ask(k)) for k in range(killed)]
-        await eventually(lambda: upstream.count() == 1) if killed else None
-        others = [asyncio.create_task(ask(k)) for k in range(clients)]
+        first = [asyncio.create_task(post(k)) for k in range(killed)]
+        await wait_until(lambda: upstream.count() == 1) if killed else None
+        others = [asyncio.create_task(post(k)) for k in range(clients)]
         await asyncio.sleep(0.1)
         for task in first:
             task.cancel()
@@ -59,36 +59,36 @@ async def crowd(proxy: RunningProxy, upstream: FakeUpstream, clients: int, *, ki
     assert upstream.count() == 1
 
 
-async def test_a_crowd_with_one_question_makes_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    await crowd(proxy, upstream, 60, killed=3)
+async def test_concurrent_clients_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
+    await concurrent_clients(proxy, upstream, 60, killed=3)
 
 
 @pytest.mark.long
-async def test_five_hundred_with_one_question_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    await crowd(proxy, upstream, 500, killed=5)
+async def test_five_hundred_concurrent_clients_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
+    await concurrent_clients(proxy, upstream, 500, killed=5)
 
 
-async def storm(proxy: RunningProxy, upstream: FakeUpstream, requests: int, share: float) -> None:
-    """Faults of every kind; then every question again, of an upstream without fault: answers must be whole."""
+async def many_faults(proxy: RunningProxy, upstream: FakeUpstream, requests: int, share: float) -> None:
+    """Send requests while the upstream fails in every way, then all of them again: answers must be complete."""
     upstream.stall = 0.3
     rng = random.Random(1)
     limit = asyncio.Semaphore(16)
     async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
 
-        async def ask(k: int) -> None:
+        async def post(k: int) -> None:
             async with limit:
                 if rng.random() < share:
                     upstream.fail(rng.choice([fault for fault in FAULTS if fault != "no-options"]))
                 try:
-                    await client.post("/chat/completions", json=body(f"question {k}", stream=k % 2 == 0))
+                    await client.post("/chat/completions", json=body(f"prompt {k}", stream=k % 2 == 0))
                 except httpx.HTTPError as error:
                     raise AssertionError("the proxy itself must not break") from error
 
-        await asyncio.gather(*(ask(k % (requests // 2)) for k in range(requests)))
+        await asyncio.gather(*(post(k % (requests // 2)) for k in range(requests)))
         upstream._faults.clear()
         for k in range(requests // 2):
             for stream in (False, True):
-                answer = await client.post("/chat/completions", json=body(f"question {k}", stream=stream))
+                answer = await client.post("/chat/completions", json=body(f"prompt {k}", stream=stream))
                 assert answer.status_code == 200
                 assert answer.content.rstrip().endswith(b"[DONE]" if stream else b"}")
                 found = answer.text if stream else answer.json()["choices"][0]["message"]["content"]
@@ -96,17 +96,17 @@ async def storm(proxy: RunningProxy, upstream: FakeUpstream, requests: int, shar
                 assert "overloaded" not in found
                 assert "<html>" not in found
                 if not stream:
-                    assert found == f"You said: question {k}"
+                    assert found == f"You said: prompt {k}"
                     assert answer.json()["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_faults_leave_nothing_bad_behind(start: Start, upstream: FakeUpstream) -> None:
-    await storm(start(upstreams=[upstream_with(upstream, retries=0)]), upstream, 100, 0.2)
+async def test_faults_store_nothing_incomplete(start: Start, upstream: FakeUpstream) -> None:
+    await many_faults(start(upstreams=[upstream_with(upstream, retries=0)]), upstream, 100, 0.2)
 
 
 @pytest.mark.long
-async def test_many_faults_leave_nothing_bad_behind(start: Start, upstream: FakeUpstream) -> None:
-    await storm(start(upstreams=[upstream_with(upstream, retries=0)]), upstream, 4000, 0.2)
+async def test_many_faults_store_nothing_incomplete(start: Start, upstream: FakeUpstream) -> None:
+    await many_faults(start(upstreams=[upstream_with(upstream, retries=0)]), upstream, 4000, 0.2)
 
 
 def upstream_with(upstream: FakeUpstream, **more: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def upstream_with(upstream: FakeUpstream, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fault", ["429", "500"])
-def test_a_call_is_made_again_before_the_first_byte(start: Start, upstream: FakeUpstream, fault: str) -> None:
+def test_a_call_is_retried_before_the_first_byte(start: Start, upstream: FakeUpstream, fault: str) -> None:
     proxy = start()
     upstream.fail(fault)
     assert httpx.post(f"{proxy.openai}/chat/completions", json=body("a")).status_code == 200
@@ -122,7 +122,7 @@ def test_a_call_is_made_again_before_the_first_byte(start: Start, upstream: Fake
 
 
 @pytest.mark.parametrize(("fault", "status"), [("429", 429), ("500", 500)])
-def test_errors_pass_when_there_are_no_attempts_left(
+def test_errors_are_forwarded_when_no_retries_are_left(
     start: Start, upstream: FakeUpstream, fault: str, status: int
 ) -> None:
     proxy = start(upstreams=[upstream_with(upstream, retries=0)])
@@ -133,7 +133,7 @@ def test_errors_pass_when_there_are_no_attempts_left(
     assert httpx.post(f"{proxy.openai}/chat/completions", json=body("a")).status_code == 200
 
 
-def test_attempts_have_a_budget(start: Start, upstream: FakeUpstream) -> None:
+def test_retries_are_limited(start: Start, upstream: FakeUpstream) -> None:
     proxy = start()
     upstream.fail(*["500"] * 60)
     with httpx.Client(base_url=proxy.openai) as client:
@@ -142,18 +142,18 @@ def test_attempts_have_a_budget(start: Start, upstream: FakeUpstream) -> None:
     assert 30 < upstream.count() <= 30 + 10 + 3
 
 
-def test_an_upstream_that_is_away(start: Start) -> None:
-    proxy = start(upstreams=[{"name": "away", "url": "http://127.0.0.1:9/v1"}])
+def test_an_unreachable_upstream(start: Start) -> None:
+    proxy = start(upstreams=[{"name": "unreachable", "url": "http://127.0.0.1:9/v1"}])
     for stream in (False, True):
         answer = httpx.post(f"{proxy.openai}/chat/completions", json=body("a", stream=stream), timeout=20)
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] == "upstream_failed"
-        assert "away" in answer.json()["error"]["message"]
+        assert "unreachable" in answer.json()["error"]["message"]
         assert "127.0.0.1" not in answer.text
     assert httpx.get(f"{proxy.openai}/models").status_code == 502
 
 
-def test_an_upstream_that_is_silent(start: Start, upstream: FakeUpstream) -> None:
+def test_an_upstream_that_times_out(start: Start, upstream: FakeUpstream) -> None:
     upstream.delay = 3.0
     proxy = start(upstreams=[upstream_with(upstream, timeout=0.3, retries=0)])
     answer = httpx.post(f"{proxy.openai}/chat/completions", json=body("a"), timeout=20)
@@ -169,26 +169,24 @@ def test_a_stream_that_breaks_off_is_an_error_to_the_sdk_or_ends_early(
     proxy = start()
     upstream.fail(fault)
     with openai.OpenAI(base_url=proxy.openai, api_key="k", max_retries=0) as sdk:
-        said = ""
-        with nullcontext() if fault == "cut" else pytest.raises(openai.APIError):  # politely cut looks like an end
+        text = ""
+        with nullcontext() if fault == "cut" else pytest.raises(openai.APIError):  # a clean close looks like the end
             for chunk in sdk.chat.completions.create(**body("one two three four"), stream=True):
-                said += chunk.choices[0].delta.content or ""
-        assert said != "You said: one two three four"
+                text += chunk.choices[0].delta.content or ""
+        assert text != "You said: one two three four"
         again = sdk.chat.completions.create(**body("one two three four"))
     assert again.choices[0].message.content == "You said: one two three four"
     assert upstream.count() == 2
 
 
-async def test_who_leaves_in_the_middle_of_a_stream_leaves_it_to_be_kept(
-    proxy: RunningProxy, upstream: FakeUpstream
-) -> None:
+async def test_a_stream_is_stored_after_its_client_disconnects(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     upstream.pace = 0.1
     seen = events(proxy)
     async with httpx.AsyncClient(base_url=proxy.openai) as client:
         async with client.stream("POST", "/chat/completions", json=body("one two three", stream=True)) as answer:
             async for _ in answer.aiter_raw():
                 break
-        await eventually(lambda: len(seen) == 1)
+        await wait_until(lambda: len(seen) == 1)
         assert (seen[0].outcome, seen[0].status) == ("miss", 499)
         assert seen[0].cost > 0
         again = await client.post("/chat/completions", json=body("one two three"))
@@ -196,7 +194,7 @@ async def test_who_leaves_in_the_middle_of_a_stream_leaves_it_to_be_kept(
     assert upstream.disconnects == 0
 
 
-async def test_a_stream_nobody_wants_ends_where_that_is_set(start: Start, upstream: FakeUpstream) -> None:
+async def test_an_abandoned_stream_is_aborted_if_finish_abandoned_is_off(start: Start, upstream: FakeUpstream) -> None:
     upstream.pace = 0.1
     proxy = start(finish_abandoned=False)
     seen = events(proxy)
@@ -205,46 +203,46 @@ async def test_a_stream_nobody_wants_ends_where_that_is_set(start: Start, upstre
         async with client.stream("POST", "/chat/completions", json=body(words, stream=True)) as answer:
             async for _ in answer.aiter_raw():
                 break
-        await eventually(lambda: len(seen) == 1)
-        await eventually(lambda: upstream.disconnects == 1)
+        await wait_until(lambda: len(seen) == 1)
+        await wait_until(lambda: upstream.disconnects == 1)
     assert seen[0].status == 499
 
 
-async def test_stale_answers(start: Start, upstream: FakeUpstream) -> None:
+async def test_stale_answers_are_served_and_refreshed(start: Start, upstream: FakeUpstream) -> None:
     proxy = start(
         ttl=1.0, stale_while_revalidate=1.0, stale_if_error=60.0, upstreams=[upstream_with(upstream, retries=0)]
     )
     async with httpx.AsyncClient(base_url=proxy.openai) as client:
 
-        async def ask() -> httpx.Response:
+        async def post() -> httpx.Response:
             return await client.post("/chat/completions", json=body("news"))
 
-        assert [(await ask()).headers["x-knapcache"] for _ in range(2)] == ["miss", "hit"]
+        assert [(await post()).headers["x-knapcache"] for _ in range(2)] == ["miss", "hit"]
         await asyncio.sleep(1.2)
-        stale = await ask()
+        stale = await post()
         assert stale.headers["x-knapcache"] == "stale"
-        await eventually(lambda: upstream.count() == 2)
+        await wait_until(lambda: upstream.count() == 2)
         await asyncio.sleep(0.2)
-        fresh = await ask()
+        fresh = await post()
         assert fresh.headers["x-knapcache"] == "hit"
         assert fresh.json()["id"] != stale.json()["id"]
         await asyncio.sleep(2.2)
         upstream.fail("500")
-        assert (await ask()).json()["id"] == fresh.json()["id"]
-        newest = await ask()
+        assert (await post()).json()["id"] == fresh.json()["id"]
+        newest = await post()
         assert newest.headers["x-knapcache"] == "miss"
         assert newest.json()["id"] != fresh.json()["id"]
 
 
-def test_what_cannot_be_read_is_passed_or_refused(start: Start) -> None:
+def test_invalid_requests_bypass_the_cache_or_are_rejected(start: Start) -> None:
     proxy = start(max_body=20_000)
 
     def post(content: bytes, **headers: str) -> httpx.Response:
         named = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
         return httpx.post(f"{proxy.openai}/chat/completions", content=content, headers=named)
 
-    for odd in (b"", b"[]", b"{", b'{"model": "m", "model": "n"}', b'{"model": NaN}', b"\xff"):
-        assert post(odd).headers["x-knapcache"] == "bypass"
+    for invalid in (b"", b"[]", b"{", b'{"model": "m", "model": "n"}', b'{"model": NaN}', b"\xff"):
+        assert post(invalid).headers["x-knapcache"] == "bypass"
     assert post(b" " * 20_001).status_code == 413
     assert post(b"xx", content_encoding="br").status_code == 415
     assert post(b"xx", content_encoding="gzip").status_code == 400

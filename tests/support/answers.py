@@ -1,4 +1,4 @@
-"""Answers of every endpoint, for Hypothesis: whole, in plain form, with all the fields that a cache has lost before."""
+"""Complete plain answers of every endpoint, for Hypothesis, with all fields that a conversion could lose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ scalars = st.one_of(words, counts, st.booleans(), st.none())
 
 @st.composite
 def tokens(draw: st.DrawFn, content: str) -> list[dict[str, Any]]:
-    """Tokens with log probabilities that spell a content."""
+    """Draw tokens with log probabilities that add up to the content."""
     found = []
     at = 0
     while at < len(content):
@@ -76,8 +76,8 @@ def completions(draw: st.DrawFn) -> dict[str, Any]:
         text = draw(words)
         logprobs = None
         if text and draw(st.booleans()):
-            spelled = [token["token"] for token in draw(tokens(text))]
-            logprobs = {"tokens": spelled, "token_logprobs": [-0.1] * len(spelled), "top_logprobs": None}
+            parts = [token["token"] for token in draw(tokens(text))]
+            logprobs = {"tokens": parts, "token_logprobs": [-0.1] * len(parts), "top_logprobs": None}
         choices.append({"text": text, "index": index, "logprobs": logprobs, "finish_reason": "stop"})
     answer = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "gpt-3.5-turbo-instruct"}
     return {**answer, "choices": choices, "usage": draw(usages())}
@@ -90,7 +90,7 @@ def message_blocks() -> st.SearchStrategy[dict[str, Any]]:
         st.builds(lambda t, c: {"type": "text", "text": t, "citations": c}, words, st.lists(citation, min_size=1)),
         st.builds(lambda t, s: {"type": "thinking", "thinking": t, "signature": s}, words, words),
         st.builds(
-            lambda name, given: {"type": "tool_use", "id": "toolu_1", "name": name, "input": given},
+            lambda name, value: {"type": "tool_use", "id": "toolu_1", "name": name, "input": value},
             names,
             st.dictionaries(names, scalars, max_size=3),
         ),
@@ -131,12 +131,12 @@ def output_items() -> st.SearchStrategy[dict[str, Any]]:
             st.lists(text | refusal, max_size=3),
         ),
         st.builds(
-            lambda name, given: {
+            lambda name, text: {
                 "type": "function_call",
                 "id": "fc_1",
                 "call_id": "call_1",
                 "name": name,
-                "arguments": given,
+                "arguments": text,
                 "status": "completed",
             },
             names,

@@ -1,1 +1,1 @@
-"""Formats, by properties and against the real SDKs."""
+"""Tests of the wire formats."""

@@ -1,4 +1,4 @@
-"""Real clients against a real proxy: what they get again is what they got at first, and is not paid for."""
+"""Real clients of a real proxy get the same answer again, for one call upstream."""
 
 from __future__ import annotations
 
@@ -43,34 +43,36 @@ def plain(answer: Any) -> Any:
 def test_chat_in_every_form_after_a_plain_answer(
     sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any]
 ) -> None:
-    ask = sdk.chat.completions.create
-    answers = [plain(ask(model="gpt-4o", messages=HELLO, **options)) for _ in range(4)]  # the short way, too
+    create = sdk.chat.completions.create
+    answers = [
+        plain(create(model="gpt-4o", messages=HELLO, **options)) for _ in range(4)
+    ]  # by the slow and the fast path
     assert answers[0] == answers[1] == answers[2] == answers[3]
     for _ in range(3):
         chunks = list(
-            ask(model="gpt-4o", messages=HELLO, stream=True, stream_options={"include_usage": True}, **options)
+            create(model="gpt-4o", messages=HELLO, stream=True, stream_options={"include_usage": True}, **options)
         )
         assert plain(chunks[-1])["usage"] == answers[0]["usage"]
-        said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices and c.choices[0].index == 0)
-        assert said == (answers[0]["choices"][0]["message"].get("content") or "")
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices and c.choices[0].index == 0)
+        assert text == (answers[0]["choices"][0]["message"].get("content") or "")
     assert upstream.count() == 1
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_chat_in_every_form_after_a_stream(sdk: openai.OpenAI, upstream: FakeUpstream, options: dict[str, Any]) -> None:
-    ask = sdk.chat.completions.create
-    streams = [[plain(c) for c in ask(model="gpt-4o", messages=HELLO, stream=True, **options)] for _ in range(4)]
+    create = sdk.chat.completions.create
+    streams = [[plain(c) for c in create(model="gpt-4o", messages=HELLO, stream=True, **options)] for _ in range(4)]
     assert streams[0] == streams[1] == streams[2] == streams[3]
-    assert not any("usage" in chunk for chunk in streams[0])  # asked for behind the caller's back, and not shown
-    answer = plain(ask(model="gpt-4o", messages=HELLO, **options))
+    assert not any("usage" in chunk for chunk in streams[0])  # the proxy asked for it, the caller did not
+    answer = plain(create(model="gpt-4o", messages=HELLO, **options))
     assert len(answer["choices"]) == options.get("n", 1)
     assert answer["usage"]["total_tokens"] > 0
     assert upstream.count() == 1
 
 
-def test_headers_say_where_an_answer_comes_from(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    ask = sdk.chat.completions.with_raw_response.create
-    first, second, third = (ask(model="gpt-4o", messages=HELLO) for _ in range(3))
+def test_cache_headers(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+    create = sdk.chat.completions.with_raw_response.create
+    first, second, third = (create(model="gpt-4o", messages=HELLO) for _ in range(3))
     assert first.headers["x-knapcache"] == "miss"
     assert first.headers["cache-status"] == "knapcache; fwd=miss"
     for again in (second, third):
@@ -84,13 +86,13 @@ def test_headers_say_where_an_answer_comes_from(sdk: openai.OpenAI, upstream: Fa
     assert upstream.count() == 1
 
 
-def test_images_count_by_content(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    def ask(picture: bytes) -> Any:
+def test_images_are_part_of_the_key_by_content(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
+    def describe(picture: bytes) -> Any:
         url = "data:image/png;base64," + base64.b64encode(picture).decode()
         content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
         return sdk.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": content}])  # type: ignore[misc, list-item]
 
-    ask(b"one"), ask(b"one"), ask(b"two")
+    describe(b"one"), describe(b"one"), describe(b"two")
     assert upstream.count() == 2
 
 
@@ -123,12 +125,12 @@ async def test_the_async_client(proxy: RunningProxy, upstream: FakeUpstream) -> 
     async with openai.AsyncOpenAI(base_url=proxy.openai, api_key="one", max_retries=0) as sdk:
         first = await sdk.chat.completions.create(model="gpt-4o", messages=HELLO)
         stream = await sdk.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True)
-        said = "".join([c.choices[0].delta.content or "" async for c in stream])
-    assert said == first.choices[0].message.content
+        text = "".join([c.choices[0].delta.content or "" async for c in stream])
+    assert text == first.choices[0].message.content
     assert upstream.count() == 1
 
 
-def test_the_sdk_of_anthropic(start: Any, upstream: FakeUpstream) -> None:
+def test_the_anthropic_sdk(start: Any, upstream: FakeUpstream) -> None:
     proxy = start(upstreams=[{"name": "claude", "url": upstream.url, "kind": "anthropic"}])
     with anthropic.Anthropic(base_url=proxy.url, api_key="one", max_retries=0) as sdk:
         first, again = (sdk.messages.create(model="claude-x", max_tokens=9, messages=HELLO) for _ in range(2))
@@ -166,27 +168,27 @@ def test_curl(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     assert upstream.count() == 2
 
 
-def test_what_callers_want_of_the_cache(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    def ask(text: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+def test_cache_control(proxy: RunningProxy, upstream: FakeUpstream) -> None:
+    def post(text: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
         messages = [{"role": "user", "content": text}]
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(
             f"{proxy.openai}/chat/completions", json={"model": "m", "messages": messages, **(body or {})}, headers=named
         )
 
-    missing = ask("a", cache_control="only-if-cached")
+    missing = post("a", cache_control="only-if-cached")
     assert (missing.status_code, missing.json()["error"]["type"]) == (504, "not_cached")
     assert upstream.count() == 0
-    assert ask("b", cache_control="no-store").headers["x-knapcache"] == "miss"
-    assert ask("b").headers["x-knapcache"] == "miss"
-    assert ask("b", cf_aig_skip_cache="true").headers["x-knapcache"] == "miss"
-    assert ask("b", x_portkey_cache_force_refresh="true").headers["x-knapcache"] == "miss"
-    assert ask("b", helicone_cache_enabled="false").headers["x-knapcache"] == "miss"
-    assert ask("b").headers["x-knapcache"] == "hit"
-    assert ask("b", {"cache": {"no-cache": True}}).headers["x-knapcache"] == "miss"
+    assert post("b", cache_control="no-store").headers["x-knapcache"] == "miss"
+    assert post("b").headers["x-knapcache"] == "miss"
+    assert post("b", cf_aig_skip_cache="true").headers["x-knapcache"] == "miss"
+    assert post("b", x_portkey_cache_force_refresh="true").headers["x-knapcache"] == "miss"
+    assert post("b", helicone_cache_enabled="false").headers["x-knapcache"] == "miss"
+    assert post("b").headers["x-knapcache"] == "hit"
+    assert post("b", {"cache": {"no-cache": True}}).headers["x-knapcache"] == "miss"
     assert "cache" not in upstream.calls[-1].body
-    assert ask("b", {"cache": {"namespace": "mine"}}).headers["x-knapcache"] == "miss"
-    assert ask("b", {"cache": {"namespace": "mine"}}).headers["x-knapcache"] == "hit"
-    assert ask("b", cache_control="max-age=0").headers["x-knapcache"] == "miss"
+    assert post("b", {"cache": {"namespace": "mine"}}).headers["x-knapcache"] == "miss"
+    assert post("b", {"cache": {"namespace": "mine"}}).headers["x-knapcache"] == "hit"
+    assert post("b", cache_control="max-age=0").headers["x-knapcache"] == "miss"
     sent = upstream.calls[-1].headers
     assert not {"cache-control", "cf-aig-skip-cache", "x-portkey-cache-force-refresh"} & set(sent)
