@@ -193,7 +193,7 @@ def test_an_unwritable_record_is_reported_before_the_run(tmp_path: Path) -> None
 
 
 def test_the_error_of_a_proxy_that_does_not_start_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"the proxy did not start: .*upstreams.0..url: must be an address") as error:
+    with pytest.raises(InvalidInput, match=r"the proxy did not start: .*upstreams.0..url: must be a URL") as error:
         live.measure(small_settings("ftp://nowhere", tmp_path / "record.json"))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "record.json").exists()

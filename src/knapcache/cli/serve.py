@@ -117,11 +117,11 @@ def read_key() -> str:
 
 def hash_key(key: str) -> str:
     """Return the digest of a key. Keys short enough to be guessed from their digest are rejected."""
-    from knapcache.serve.settings.secrets import LEAST_KEY, digest_of
+    from knapcache.serve.settings.secrets import MIN_KEY_LENGTH, digest_of
 
-    if len(key) < LEAST_KEY:
+    if len(key) < MIN_KEY_LENGTH:
         raise InvalidInput(
-            f"a tenant's key must have at least {LEAST_KEY} characters, not {len(key)}; --new-key creates one"
+            f"a tenant's key must have at least {MIN_KEY_LENGTH} characters, not {len(key)}; --new-key creates one"
         )
     return digest_of(key)
 

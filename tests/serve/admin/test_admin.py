@@ -1,4 +1,4 @@
-"""The admin API: what it says is what the cache and history say, and what it is told to remove is gone."""
+"""The admin API on a real cache and history."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def client(harness: AdminHarness) -> Iterator[TestClient]:
         yield found
 
 
-def test_summary_says_what_was_spent_and_saved(harness: AdminHarness, client: TestClient) -> None:
+def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client: TestClient) -> None:
     for name in (1, 1, 1, 2):
         harness.request(name)
     until = time.monotonic() + 20
     while harness.cache.stats()["entries"] < 2 and time.monotonic() < until:
-        time.sleep(0.005)  # a file counts what its writer has written
+        time.sleep(0.005)  # the file store counts entries after the write
     found = client.get(f"{API}/summary").raise_for_status().json()
     row = found["all"]
     assert (row["requests"], row["hits"], row["misses"]) == (4, 2, 2)
@@ -49,7 +49,7 @@ def test_summary_says_what_was_spent_and_saved(harness: AdminHarness, client: Te
     assert found["policy"]["name"] == "lru"
     assert found["storage"]["entries"] == 2
     assert found["storage"]["capacity"] > 0
-    assert [one["name"] for one in found["models"]] == ["m"]
+    assert [model["name"] for model in found["models"]] == ["m"]
     (tenant,) = found["tenants"]
     assert tenant["name"] == "anonymous"
     assert tenant["namespace"] == harness.authenticator.namespace_of("anonymous")
@@ -62,13 +62,13 @@ def test_summary_says_what_was_spent_and_saved(harness: AdminHarness, client: Te
     assert found["started"] <= found["now"]
 
 
-def test_twice_the_room_is_compared_with_what_there_is() -> None:
+def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
     harness = AdminHarness(shadows=("lru@2x",), capacity="64KiB")
     try:
         harness.request(0)
-        one = harness.cache.entries()["rows"][0]["size"]
+        size = harness.cache.entries()["rows"][0]["size"]
         for _ in range(3):
-            for name in range(int(1.5 * 65536 / one)):
+            for name in range(int(1.5 * 65536 / size)):
                 harness.request(name)
         with harness.client() as client:
             found = client.get(f"{API}/summary").json()
@@ -85,7 +85,7 @@ def test_history_sums_to_the_total(harness: AdminHarness, client: TestClient, sp
     for name in (1, 1, 2):
         harness.request(name)
     found = client.get(f"{API}/history", params={"span": span}).raise_for_status().json()
-    assert len(found["points"]) in (points, points + 1)  # midnight may come
+    assert len(found["points"]) in (points, points + 1)  # midnight may pass between two calls
     total = client.get(f"{API}/summary").json()["all"]
     for field in ("requests", "hits", "cost_spent", "cost_saved"):
         assert sum(point[field] for point in found["points"]) == total[field]
@@ -93,10 +93,10 @@ def test_history_sums_to_the_total(harness: AdminHarness, client: TestClient, sp
 
 
 def test_entries_are_listed_sorted_and_searched(harness: AdminHarness, client: TestClient) -> None:
-    cheap, dear = harness.request(1, cost=1.0), harness.request(2, cost=9.0, model="big")
+    cheap, expensive = harness.request(1, cost=1.0), harness.request(2, cost=9.0, model="big")
     found = client.get(f"{API}/entries").raise_for_status().json()
     assert found["total"] == 2
-    assert [row["key"] for row in found["rows"]] == [dear, cheap]
+    assert [row["key"] for row in found["rows"]] == [expensive, cheap]
     assert {row["tenant"] for row in found["rows"]} == {"anonymous"}
     up = client.get(f"{API}/entries", params={"sort": "cost", "descending": "false", "limit": 1}).json()
     assert [row["key"] for row in up["rows"]] == [cheap]
@@ -104,17 +104,17 @@ def test_entries_are_listed_sorted_and_searched(harness: AdminHarness, client: T
     queries: list[tuple[dict[str, Any], int]] = [
         ({"model": "big"}, 1),
         ({"model": ""}, 2),
-        ({"search": dear[:10]}, 1),
+        ({"search": expensive[:10]}, 1),
         ({"tenant": "anonymous"}, 2),
         ({"tenant": harness.authenticator.namespace_of("anonymous")}, 2),
-        ({"tenant": "nobody"}, 0),
+        ({"tenant": "unknown"}, 0),
         ({"offset": 5}, 2),
     ]
     for query, total in queries:
         assert client.get(f"{API}/entries", params=query).json()["total"] == total, query
 
 
-def test_content_is_shown_only_where_the_settings_say_so(harness: AdminHarness, client: TestClient) -> None:
+def test_content_is_included_only_with_show_content(harness: AdminHarness, client: TestClient) -> None:
     key = harness.request("secret things")
     plain = client.get(f"{API}/entries/{key}").raise_for_status()
     assert plain.json()["key"] == key
@@ -131,7 +131,7 @@ def test_content_is_shown_only_where_the_settings_say_so(harness: AdminHarness, 
         shown.close()
 
 
-def test_what_is_not_there_is_404(client: TestClient) -> None:
+def test_unknown_keys_and_paths_are_404_and_wrong_methods_405(client: TestClient) -> None:
     for method, path in (("GET", f"/entries/{'0' * 64}"), ("DELETE", f"/entries/{'0' * 64}"), ("GET", "/nothing")):
         found = client.request(method, API + path)
         assert found.status_code == 404
@@ -142,7 +142,7 @@ def test_what_is_not_there_is_404(client: TestClient) -> None:
     assert wrong.json()["error"]["type"] == "method_not_allowed"
 
 
-def test_one_answer_is_removed(harness: AdminHarness, client: TestClient) -> None:
+def test_an_entry_is_deleted_by_key(harness: AdminHarness, client: TestClient) -> None:
     key, other = harness.request(1), harness.request(2)
     assert client.delete(f"{API}/entries/{key}").json() == {"purged": 1}
     assert client.delete(f"{API}/entries/{key}").status_code == 404
@@ -151,25 +151,25 @@ def test_one_answer_is_removed(harness: AdminHarness, client: TestClient) -> Non
 
 
 @pytest.mark.parametrize(
-    ("what", "purged"),
+    ("conditions", "purged"),
     [
         ({"all": True}, 3),
         ({"model": "m"}, 2),
         ({"model": "none"}, 0),
         ({"tenant": "anonymous"}, 3),
         ({"tenant": "anonymous", "model": "big"}, 1),
-        ({"tenant": "nobody"}, 0),
+        ({"tenant": "unknown"}, 0),
         ({"older_than": 3600}, 0),
         ({"older_than": 0}, 3),
     ],
 )
-def test_purge_removes_what_meets_every_condition(
-    harness: AdminHarness, client: TestClient, what: dict[str, Any], purged: int
+def test_purge_removes_entries_that_meet_every_condition(
+    harness: AdminHarness, client: TestClient, conditions: dict[str, Any], purged: int
 ) -> None:
     for name, model in ((1, "m"), (2, "m"), (3, "big")):
         harness.request(name, model=model)
     time.sleep(0.002)
-    assert client.post(f"{API}/purge", json=what).json() == {"purged": purged}
+    assert client.post(f"{API}/purge", json=conditions).json() == {"purged": purged}
     assert client.get(f"{API}/entries").json()["total"] == 3 - purged
 
 
@@ -189,7 +189,7 @@ def test_a_bad_purge_removes_nothing(harness: AdminHarness, client: TestClient, 
     assert client.get(f"{API}/entries").json()["total"] == 1
 
 
-def test_a_large_body_is_refused(client: TestClient) -> None:
+def test_a_large_body_is_rejected(client: TestClient) -> None:
     assert client.post(f"{API}/purge", content=b" " * (65 << 10)).status_code == 413
 
 
@@ -217,7 +217,7 @@ def test_bad_parameters_are_named(client: TestClient, path: str, message: str) -
     assert message in found.json()["error"]["message"]
 
 
-def test_requests_come_in_their_order_after_a_serial(harness: AdminHarness, client: TestClient) -> None:
+def test_requests_after_a_serial_number_are_listed_in_order(harness: AdminHarness, client: TestClient) -> None:
     harness.request(1)
     found = client.get(f"{API}/requests").json()
     assert found["serial"] == 1
@@ -228,7 +228,7 @@ def test_requests_come_in_their_order_after_a_serial(harness: AdminHarness, clie
     found = client.get(f"{API}/requests", params={"after": 1, "limit": 3}).json()
     assert [row["serial"] for row in found["rows"]] == [4, 5, 6]
     assert client.get(f"{API}/requests", params={"after": 6}).json() == {"serial": 6, "rows": []}
-    # A serial of a process before this one.
+    # A serial number of an earlier process.
     assert len(client.get(f"{API}/requests", params={"after": 10**6}).json()["rows"]) == 6
     for _ in range(1200):
         harness.request(1)
@@ -262,10 +262,10 @@ def test_tenants_have_names_and_quotas() -> None:
         harness.close()
 
 
-def test_callers_without_a_tenant_are_found_by_the_name_that_is_shown() -> None:
+def test_callers_without_a_tenant_are_found_by_their_displayed_name() -> None:
     harness = AdminHarness()
     try:
-        harness.request(1, "sk-somebody")
+        harness.request(1, "sk-caller")
         with harness.client() as client:
             (row,) = client.get(f"{API}/entries").json()["rows"]
             assert row["tenant"].startswith("caller-")
@@ -275,7 +275,7 @@ def test_callers_without_a_tenant_are_found_by_the_name_that_is_shown() -> None:
         harness.close()
 
 
-def test_a_snapshot_keeps_history_too(tmp_path: Path) -> None:
+def test_a_snapshot_includes_the_history(tmp_path: Path) -> None:
     harness = AdminHarness(tmp_path)
     try:
         harness.request(1)
@@ -286,7 +286,7 @@ def test_a_snapshot_keeps_history_too(tmp_path: Path) -> None:
         harness.close()
 
 
-def test_a_process_that_does_not_own_the_file_says_so(tmp_path: Path) -> None:
+def test_changes_in_a_reader_process_are_409(tmp_path: Path) -> None:
     owner = AdminHarness(tmp_path)
     key = owner.request(1)
     other = AdminHarness(tmp_path)
@@ -308,7 +308,7 @@ def test_a_process_that_does_not_own_the_file_says_so(tmp_path: Path) -> None:
         owner.close()
 
 
-def test_a_store_that_fails_or_hangs_is_503(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_or_hanging_store_is_503(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> dict[str, Any]:
         raise StoreError("the disk is gone")
 
@@ -326,7 +326,7 @@ def test_a_store_that_fails_or_hangs_is_503(harness: AdminHarness, monkeypatch: 
         assert client.post(f"{API}/purge", json={"all": True}).status_code == 409
 
 
-def test_metrics_need_the_token_where_the_settings_say_so() -> None:
+def test_metrics_need_the_token_unless_public() -> None:
     for public, status in ((True, 200), (False, 401)):
         harness = AdminHarness(metrics_public=public)
         try:

@@ -1,4 +1,4 @@
-"""Who gets in: the token, sessions, csrf, hosts and origins, and those who guess."""
+"""Authentication of the admin API: token, sessions, CSRF, hosts, origins and rate limits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.http.hosts import host_name, origin_authority
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
 
-GUARDED = [route for route in ROUTES if route.access != "public"]
+PROTECTED = [route for route in ROUTES if route.access != "public"]
 
 
 class Clock:
-    """Time that stands until it is set."""
+    """A clock that a test sets."""
 
     now = 0.0
 
@@ -38,7 +38,7 @@ def harness() -> Iterator[AdminHarness]:
 
 @pytest.fixture
 def client(harness: AdminHarness) -> Iterator[TestClient]:
-    """Somebody who has shown nothing yet."""
+    """A client without credentials."""
     with harness.client(headers={}) as found:
         yield found
 
@@ -49,47 +49,47 @@ def login(client: TestClient) -> str:
     return csrf
 
 
-def address(route: Route) -> str:
+def url_of(route: Route) -> str:
     return ROOT + route.path.replace("{key}", "0" * 64)
 
 
-def test_a_token_is_right_or_wrong() -> None:
+def test_only_the_exact_token_is_accepted() -> None:
     tokens = TokenCheck("right")
     assert tokens.check("right", "a")
     for wrong in ("", "righ", "right ", "Right", "\udc80", "rightright"):
         assert not tokens.check(wrong, "a")
 
 
-def test_guessing_is_slow_for_the_one_who_guesses() -> None:
+def test_wrong_tokens_are_rate_limited_per_address() -> None:
     clock = Clock()
     tokens = TokenCheck("right", clock)
     for k in range(10):
         assert not tokens.check(f"wrong {k}", "a")
-    for given_token in ("wrong 11", "wrong 1", "right"):
-        with pytest.raises(RequestRejected) as refused:
-            tokens.check(given_token, "a")
-        assert refused.value.status == 429
-        assert refused.value.headers == [("retry-after", "61")]
+    for token in ("wrong 11", "wrong 1", "right"):
+        with pytest.raises(RequestRejected) as rejected:
+            tokens.check(token, "a")
+        assert rejected.value.status == 429
+        assert rejected.value.headers == [("retry-after", "61")]
     assert tokens.check("right", "b")
     clock.now = 60.0
     assert tokens.check("right", "a")
 
 
-def test_the_same_wrong_token_locks_nobody_out() -> None:
+def test_repeating_one_wrong_token_is_not_rate_limited() -> None:
     tokens = TokenCheck("right")
     for _ in range(1000):
         assert not tokens.check("old", "a")
     assert tokens.check("right", "a")
 
 
-def test_addresses_take_bounded_room() -> None:
+def test_the_table_of_addresses_is_bounded() -> None:
     tokens = TokenCheck("right")
     for k in range(3000):
         tokens.check("wrong", str(k))
     assert len(tokens._wrong) == 1000
 
 
-def test_sessions_end_by_time_by_number_and_by_will() -> None:
+def test_sessions_end_by_time_by_number_and_by_logout() -> None:
     clock = Clock()
     sessions = Sessions(clock)
     first = sessions.begin()
@@ -100,7 +100,7 @@ def test_sessions_end_by_time_by_number_and_by_will() -> None:
     clock.now = subject.SESSION_SECONDS
     assert sessions.find(first.id) is None
     made = [sessions.begin() for _ in range(101)]
-    assert len({one.id for one in made} | {one.csrf for one in made}) == 202
+    assert len({session.id for session in made} | {session.csrf for session in made}) == 202
     assert len(sessions) == 100
     assert sessions.find(made[0].id) is None
     assert sessions.find(made[1].id) == made[1]
@@ -111,7 +111,7 @@ def test_sessions_end_by_time_by_number_and_by_will() -> None:
     assert Sessions(clock).find(made[2].id) is None
 
 
-def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: TestClient, harness: AdminHarness) -> None:
+def test_the_session_cookie_is_http_only_and_same_site(client: TestClient, harness: AdminHarness) -> None:
     found = client.post(f"{ROOT}/login", json={"token": TOKEN})
     cookie = found.headers["set-cookie"]
     assert re.fullmatch(r"knapcache-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict", cookie), (
@@ -122,7 +122,7 @@ def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: Tes
         assert secure.post(f"{ROOT}/login", json={"token": TOKEN}).headers["set-cookie"].endswith("; Secure")
 
 
-def test_a_session_may_look_and_with_its_csrf_token_change(client: TestClient) -> None:
+def test_a_session_can_read_and_needs_its_csrf_token_to_change(client: TestClient) -> None:
     csrf = login(client)
     assert client.get(f"{ROOT}/requests").status_code == 200
     purge = {"model": "none"}
@@ -139,11 +139,11 @@ def test_a_session_may_look_and_with_its_csrf_token_change(client: TestClient) -
     assert found.json() == {"done": True}
     assert "Max-Age=0" in found.headers["set-cookie"]
     assert client.get(f"{ROOT}/session").status_code == 401
-    client.cookies.update(old)  # the other session goes on
+    client.cookies.update(old)  # the other session is still valid
     assert client.get(f"{ROOT}/session").json() == {"csrf": csrf}
 
 
-def test_cookies_of_others_on_this_host_do_no_harm(client: TestClient) -> None:
+def test_foreign_cookies_are_ignored(client: TestClient) -> None:
     login(client)
     session = client.cookies["knapcache-session"]
     client.cookies.clear()
@@ -151,8 +151,8 @@ def test_cookies_of_others_on_this_host_do_no_harm(client: TestClient) -> None:
     assert client.get(f"{ROOT}/session", headers={b"cookie": cookie.encode("latin-1")}).status_code == 200
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=lambda route: route.name)
-def test_every_route_is_guarded(client: TestClient, route: Route) -> None:
+@pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.name)
+def test_every_route_needs_credentials(client: TestClient, route: Route) -> None:
     for headers in (
         {},
         {"authorization": "Bearer wrong"},
@@ -161,18 +161,18 @@ def test_every_route_is_guarded(client: TestClient, route: Route) -> None:
         {"authorization": "Bearer"},
         {"cookie": "knapcache-session=wrong"},
     ):
-        found = client.request(route.method, address(route), headers=headers)
+        found = client.request(route.method, url_of(route), headers=headers)
         assert found.status_code == 401
         assert "bearer" in found.headers["www-authenticate"].lower()
         assert found.headers["cache-control"] == "no-store"
 
 
-def test_a_wrong_token_is_not_saved_by_a_good_cookie(client: TestClient) -> None:
+def test_a_wrong_token_is_rejected_despite_a_valid_session(client: TestClient) -> None:
     login(client)
     assert client.get(f"{ROOT}/requests", headers={"authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_guessing_by_login_and_by_header_is_the_same(harness: AdminHarness) -> None:
+def test_login_and_bearer_share_the_rate_limit(harness: AdminHarness) -> None:
     with harness.client(headers={}) as client:
         for k in range(5):
             assert client.post(f"{ROOT}/login", json={"token": f"a{k}"}).status_code == 401
@@ -183,28 +183,28 @@ def test_guessing_by_login_and_by_header_is_the_same(harness: AdminHarness) -> N
         assert client.get(f"{ROOT}/requests", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 429
 
 
-EVERYWHERE = [
+ALL_KINDS_OF_PATHS = [
     ("GET", f"{ROOT}/summary"), ("POST", f"{ROOT}/login"), ("GET", f"{ROOT}/openapi.json"), ("GET", "/dashboard"),
     ("GET", "/dashboard/app.js"), ("GET", "/"), ("GET", "/metrics"), ("GET", "/nothing"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "path"), EVERYWHERE)
+@pytest.mark.parametrize(("method", "path"), ALL_KINDS_OF_PATHS)
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", "[::1", "a b"]
 )
-def test_other_hosts_are_refused_everywhere(harness: AdminHarness, method: str, path: str, host: str) -> None:
+def test_foreign_hosts_are_rejected_on_every_path(harness: AdminHarness, method: str, path: str, host: str) -> None:
     with harness.client() as client:
         found = client.request(method, path, headers={"host": host})
         assert (found.status_code, found.json()["error"]["type"]) == (421, "host_not_allowed")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST:8080", "localhost.", "[::1]:80", "127.0.0.1:"])
-def test_our_own_names_are_not(client: TestClient, host: str) -> None:
+def test_own_hosts_are_accepted(client: TestClient, host: str) -> None:
     assert client.get(f"{ROOT}/openapi.json", headers={"host": host}).status_code == 200
 
 
-def test_any_host_where_the_settings_say_so() -> None:
+def test_every_host_is_accepted_with_a_star() -> None:
     made = AdminHarness(allowed_hosts=["*"])
     try:
         with made.client() as client:
@@ -228,14 +228,14 @@ def test_any_host_where_the_settings_say_so() -> None:
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_pages_of_other_sites_change_nothing(harness: AdminHarness, headers: dict[str, str]) -> None:
+def test_requests_from_foreign_sites_are_rejected(harness: AdminHarness, headers: dict[str, str]) -> None:
     with harness.client() as client:
         found = client.post(f"{ROOT}/purge", json={"all": True}, headers=headers)
         assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
         assert client.post(f"{ROOT}/login", json={"token": TOKEN}, headers=headers).status_code == 403
 
 
-def test_our_own_page_may(harness: AdminHarness) -> None:
+def test_requests_from_the_own_page_are_accepted(harness: AdminHarness) -> None:
     with harness.client() as client:
         for headers in (
             {"origin": BASE},
@@ -246,7 +246,7 @@ def test_our_own_page_may(harness: AdminHarness) -> None:
 
 
 @given(st.text(max_size=30))
-def test_no_text_is_a_host_by_chance(text: str) -> None:
+def test_arbitrary_text_is_not_parsed_as_an_own_host(text: str) -> None:
     name = host_name(text)
     assert name == "" or text.startswith(name)
     same = origin_authority(text) == "127.0.0.1:8080"

@@ -62,13 +62,13 @@ def test_the_document_lists_exactly_the_routes(harness: AdminHarness) -> None:
         for method in route.methods - {"HEAD"}  # type: ignore[attr-defined]
         if route.path.startswith(ROOT)  # type: ignore[attr-defined]
     }
-    written = {
+    documented = {
         (method.upper(), path)
         for path, operations in document()["paths"].items()
         for method in operations
         if path.startswith(ROOT)
     }
-    assert served == written == {(route.method, ROOT + route.path) for route in ROUTES}
+    assert served == documented == {(route.method, ROOT + route.path) for route in ROUTES}
     for route in ROUTES:
         assert callable(getattr(Admin, route.name))
     assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= document()["paths"].keys()
@@ -77,8 +77,8 @@ def test_the_document_lists_exactly_the_routes(harness: AdminHarness) -> None:
 def test_the_document_is_public_and_its_schemas_are_valid(harness: AdminHarness) -> None:
     with harness.client(headers={}) as public:
         assert public.get(f"{ROOT}/openapi.json").json() == document()
-    for one in schemas().values():
-        Draft202012Validator.check_schema(one)
+    for schema_ in schemas().values():
+        Draft202012Validator.check_schema(schema_)
     assert document()["openapi"] == "3.1.0"
 
 

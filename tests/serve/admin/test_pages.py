@@ -1,4 +1,4 @@
-"""The dashboard's files, as browsers get them."""
+"""The dashboard's files over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
         ("/dashboard/more/style.css", "text/css; charset=utf-8"),
     ],
 )
-def test_files_come_with_everything_that_keeps_them_harmless(client: TestClient, path: str, kind: str) -> None:
+def test_files_have_security_headers_and_etags(client: TestClient, path: str, kind: str) -> None:
     found = client.get(path)
     assert found.status_code == 200
     assert found.headers["content-type"] == kind
@@ -62,19 +62,19 @@ def test_files_come_with_everything_that_keeps_them_harmless(client: TestClient,
     ["/dashboard/none.js", "/dashboard/notes.txt", "/dashboard/../secret.js", "/dashboard/%2e%2e/secret.js",
      "/dashboard//etc/passwd", "/dashboard/more", "/dashboard/more/..%2fapp.js", "/dashboard/app.js/", "/dashboardx"],
 )  # fmt: skip
-def test_nothing_else_comes(client: TestClient, path: str) -> None:
+def test_other_paths_are_404(client: TestClient, path: str) -> None:
     found = client.get(path)
     assert found.status_code == 404
     assert found.json()["error"]["type"] == "not_found"
     assert found.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-def test_the_root_leads_there(client: TestClient) -> None:
+def test_the_root_redirects_to_the_dashboard(client: TestClient) -> None:
     found = client.get("/")
     assert (found.status_code, found.headers["location"]) == (307, "/dashboard")
 
 
-def test_there_is_no_dashboard_where_the_settings_say_so() -> None:
+def test_the_dashboard_can_be_disabled() -> None:
     harness = AdminHarness(dashboard=False)
     try:
         with harness.client() as client:

@@ -1,4 +1,4 @@
-"""Settings from a file, the environment and flags: which one wins, and what is said of those that cannot be used."""
+"""Settings from a file, the environment and flags: precedence and error messages."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ import pytest
 
 from knapcache import InvalidInput
 from knapcache.serve.settings import Settings
-from knapcache.serve.settings.loading import Loaded, from_text, load, rows
+from knapcache.serve.settings.loading import LoadedSettings, from_text, load, rows
 
 
 @pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("KNAPCACHE_") or name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
             monkeypatch.delenv(name)
 
 
-def written(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     path = folder / "knapcache.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def refused(*args: Any) -> str:
+def load_error(*args: Any) -> str:
     with pytest.raises(InvalidInput) as error:
         load(*args)
     return str(error.value)
 
 
-def test_flags_beat_the_environment_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = written(tmp_path, 'port = 1\nttl = "1h"\ncapacity = "1GB"\n')
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path, 'port = 1\nttl = "1h"\ncapacity = "1GB"\n')
     monkeypatch.setenv("KNAPCACHE_PORT", "2")
     monkeypatch.setenv("KNAPCACHE_TTL", "2h")
     settings, sources = load(config, {"port": 3})
@@ -42,14 +44,14 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path, monkeypatch: 
     assert list(sources) == list(Settings.model_fields)
 
 
-def test_the_environment_may_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KNAPCACHE_CONFIG", str(written(tmp_path, "port = 7\n")))
+def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KNAPCACHE_CONFIG", str(write_config(tmp_path, "port = 7\n")))
     assert load().settings.port == 7
 
 
-def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_can_have_tables_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_KEY", "sk-1")
-    config = written(
+    config = write_config(
         tmp_path,
         f"""
         host = "0.0.0.0"
@@ -80,14 +82,14 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.prices == {"my-model": {"input": 2.5, "output": 10}}
 
 
-def test_lists_and_tables_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_have_lists_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KNAPCACHE_SHADOWS", "lru, gdsf-cost")
     monkeypatch.setenv("KNAPCACHE_ALLOWED_HOSTS", '["a.example"]')
     monkeypatch.setenv("KNAPCACHE_UPSTREAMS", '[{"url": "http://h/v1"}]')
     monkeypatch.setenv("KNAPCACHE_FALLBACK_PRICE", "0.01")
     monkeypatch.setenv("KNAPCACHE_HOST", "[::1]")
     monkeypatch.setenv("KNAPCACHE_DASHBOARD", "false")
-    monkeypatch.setenv("KNAPCACHE_GRACE", "")  # empty: not said
+    monkeypatch.setenv("KNAPCACHE_GRACE", "")  # empty: ignored
     monkeypatch.setenv("knapcache_ttl", "none")
     settings = load().settings
     assert settings.shadows == ("lru", "gdsf-cost")
@@ -97,38 +99,38 @@ def test_lists_and_tables_in_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert (settings.host, settings.dashboard, settings.grace, settings.ttl) == ("[::1]", False, 30, None)
 
 
-def test_every_problem_in_a_line_with_the_place_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = written(tmp_path, 'capacity = "lots"\ncolour = "red"\n[[tenants]]\nname = "a"\nkeys = []\n')
+def test_each_problem_is_one_line_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_config(tmp_path, 'capacity = "lots"\ncolour = "red"\n[[tenants]]\nname = "a"\nkeys = []\n')
     monkeypatch.setenv("KNAPCACHE_PORT", "http")
     monkeypatch.setenv("KNAPCACHE_WORKRES", "2")
     monkeypatch.setenv("KNAPCACHE_UPSTREAMS", '[{"url": "http://h", "headers": {"x": "s3cret"}')
-    lines = refused(config, {"ttl": "0"}).splitlines()
+    lines = load_error(config, {"ttl": "0"}).splitlines()
     assert lines == [
-        "KNAPCACHE_WORKRES is no setting: did you mean workers?",
+        "unknown setting KNAPCACHE_WORKRES: did you mean workers?",
         "port: must be an integer, not 'http' (from KNAPCACHE_PORT)",
         "capacity: must be a number with an optional unit (k, M, G, T, kB, KiB, …), at least 1, not 'lots' "
         f"(from {config})",
         "ttl: must be more than 0 seconds, not '0' (from the command line)",
         "upstreams: must be a list (from KNAPCACHE_UPSTREAMS)",
-        "tenants[0].keys: must be one or more digests, sha256: and 64 hex digits, as `knapcache serve --hash-key` "
-        f"prints them (from {config})",
-        f"colour is no setting (from {config})",
+        "tenants[0].keys: must be one or more digests (sha256: and 64 hex digits), as printed by `knapcache serve "
+        f"--hash-key` (from {config})",
+        f"unknown setting colour (from {config})",
     ]
 
 
 @pytest.mark.parametrize("content", [b"port = \n", b"\xff\xfe", b"port = 1\nport = 2\n"])
-def test_a_file_that_is_no_toml(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_toml_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
-    assert refused(path).startswith(f"the settings cannot be read from {path}: ")
+    assert load_error(path).startswith(f"cannot read settings from {path}: ")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert "No such file" in refused(tmp_path / "none.toml")
-    assert "directory" in refused(tmp_path)
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
+    assert "No such file" in load_error(tmp_path / "none.toml")
+    assert "directory" in load_error(tmp_path)
 
 
-def test_what_kubernetes_says_of_a_service_of_our_name_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_service_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KNAPCACHE_PORT", "tcp://10.0.0.7:80")
     monkeypatch.setenv("KNAPCACHE_PORT_80_TCP_ADDR", "10.0.0.7")
     monkeypatch.setenv("KNAPCACHE_SERVICE_HOST", "10.0.0.7")
@@ -136,7 +138,7 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_not_ours(monkeypatch: 
     assert load().settings.port == 8080
 
 
-def test_pairs() -> None:
+def test_set_arguments_are_parsed() -> None:
     assert from_text(["wait = 5", 'shadows=["lru"]', "ttl=none", "cost=a=b"]) == {
         "wait": "5",
         "shadows": ["lru"],
@@ -148,20 +150,20 @@ def test_pairs() -> None:
             from_text([pair])
 
 
-def test_rows_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_contain_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_KEY", "s3cret-1")
-    given = {
+    flags = {
         "admin_token": "s3cret-admin-token",
         "upstreams": [{"url": "http://h", "key_env": "TEAM_KEY", "headers": {"x-pass": "s3cret-2"}}],
         "tenants": [{"name": "a", "keys": ["sha256:" + "5" * 64]}],
     }
-    loaded = load(None, given)
-    assert isinstance(loaded, Loaded)
-    shown = {row["name"]: row for row in rows(loaded)}
-    assert list(shown) == list(Settings.model_fields)
-    assert all(row["description"] for row in shown.values())
-    assert "s3cret" not in str(shown)
-    assert "5" * 64 not in str(shown)
-    assert shown["admin_token"]["value"] == "(not shown)"
-    assert shown["upstreams"]["value"][0]["headers"] == {"x-pass": "(not shown)"}
-    assert shown["upstreams"]["source"] == "flag"
+    loaded = load(None, flags)
+    assert isinstance(loaded, LoadedSettings)
+    by_name = {row["name"]: row for row in rows(loaded)}
+    assert list(by_name) == list(Settings.model_fields)
+    assert all(row["description"] for row in by_name.values())
+    assert "s3cret" not in str(by_name)
+    assert "5" * 64 not in str(by_name)
+    assert by_name["admin_token"]["value"] == "(not shown)"
+    assert by_name["upstreams"]["value"][0]["headers"] == {"x-pass": "(not shown)"}
+    assert by_name["upstreams"]["source"] == "flag"

@@ -39,7 +39,7 @@ def test_every_option_is_documented() -> None:
         )
 
 
-def test_the_files_shown_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
     assert len(examples) == 2
@@ -52,8 +52,8 @@ def test_the_files_shown_can_be_loaded(tmp_path: Path, monkeypatch: pytest.Monke
         assert name.lower() in Settings.model_fields or name == "KERNEL_CACHE"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_documented_systemd_unit_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"```ini\n(.*?)```", OPERATIONS, re.DOTALL)
     unit = tmp_path / "knapcache.service"
     command = shutil.which("true")
@@ -65,7 +65,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert float(stop) > grace
 
 
-def test_a_backup_taken_while_it_runs_can_be_restored(tmp_path: Path) -> None:
+def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:
     secret = b"s" * 32
     requests = [{"model": "m", "messages": [f"question {k}"]} for k in range(20)]
 
@@ -80,7 +80,7 @@ def test_a_backup_taken_while_it_runs_can_be_restored(tmp_path: Path) -> None:
             cache.fetch("chat/completions", request, lambda: Reply(b"answer", "m", cost=1.0))
         cache.maintain()
         cache._coordinator.store.flush()
-        # As `sqlite3 … ".backup …"` does it, which is this call.
+        # The same call as `sqlite3 … ".backup …"`.
         with sqlite3.connect(f"file:{live}?mode=ro", uri=True) as source:
             copy = sqlite3.connect(tmp_path / "backup.sqlite")
             source.backup(copy)
@@ -93,9 +93,9 @@ def test_a_backup_taken_while_it_runs_can_be_restored(tmp_path: Path) -> None:
         restored.check()
 
 
-def test_security_speaks_of_settings_that_exist() -> None:
+def test_security_policy_names_only_existing_settings() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     known = {name for model in (Settings, UpstreamSettings, TenantSettings) for name in model.model_fields}
-    spoken = set(re.findall(r"`([a-z]+(?:_[a-z]+)+|group|quota|ttl)`", text))
-    assert len(spoken) > 8
-    assert spoken <= known
+    mentioned = set(re.findall(r"`([a-z]+(?:_[a-z]+)+|group|quota|ttl)`", text))
+    assert len(mentioned) > 8
+    assert mentioned <= known

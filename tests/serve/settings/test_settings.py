@@ -1,4 +1,4 @@
-"""Settings: what is taken, what is refused and in which words, and that no secret is in any of them."""
+"""Validation of settings, error messages, and absence of secrets in texts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OTHER = "sha256:" + "cd" * 32
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
 
 
-def refused(**given: Any) -> str:
+def settings_error(**values: Any) -> str:
     with pytest.raises(InvalidInput) as error:
-        Settings(**given)
+        Settings(**values)
     assert error.value.__cause__ is None
     return str(error.value)
 
 
-def test_defaults() -> None:
+def test_defaults_are_for_loopback_and_the_embedded_model() -> None:
     settings = Settings()
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
     assert settings.capacity == 256_000_000
@@ -42,7 +42,7 @@ def test_defaults() -> None:
     assert Settings(memory_only=True).cache_file is None
 
 
-def test_a_settings_object_is_a_value() -> None:
+def test_settings_are_immutable_and_compare_by_value() -> None:
     settings = Settings(port=1234, tenants=[{"name": "a", "keys": [DIGEST]}])
     with pytest.raises(ValidationError, match="frozen"):
         settings.port = 1
@@ -50,7 +50,7 @@ def test_a_settings_object_is_a_value() -> None:
     assert Settings(port=1234, tenants=[{"name": "a", "keys": [DIGEST]}]) == settings
 
 
-def test_nothing_but_what_is_given_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constructor_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KNAPCACHE_PORT", "1")
     assert Settings().port == 8080
 
@@ -58,25 +58,25 @@ def test_nothing_but_what_is_given_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("given", "bytes_"), [("64k", 64_000), ("1.5GiB", 3 << 29), (4096, 4096), ("4096", 4096), ("32 MB", 32_000_000)]
 )
-def test_room(given: Any, bytes_: int) -> None:
+def test_sizes_have_units(given: Any, bytes_: int) -> None:
     assert Settings(capacity=given).capacity == bytes_
 
 
 @pytest.mark.parametrize("given", ["", "much", "-1", "0", 0, -5, 1.5, True, "10%", "1.3B", [1], None])
-def test_no_room(given: Any) -> None:
-    assert refused(capacity=given).startswith("capacity: must be a number with an optional unit")
+def test_invalid_sizes_are_rejected(given: Any) -> None:
+    assert settings_error(capacity=given).startswith("capacity: must be a number with an optional unit")
 
 
 @pytest.mark.parametrize(
     ("given", "seconds"), [("90", 90), ("15m", 900), ("12h", 43_200), ("1.5 d", 129_600), (0.5, 0.5)]
 )
-def test_time(given: Any, seconds: float) -> None:
+def test_durations_have_units(given: Any, seconds: float) -> None:
     assert Settings(ttl=given).ttl == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", "-1", -1, 0, "0h", float("nan"), float("inf"), True, "1e400", [5]])
-def test_no_time(given: Any) -> None:
-    assert refused(ttl=given).startswith("ttl: must be ")
+def test_invalid_durations_are_rejected(given: Any) -> None:
+    assert settings_error(ttl=given).startswith("ttl: must be ")
 
 
 @pytest.mark.parametrize(
@@ -86,35 +86,44 @@ def test_no_time(given: Any) -> None:
         ({"port": "http"}, "port: must be an integer, not 'http'"),
         ({"host": ""}, "host: string should have at least 1 character, not ''"),
         ({"workers": 0}, "workers: must be greater than or equal to 1, not 0"),
-        ({"polcy": "lru"}, "polcy is no setting: did you mean policy?"),
+        ({"polcy": "lru"}, "unknown setting polcy: did you mean policy?"),
         ({"policy": "lruu"}, "policy: unknown policy 'lruu': did you mean 'lru'?"),
-        ({"policy": "belady"}, "policy: must be a policy that does not see the future, not 'belady'"),
+        (
+            {"policy": "belady"},
+            "policy: must be an online policy (offline ones need all future requests), not 'belady'",
+        ),
         (
             {"shadows": "lru, LRU"},
-            "shadows: must be policies, with @2x behind a name for twice the room, not 'lru, LRU'",
+            "shadows: must be names of policies, each with an optional @2x for twice the capacity, not 'lru, LRU'",
         ),
-        ({"shadows": ["lru@0x"]}, "shadows: must be policies, with @2x behind a name for twice the room"),
+        (
+            {"shadows": ["lru@0x"]},
+            "shadows: must be names of policies, each with an optional @2x for twice the capacity",
+        ),
         ({"log_level": "loud"}, "log_level: must be 'debug', 'info', 'warning' or 'error', not 'loud'"),
         ({"dashboard": "perhaps"}, "dashboard: must be a boolean, not 'perhaps'"),
         ({"tenants": 3}, "tenants: must be a list"),
         ({"prices": {"m": {"inputt": 1}}}, "prices: prices of model m must be dollars per million tokens such as"),
-        ({"fallback_price": "cheap"}, "fallback_price: must be dollars a second, or prices such as { input = 2.5,"),
-        ({"fallback_price": 0}, "fallback_price: fallback must not be 0: what costs nothing is never kept"),
+        ({"fallback_price": "cheap"}, "fallback_price: must be dollars per second, or prices such as { input = 2.5,"),
+        (
+            {"fallback_price": 0},
+            "fallback_price: fallback must not be 0: an answer that costs nothing is never admitted",
+        ),
         ({"cost": "euros"}, 'cost: a cost is "usd", "seconds", a sum such as "usd + 0.01*seconds"'),
-        ({"local_model": "/no/such.gguf"}, "local_model: must be a file that exists, not '/no/such.gguf'"),
-        ({"otlp_endpoint": "collector:4318"}, "otlp_endpoint: must be an address that starts with http:// or https://"),
+        ({"local_model": "/no/such.gguf"}, "local_model: must be an existing file, not '/no/such.gguf'"),
+        ({"otlp_endpoint": "collector:4318"}, "otlp_endpoint: must be a URL that starts with http:// or https://"),
     ],
 )
-def test_one_clear_line(given: dict[str, Any], line: str) -> None:
-    said = refused(**given)
-    assert said.startswith(line)
-    assert "\n" not in said
-    assert said.count(", not ") <= 1
-    assert len(said) < 200
+def test_an_error_is_one_line(given: dict[str, Any], line: str) -> None:
+    message = settings_error(**given)
+    assert message.startswith(line)
+    assert "\n" not in message
+    assert message.count(", not ") <= 1
+    assert len(message) < 200
 
 
-def test_a_line_for_each_problem() -> None:
-    lines = refused(port=-1, capacity="x", upstreams=[{"url": "ftp://h", "retries": 99}]).splitlines()
+def test_each_problem_is_one_line() -> None:
+    lines = settings_error(port=-1, capacity="x", upstreams=[{"url": "ftp://h", "retries": 99}]).splitlines()
     assert [line.split(":")[0] for line in lines] == ["port", "capacity", "upstreams[0].url", "upstreams[0].retries"]
 
 
@@ -127,13 +136,13 @@ def test_a_line_for_each_problem() -> None:
      "http://h:0/", "http://h /v1", "http://h/v1?key=1", "http://h/v1?", "http://h/v1#x",
      "http://h\n/v1", "http://me:word@h/", "//h/v1"],
 )  # fmt: skip
-def test_addresses_that_are_refused(url: str) -> None:
-    said = refused(upstreams=[{"url": url, "name": "u"}])
-    assert said.startswith("upstreams[0].url: must ")
-    assert "word" not in said.replace("password", "")
+def test_invalid_urls_are_rejected(url: str) -> None:
+    message = settings_error(upstreams=[{"url": url, "name": "u"}])
+    assert message.startswith("upstreams[0].url: must ")
+    assert "word" not in message.replace("password", "")
 
 
-def test_an_upstream_gets_name_and_kind_from_its_address() -> None:
+def test_name_and_kind_of_an_upstream_default_to_those_of_its_host() -> None:
     first, second = Settings(
         upstreams=[{"url": "https://API.anthropic.com/"}, {"url": "http://[::1]:8000/v1/"}]
     ).upstreams
@@ -143,7 +152,7 @@ def test_an_upstream_gets_name_and_kind_from_its_address() -> None:
     assert lookalike.kind == "openai"
 
 
-def test_the_first_upstream_with_a_pattern_wins_and_case_counts() -> None:
+def test_the_first_upstream_with_a_matching_pattern_is_used_and_case_matters() -> None:
     settings = Settings(
         upstreams=[
             {"name": "a", "url": "http://a", "models": ["gpt-4*", "o[13]"]},
@@ -156,16 +165,16 @@ def test_the_first_upstream_with_a_pattern_wins_and_case_counts() -> None:
         assert found.name == name
     for model in ("o2", "claude-33", "GPT-4o", ""):
         assert settings.upstream_for(model) is None
-    assert Settings().upstream_for("") is not None, "* is for all, also for requests that name none"
+    assert Settings().upstream_for("") is not None, "* also matches requests without a model"
 
 
-def test_upstreams_have_different_names() -> None:
-    assert refused(upstreams=[{"url": "http://h/a"}, {"url": "http://h/b"}]).startswith(
-        "upstreams: must have different names: 'h' is there twice"
+def test_upstream_names_are_unique() -> None:
+    assert settings_error(upstreams=[{"url": "http://h/a"}, {"url": "http://h/b"}]).startswith(
+        "upstreams: must have different names: 'h' occurs more than once"
     )
 
 
-def test_providers_whose_keys_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_upstreams_are_providers_with_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
     assert [u.name for u in Settings().upstreams] == ["anthropic"]
     monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
@@ -184,22 +193,22 @@ def test_providers_whose_keys_are_in_the_environment(monkeypatch: pytest.MonkeyP
     assert [u.name for u in Settings(upstreams=[]).upstreams] == ["anthropic"]
 
 
-def test_a_key_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOME_KEY", raising=False)
-    line = "upstreams[0].key_env: the environment variable SOME_KEY is not set, or empty"
-    assert refused(upstreams=[{"url": "http://h", "key_env": "SOME_KEY"}]) == line
+    line = "upstreams[0].key_env: the environment variable SOME_KEY is not set or is empty"
+    assert settings_error(upstreams=[{"url": "http://h", "key_env": "SOME_KEY"}]) == line
     monkeypatch.setenv("SOME_KEY", "")
-    assert refused(upstreams=[{"url": "http://h", "key_env": "SOME_KEY"}]) == line
+    assert settings_error(upstreams=[{"url": "http://h", "key_env": "SOME_KEY"}]) == line
 
 
 @pytest.mark.parametrize("name", ["host", "Content-Length", "x y", "", "x:", "x\n"])
-def test_headers_that_are_the_connections_own_or_none(name: str) -> None:
-    assert "cannot be set" in refused(upstreams=[{"url": "http://h", "headers": {name: "secret"}}])
+def test_reserved_and_invalid_header_names_are_rejected(name: str) -> None:
+    assert "cannot be set" in settings_error(upstreams=[{"url": "http://h", "headers": {name: "secret"}}])
 
 
-def test_a_header_is_one_line() -> None:
-    said = refused(upstreams=[{"url": "http://h", "headers": {"x": "secret\r\nhost: evil"}}])
-    assert said == "upstreams[0].headers: the value of x must be printable ASCII on one line"
+def test_a_header_value_must_be_one_line() -> None:
+    message = settings_error(upstreams=[{"url": "http://h", "headers": {"x": "secret\r\nhost: evil"}}])
+    assert message == "upstreams[0].headers: the value of x must be printable ASCII on one line"
 
 
 # Tenants.
@@ -220,33 +229,33 @@ def tenant(**given: Any) -> dict[str, Any]:
         ([tenant(name="caller-1")], "tenants[0].name: must not be anonymous, everyone or caller-…"),
         ([tenant(group="")], "tenants[0].group: must be 1 to 64 letters"),
         ([tenant(quota="lots")], "tenants[0].quota: must be a number"),
-        ([tenant(qota=1)], "tenants[0].qota is no setting: did you mean quota?"),
+        ([tenant(qota=1)], "unknown setting tenants[0].qota: did you mean quota?"),
         ([{"keys": [DIGEST]}], "tenants[0].name is missing"),
-        ([tenant(), tenant(keys=[OTHER])], "tenants: must have different names: 'a' is there twice"),
-        ([tenant(), tenant(name="b")], "tenants: must have different keys: 'a' and 'b' share one"),
+        ([tenant(), tenant(keys=[OTHER])], "tenants: must have different names: 'a' occurs more than once"),
+        ([tenant(), tenant(name="b")], "tenants: must have different keys: 'a' and 'b' have the same key"),
         (
             [tenant(group="g", quota="1MB"), tenant(name="b", keys=[OTHER], group="g", quota="2MB")],
-            "tenants: of the group 'g' must have one quota: the room is the group's",
+            "tenants: of the group 'g' must have the same quota, because it applies to the group",
         ),
     ],
 )
-def test_tenants_that_are_refused(tenants: Any, line: str) -> None:
-    said = refused(tenants=tenants)
-    assert said.startswith(line)
-    assert "\n" not in said
-    assert "plain" not in said
+def test_invalid_tenants_are_rejected(tenants: Any, line: str) -> None:
+    message = settings_error(tenants=tenants)
+    assert message.startswith(line)
+    assert "\n" not in message
+    assert "plain" not in message
 
 
-def test_tenants_shut_the_door_for_those_without_a_name() -> None:
+def test_with_tenants_anonymous_requests_are_rejected_by_default() -> None:
     assert not Settings(tenants=[tenant()]).allow_anonymous
     assert Settings(tenants=[tenant()], allow_anonymous=True).allow_anonymous
 
 
-# Beyond loopback.
+# Public addresses.
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1", "[::1]"])
-def test_loopback(host: str) -> None:
+def test_loopback_addresses_allow_anonymous_requests(host: str) -> None:
     settings = Settings(host=host)
     assert settings.loopback
     assert settings.allow_anonymous
@@ -254,25 +263,25 @@ def test_loopback(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com", "localhost.example.com"])
-def test_beyond_loopback(host: str) -> None:
+def test_public_addresses_need_credentials(host: str) -> None:
     settings = Settings(host=host)
     assert not settings.loopback
     assert not settings.allow_anonymous
     assert not settings.metrics_public
 
 
-def test_a_providers_key_is_not_for_everybody_who_reaches_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_key_on_a_public_address_needs_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
-    assert refused(host="0.0.0.0") == (
-        "host: on 0.0.0.0 whoever reaches the port would spend the key in OPENAI_API_KEY: "
-        "add [[tenants]], or say allow_anonymous = true"
+    assert settings_error(host="0.0.0.0") == (
+        "host: on 0.0.0.0 every caller could use the API key in OPENAI_API_KEY; "
+        "add [[tenants]], or set allow_anonymous = true"
     )
     assert Settings(host="0.0.0.0", allow_anonymous=True).allow_anonymous
     assert Settings(host="0.0.0.0", tenants=[tenant()])
-    assert Settings(host="0.0.0.0", upstreams=[{"url": "http://h"}]), "callers bring their own keys"
+    assert Settings(host="0.0.0.0", upstreams=[{"url": "http://h"}]), "callers send their own keys"
 
 
-def test_names_it_answers_to() -> None:
+def test_allowed_hosts_include_the_own_host() -> None:
     assert Settings(host="192.0.2.7").allowed_hosts == ("127.0.0.1", "localhost", "[::1]", "192.0.2.7")
     assert Settings(host="2001:db8::1", allowed_hosts=["Cache.example.com"]).allowed_hosts == (
         "cache.example.com",
@@ -284,13 +293,13 @@ def test_names_it_answers_to() -> None:
 
 
 @pytest.mark.parametrize("token", ["short", "with space in it, long", "ünïcödé-and-long-enough"])
-def test_tokens_that_are_refused_are_not_repeated(token: str) -> None:
-    said = refused(admin_token=token)
-    assert said.startswith("admin_token: must be at least 16 printable ASCII characters")
-    assert token not in said
+def test_errors_do_not_show_rejected_tokens(token: str) -> None:
+    message = settings_error(admin_token=token)
+    assert message.startswith("admin_token: must be at least 16 printable ASCII characters")
+    assert token not in message
 
 
-def test_no_secret_in_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_contains_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cret-key-of-provider")
     settings = Settings(
         admin_token="s3cret-admin-token",
@@ -317,10 +326,10 @@ def test_no_secret_in_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
         {"admin_token": "s3cret"},
     ]
     for given in mistakes:
-        assert "s3cret" not in refused(**given), given
+        assert "s3cret" not in settings_error(**given), given
 
 
-def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_absolute_and_expand_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Settings(path="data").path == tmp_path / "data"

@@ -88,7 +88,7 @@ class Planner:
             async with asyncio.timeout(self._limit):
                 output, errors = await process.communicate()
         except TimeoutError:
-            raise ValueError(f"the plan took more than {self._limit:.0f} s") from None
+            raise ValueError(f"the plan took more than {self._limit:g} s") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

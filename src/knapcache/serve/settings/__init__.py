@@ -1,4 +1,4 @@
-"""What the proxy is told: its settings, from where they come, and the secrets that it makes for itself."""
+"""Settings of the proxy, their sources, and the secrets that the proxy generates."""
 
 from knapcache.serve.settings.model import Settings, TenantSettings, UpstreamSettings
 

@@ -1,4 +1,4 @@
-"""The two kinds of others that the proxy speaks with: upstreams, where requests go, and tenants, who may ask."""
+"""Settings of upstreams and tenants."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pydantic import (
 )
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.settings.forms import (
+from knapcache.serve.settings.value_types import (
     LOCAL,
+    ByteSize,
     Label,
-    Names,
-    Room,
-    SomeSeconds,
+    NameList,
+    PositiveSeconds,
     header_fields,
     proxy_url,
     upstream_url,
@@ -37,79 +37,75 @@ VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 
 
 def reason(error: OSError) -> str:
-    """The system's or OpenSSL's short reason."""
+    """Return the short reason of the system or of OpenSSL."""
     return error.reason or "unknown" if isinstance(error, ssl.SSLError) else error.strerror or type(error).__name__
 
 
 class UpstreamSettings(BaseModel):
-    """Where requests go."""
+    """A provider endpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: str = Field(
-        min_length=1, max_length=64, description="name in logs and metrics; the address's host, where none is given"
-    )
+    name: str = Field(min_length=1, max_length=64, description="name in logs and metrics; default: the host of url")
     url: Annotated[str, AfterValidator(upstream_url)] = Field(
-        description="address that /chat/completions follows, or local: the embedded model"
+        description="base URL, to which /chat/completions is appended; local: the embedded model"
     )
-    models: Names = Field(
-        ("*",), description="models it is asked for, as patterns with * and ?; the first upstream with one wins"
+    models: NameList = Field(
+        ("*",), description="model patterns with * and ?; the first upstream with a matching pattern gets the request"
     )
     kind: Literal["openai", "anthropic"] = Field(
-        "openai", description="whose API it speaks; anthropic where the host is Anthropic's"
+        "openai", description="API of the provider; default: anthropic for hosts of anthropic.com, otherwise openai"
     )
     key_env: str | None = Field(
-        None, description="environment variable with the provider's key; without one the caller's own key is passed on"
+        None, description="environment variable with the provider's API key; none: the caller's key is passed on"
     )
     headers: Annotated[dict[str, str], AfterValidator(header_fields)] = Field(
-        {}, repr=False, description="further headers to send"
+        {}, repr=False, description="additional request headers"
     )
-    timeout: SomeSeconds = Field(600.0, description="longest silence between two bytes of an answer")
-    connect_timeout: SomeSeconds = Field(
-        10.0, description="longest time to open a connection: name lookup, proxy and TLS included"
+    timeout: PositiveSeconds = Field(600.0, description="maximum time between two bytes of a response")
+    connect_timeout: PositiveSeconds = Field(10.0, description="maximum time to connect, including DNS, proxy and TLS")
+    total_timeout: PositiveSeconds = Field(
+        3600.0, description="maximum time of an attempt, from connecting to the last byte of the response"
     )
-    total_timeout: SomeSeconds = Field(
-        3600.0, description="longest time for one attempt, from connecting to the last byte of the answer"
-    )
-    retries: int = Field(1, ge=0, le=10, description="further attempts while nothing of an answer has come")
+    retries: int = Field(1, ge=0, le=10, description="further attempts before the first byte of a response")
     proxy: SecretStr | None = Field(
         None,
         description="proxy URL, http://user:password@host:port or https://…; empty: connect directly; "
         "none: by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY",
     )
     ca_file: Path | None = Field(
-        None, description="PEM file of CA certificates to trust instead of the system's, also for an https:// proxy"
+        None, description="PEM file of trusted CA certificates, instead of the system's; also for an https:// proxy"
     )
     client_cert: Path | None = Field(None, description="PEM file of a client certificate for TLS")
     client_key: Path | None = Field(
-        None, validate_default=True, description="PEM file of its private key; none: it is in client_cert"
+        None, validate_default=True, description="PEM file of its private key; none: the key is in client_cert"
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _from_its_host(cls, given: Any) -> Any:
-        """Name and kind of an upstream that has only an address."""
-        if not isinstance(given, dict) or not isinstance(given.get("url"), str):
-            return given
+    def _defaults_from_url(cls, values: Any) -> Any:
+        """Derive name and kind from the host of the URL."""
+        if not isinstance(values, dict) or not isinstance(values.get("url"), str):
+            return values
         try:
-            host = urlsplit(given["url"]).hostname or LOCAL
-        except ValueError:  # the address itself is what is wrong, and is named for it
+            host = urlsplit(values["url"]).hostname or LOCAL
+        except ValueError:  # the validator of url reports it
             host = LOCAL
         anthropic = host == "anthropic.com" or host.endswith(".anthropic.com")
-        return {"name": host, "kind": "anthropic" if anthropic else "openai", **given}
+        return {"name": host, "kind": "anthropic" if anthropic else "openai", **values}
 
     @field_validator("key_env")
     @classmethod
-    def _has_a_key(cls, name: str | None) -> str | None:
-        if name is not None and not VARIABLE.fullmatch(name):  # it may be the key itself
-            raise InvalidInput("must be the name of an environment variable, in capitals, with the key in it")
+    def _variable_with_key(cls, name: str | None) -> str | None:
+        if name is not None and not VARIABLE.fullmatch(name):  # the message omits the value: it may be the key itself
+            raise InvalidInput("must be the name, in capitals, of an environment variable that holds the key")
         if name is not None and not os.environ.get(name):
-            raise InvalidInput(f"the environment variable {name} is not set, or empty")
+            raise InvalidInput(f"the environment variable {name} is not set or is empty")
         return name
 
     @field_validator("proxy")
     @classmethod
-    def _is_a_proxy(cls, proxy: SecretStr | None) -> SecretStr | None:
+    def _valid_proxy(cls, proxy: SecretStr | None) -> SecretStr | None:
         if proxy is not None and proxy.get_secret_value():
             proxy_url(proxy.get_secret_value())
         return proxy
@@ -121,7 +117,7 @@ class UpstreamSettings(BaseModel):
 
     @field_validator("ca_file")
     @classmethod
-    def _has_certificates(cls, path: Path | None) -> Path | None:
+    def _readable_certificates(cls, path: Path | None) -> Path | None:
         if path is not None:
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -131,8 +127,8 @@ class UpstreamSettings(BaseModel):
 
     @field_validator("client_key")
     @classmethod
-    def _belongs_to_its_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
-        if "client_cert" not in info.data:  # it was refused before
+    def _matching_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if "client_cert" not in info.data:  # it was rejected
             return key
         cert = info.data["client_cert"]
         if cert is None:
@@ -143,45 +139,49 @@ class UpstreamSettings(BaseModel):
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password="")
         except OSError as error:
             raise InvalidInput(
-                f"client_cert and client_key must be readable PEM files that belong together, the key without a "
+                f"client_cert and client_key must be readable PEM files of one key pair, the key without a "
                 f"password: {reason(error)}"
             ) from None
         return key
 
     @property
     def local(self) -> bool:
-        """Whether it is the embedded model."""
+        """Whether the upstream is the embedded model."""
         return self.url == LOCAL
 
     @property
     def key(self) -> str | None:
-        """The provider's key. Read it once: it comes from the environment each time."""
+        """The provider's API key, read from the environment at each access."""
         return os.environ.get(self.key_env) if self.key_env else None
 
 
 class TenantSettings(BaseModel):
-    """Who may ask, and in whose room their answers are."""
+    """A configured caller and its share of the cache."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: Label = Field(description="name in logs, metrics and on the page")
+    name: Label = Field(description="name in logs, metrics and the dashboard")
     keys: tuple[str, ...] = Field(repr=False, description='digests of its API keys, "sha256:…"')
-    group: Label | None = Field(None, description="tenants of one group share their answers")
-    quota: Room | None = Field(None, description="most room its answers, or its group's, may take")
-    pass_key: bool = Field(False, description="pass its key on upstream: where it is the provider's own")
+    group: Label | None = Field(None, description="tenants of one group share their entries; none: no group")
+    quota: ByteSize | None = Field(
+        None, description="maximum size of the entries of the tenant or its group; none: no limit"
+    )
+    pass_key: bool = Field(False, description="pass the tenant's key to the upstream, if it is the provider's key")
 
     @field_validator("keys")
     @classmethod
-    def _are_digests(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+    def _valid_digests(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         if not keys or not all(DIGEST.fullmatch(key) for key in keys):
             raise InvalidInput(
-                "must be one or more digests, sha256: and 64 hex digits, as `knapcache serve --hash-key` prints them"
+                "must be one or more digests (sha256: and 64 hex digits), as printed by `knapcache serve --hash-key`"
             )
         return keys
 
     @field_validator("name")
     @classmethod
-    def _is_free(cls, name: str) -> str:
+    def _not_reserved(cls, name: str) -> str:
         if name in ("anonymous", "everyone") or name.startswith("caller-"):
-            raise InvalidInput("must not be anonymous, everyone or caller-…, which name callers that are no tenants")
+            raise InvalidInput(
+                "must not be anonymous, everyone or caller-…, which are names of callers that are not tenants"
+            )
         return name

