@@ -68,6 +68,21 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_recipes_name_files_that_exist() -> None:
+    recipes = text("CONTRIBUTING.md").split("## Recipes")[1].split("## Tests")[0]
+    assert len(re.findall(r"^### Add ", recipes, re.MULTILINE)) == 5
+    paths = [path for path in re.findall(r"`((?:src|tests|docs)/[^`]+)`", recipes) if "NAME" not in path]
+    assert len(paths) > 15
+    for path in paths:
+        assert (ROOT / path).exists(), f"CONTRIBUTING.md names {path}"
+    from knapcache.store.registry import STORES
+    from knapcache.wire.registry import FORMATS
+
+    # One line per format, store and policy, as the recipes say.
+    assert text("src/knapcache/wire/registry.py").count(".FORMAT,") == len(FORMATS)
+    assert all(f'    "{scheme}": ' in text("src/knapcache/store/registry.py") for scheme in STORES)
+
+
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "html"]
     done = subprocess.run([*command, ROOT / "docs", tmp_path], capture_output=True, text=True, check=False)
