@@ -1,1 +1,1 @@
-"""What is between a transport and the cache."""
+"""Tests of the layer between transports and cache."""

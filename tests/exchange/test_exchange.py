@@ -44,7 +44,7 @@ def test_the_tier_of_a_stream(endpoint: Endpoint) -> None:
     collector = StreamCollector(FORMATS[endpoint])
     for block in FORMATS[endpoint].to_stream(json.dumps(ANSWERS[endpoint]).encode(), "json", usage=True):
         collector.feed(block)
-    reply = stream_reply(exchange(endpoint, stream=True), {}, collector, [], asked=True)
+    reply = stream_reply(exchange(endpoint, stream=True), {}, collector, [], usage_asked=True)
     assert reply.cacheable
     assert reply.tier == "flex"
 
@@ -53,7 +53,7 @@ def test_the_tier_that_only_the_last_chunks_have() -> None:
     collector = StreamCollector(FORMATS[Endpoint.CHAT])
     for block in FORMATS[Endpoint.CHAT].to_stream(json.dumps(CHAT).encode(), "json", usage=True):
         collector.feed(block.replace(b'"service_tier":"flex"', b'"service_tier":null') if b"Hi" in block else block)
-    assert stream_reply(exchange(Endpoint.CHAT, stream=True), {}, collector, [], asked=True).tier == "flex"
+    assert stream_reply(exchange(Endpoint.CHAT, stream=True), {}, collector, [], usage_asked=True).tier == "flex"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Integrations against the real libraries."""
+"""Tests of the integrations with the real libraries."""

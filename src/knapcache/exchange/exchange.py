@@ -26,7 +26,7 @@ from knapcache.keys.parse import ParsedBody, parse_body
 from knapcache.keys.rules import STATEFUL_FIELDS
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
-from knapcache.wire.base import CONTENT_TYPE, Form
+from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form
 from knapcache.wire.cache_control import wants_stream, wants_usage, with_usage
 from knapcache.wire.json_util import to_json
 
@@ -150,15 +150,21 @@ def make_exchange(
     """Return the exchange of a parsed request. Headers that change answers are added to the context."""
     wire_format = FORMATS[endpoint]
     control = parse_cache_control(headers, body)
-    if body is None:
-        return Exchange(wire_format, ParsedBody(), raw, control, namespace, context, bypass=True)
     more = {name: headers[name] for name in VARY_HEADERS if name in headers}
     more |= {name: fingerprint(headers[name].encode()) for name in ROUTING_HEADERS if name in headers}
     if control.namespace is not None:
         more["namespace"] = control.namespace
     if more:
         context = {**context, **more}
-    return Exchange(wire_format, body, raw, control, namespace, context, bypass=has_no_key(wire_format, body))
+    return Exchange(
+        format=wire_format,
+        body=ParsedBody() if body is None else body,
+        raw=raw,
+        control=control,
+        namespace=namespace,
+        context=context,
+        bypass=body is None or has_no_key(wire_format, body),
+    )
 
 
 def has_no_key(wire_format: Format, body: ParsedBody) -> bool:
@@ -200,22 +206,37 @@ def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], con
     except Incomplete:
         cost = None if status == 200 else 0.0  # providers do not bill errors
         return Reply(content, meta=failed_meta(status, headers, "json"), cacheable=False, cost=cost)
-    meta = stored_meta(headers, "json", exchange.fresh_for)
-    return Reply(answer.body, answer.model, answer.usage, meta=meta, ttl=exchange.control.ttl, tier=answer.tier)
+    return stored_reply(exchange, answer, stored_meta(headers, "json", exchange.fresh_for))
 
 
 def stream_reply(
-    exchange: Exchange, headers: Mapping[str, str], collector: StreamCollector, forwarded: list[bytes], asked: bool
+    exchange: Exchange,
+    headers: Mapping[str, str],
+    collector: StreamCollector,
+    forwarded: list[bytes],
+    usage_asked: bool,
 ) -> Reply:
-    """Return the reply to the cache for a stream. forwarded: the blocks that the caller got; asked: for its usage."""
+    """Return the reply to the cache for a stream. forwarded: the blocks that the caller got."""
     try:
         answer = collector.complete()
     except Incomplete:
         return Reply(b"".join(forwarded), meta=failed_meta(200, headers, "sse"), cacheable=False)
     meta = stored_meta(headers, "sse", exchange.fresh_for)
-    if exchange.format.usage_on_request and answer.usage is None and not asked:
+    if exchange.format.usage_on_request and answer.usage is None and not usage_asked:
         meta["lacks"] = "usage"
-    return Reply(answer.body, answer.model, answer.usage, meta=meta, ttl=exchange.control.ttl, tier=answer.tier)
+    return stored_reply(exchange, answer, meta)
+
+
+def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any]) -> Reply:
+    """Return the reply to the cache for a complete answer."""
+    return Reply(
+        payload=answer.body,
+        model=answer.model,
+        usage=answer.usage,
+        meta=meta,
+        ttl=exchange.control.ttl,
+        tier=answer.tier,
+    )
 
 
 def stored_meta(headers: Mapping[str, str], form: Form, fresh_for: float | None = None) -> dict[str, Any]:
@@ -230,7 +251,7 @@ def failed_meta(status: int, headers: Mapping[str, str], form: Form) -> dict[str
 
 
 def forwarded_headers(headers: Iterable[tuple[str, str]]) -> Pairs:
-    """Return the headers that may be given to another client."""
+    """Return the headers that may be sent to another client."""
     return [(name, value) for name, value in headers if name.lower() not in NOT_FORWARDED]
 
 

@@ -113,7 +113,13 @@ class LiveStream(Fetched):
     """A stream that the provider is still sending: `blocks` in place of a body."""
 
     def __init__(
-        self, response: UpstreamResponse, tee: StreamTee, pending: PendingFetch, started: float, finish_abandoned: bool
+        self,
+        response: UpstreamResponse,
+        tee: StreamTee,
+        pending: PendingFetch,
+        started: float,
+        *,
+        finish_abandoned: bool,
     ) -> None:
         super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
         self.blocks = self._read()
@@ -216,14 +222,22 @@ class Fetcher:
                 response, usage_asked = await self._send(exchange, upstream, send)
             if exchange.stream and is_event_stream(response.status, response.headers):
                 tee = StreamTee(exchange, response.headers, usage_asked)
-                return LiveStream(response, tee, pending, started, self._finish_abandoned)
+                return LiveStream(response, tee, pending, started, finish_abandoned=self._finish_abandoned)
             try:
                 content = await response.read()
             finally:
                 await response.close()
             seconds = time.perf_counter() - started
             reply = plain_reply(exchange, response.status, response.headers, content)
-            answer = Answer(reply.payload, reply.meta, "miss", pending.key, 0.0, None, reply.model)
+            answer = Answer(
+                payload=reply.payload,
+                meta=reply.meta,
+                outcome="miss",
+                key=pending.key,
+                age=0.0,
+                saved_usd=None,
+                model=reply.model,
+            )
             return FetchedAnswer(to_response(exchange, answer, response.pairs), pending, reply, seconds)
         except BaseException as error:
             pending.abandon(error)

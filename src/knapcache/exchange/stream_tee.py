@@ -18,7 +18,7 @@ class StreamTee:
 
     def __init__(self, exchange: Exchange, headers: Mapping[str, str], usage_asked: bool) -> None:
         self._exchange, self._headers, self._usage_asked = exchange, headers, usage_asked
-        # Usage that nobody asked for is the provider's own habit, and stays.
+        # Some providers send usage without being asked. That is forwarded.
         self._include_usage = exchange.include_usage or not usage_asked
         self._collector = StreamCollector(exchange.format)
         self._forwarded: list[bytes] = []

@@ -109,7 +109,13 @@ class FastPath:
             self._charged -= charge(oldest[0])
         form = ParsedBody({name: exchange.body[name] for name in FORM_FIELDS if name in exchange.body})
         plain = not exchange.stream and answer.meta.get("form") == "json"
-        known = KnownRequest(request, replace(exchange, body=form, raw=b""), upstream, model, plain)
+        known = KnownRequest(
+            request=request,
+            exchange=replace(exchange, body=form, raw=b""),
+            upstream=upstream,
+            model=model,
+            plain=plain,
+        )
         if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:
             self._charged += charge(raw)
 

@@ -1,6 +1,6 @@
 """Serves requests to the endpoints whose answers are cached.
 
-    read      access.py             who sends it (401 for nobody known), and its body
+    read      access.py             its principal (401 without a valid key), and its body
     key       exchange.py           what it asks for, and its upstream, which the model selects
     fetch     fetcher.py, stale.py  from the cache, or from the upstream under single flight
     write     asgi_request.py       the response
