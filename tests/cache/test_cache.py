@@ -328,6 +328,17 @@ def test_a_store_instance_is_used_and_closed(tmp_path: Path) -> None:
             store.apply(evict=[bytes(32)]).result()
 
 
+def test_a_path_may_be_the_url_of_a_store(tmp_path: Path) -> None:
+    with small_cache(path="memory:") as cache:
+        assert isinstance(store_of(cache), MemoryStore)
+    with small_cache(path=f"sqlite:{tmp_path / 'answers.db'}") as cache:
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+    with small_cache(path=tmp_path / "answers.db") as cache:
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
+    with pytest.raises(InvalidInput, match="unknown store nosuch:"):
+        small_cache(path="nosuch://somewhere")
+
+
 @pytest.mark.parametrize("option", [{"path": "answers.db"}, {"capacity": "1MiB"}])
 def test_a_store_instance_has_its_own_path_and_capacity(option: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"store and {next(iter(option))} cannot be combined"):

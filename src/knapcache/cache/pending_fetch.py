@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from knapcache.cache.replies import FetchResult, ReplyProcessor
-from knapcache.cache.single_flight import InFlightCall, SingleFlight
+from knapcache.cache.single_flight import InFlightCall, Leading, SingleFlight
 from knapcache.cache.values import Answer, Lookup, Reply
 
 
@@ -59,20 +58,20 @@ class PendingFetch:
         """Whether others may be waiting. False: the caller fetches alone, and the answer is not stored."""
         return self._call is not None
 
-    def leading(self) -> AbstractContextManager[None]:
+    def leading(self) -> Leading:
         """Mark the code that runs inside as part of this fetch: it never waits for its own key."""
-        return nullcontext() if self._call is None else self._single_flight.leading(self._call)
+        return Leading(self._call)
 
-    def __enter__(self) -> PendingFetch:
-        self._leading = self.leading()
+    def __enter__(self) -> Self:
+        self._leading = Leading(self._call)
         self._leading.__enter__()
         self._started = time.perf_counter()
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._leading.__exit__(kind, error, trace)
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if error is not None:
             self.abandon(error)
+        self._leading.__exit__()
 
     def complete(self, reply: Reply, seconds: float | None = None) -> Answer:
         """Count what the reply cost, let the policy decide, and release the waiters. `seconds`: how long it took."""

@@ -58,11 +58,10 @@ class Owner:
     def settle(self, i: int, entry: Entry, *, blocking: bool) -> bool:  # noqa: ARG002 - an owner never waits
         """Decide about an answer that was paid for. Return whether it is admitted."""
         admitted = self.admission.settle(i, entry)
-        if not self.store.shared:
-            due = self._swept_settled + max(SWEEP_SETTLED, self.store.totals().entries // 4)
-            if self.admission.settled >= due:
-                self._swept_settled = self.admission.settled
-                self.admission.expire()
+        settled = self.admission.settled - self._swept_settled
+        if settled >= SWEEP_SETTLED and not self.store.shared and settled >= self.store.totals().entries // 4:
+            self._swept_settled = self.admission.settled
+            self.admission.expire()
         return admitted
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
