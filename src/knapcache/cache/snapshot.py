@@ -5,8 +5,8 @@
     zlib: header, rows of the ids in use, spare rows, 32 bytes of key for each id
 
 A state that does not fit into the limit is reduced to fewer ids, if the policy can do that (`Policy.compacted`).
-Otherwise no snapshot is saved. After a restart the policy is fed the
-entries that the store has and the snapshot does not; the rest it learns again.
+Otherwise no snapshot is saved. After a restart the policy is fed the entries that the store has and the snapshot does
+not; the rest it learns again.
 
 Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Stores seal
 snapshots, so damaged ones never get here.
