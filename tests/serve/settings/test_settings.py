@@ -56,31 +56,31 @@ def test_the_constructor_does_not_read_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("given", "bytes_"), [("64k", 64_000), ("1.5GiB", 3 << 29), (4096, 4096), ("4096", 4096), ("32 MB", 32_000_000)]
+    ("value", "bytes_"), [("64k", 64_000), ("1.5GiB", 3 << 29), (4096, 4096), ("4096", 4096), ("32 MB", 32_000_000)]
 )
-def test_sizes_have_units(given: Any, bytes_: int) -> None:
-    assert Settings(capacity=given).capacity == bytes_
+def test_sizes_have_units(value: Any, bytes_: int) -> None:
+    assert Settings(capacity=value).capacity == bytes_
 
 
-@pytest.mark.parametrize("given", ["", "much", "-1", "0", 0, -5, 1.5, True, "10%", "1.3B", [1], None])
-def test_invalid_sizes_are_rejected(given: Any) -> None:
-    assert settings_error(capacity=given).startswith("capacity: must be a number with an optional unit")
+@pytest.mark.parametrize("value", ["", "much", "-1", "0", 0, -5, 1.5, True, "10%", "1.3B", [1], None])
+def test_invalid_sizes_are_rejected(value: Any) -> None:
+    assert settings_error(capacity=value).startswith("capacity: must be a number with an optional unit")
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("90", 90), ("15m", 900), ("12h", 43_200), ("1.5 d", 129_600), (0.5, 0.5)]
+    ("value", "seconds"), [("90", 90), ("15m", 900), ("12h", 43_200), ("1.5 d", 129_600), (0.5, 0.5)]
 )
-def test_durations_have_units(given: Any, seconds: float) -> None:
-    assert Settings(ttl=given).ttl == seconds
+def test_durations_have_units(value: Any, seconds: float) -> None:
+    assert Settings(ttl=value).ttl == seconds
 
 
-@pytest.mark.parametrize("given", ["soon", "-1", -1, 0, "0h", float("nan"), float("inf"), True, "1e400", [5]])
-def test_invalid_durations_are_rejected(given: Any) -> None:
-    assert settings_error(ttl=given).startswith("ttl: must be ")
+@pytest.mark.parametrize("value", ["soon", "-1", -1, 0, "0h", float("nan"), float("inf"), True, "1e400", [5]])
+def test_invalid_durations_are_rejected(value: Any) -> None:
+    assert settings_error(ttl=value).startswith("ttl: must be ")
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("values", "line"),
     [
         ({"port": 65536}, "port: must be less than or equal to 65535, not 65536"),
         ({"port": "http"}, "port: must be an integer, not 'http'"),
@@ -114,8 +114,8 @@ def test_invalid_durations_are_rejected(given: Any) -> None:
         ({"otlp_endpoint": "collector:4318"}, "otlp_endpoint: must be a URL that starts with http:// or https://"),
     ],
 )
-def test_an_error_is_one_line(given: dict[str, Any], line: str) -> None:
-    message = settings_error(**given)
+def test_an_error_is_one_line(values: dict[str, Any], line: str) -> None:
+    message = settings_error(**values)
     assert message.startswith(line)
     assert "\n" not in message
     assert message.count(", not ") <= 1
@@ -214,8 +214,8 @@ def test_a_header_value_must_be_one_line() -> None:
 # Tenants.
 
 
-def tenant(**given: Any) -> dict[str, Any]:
-    return {"name": "a", "keys": [DIGEST], **given}
+def tenant(**fields: Any) -> dict[str, Any]:
+    return {"name": "a", "keys": [DIGEST], **fields}
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,8 @@ def test_no_text_contains_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         {"admin_token": ["s3cret"]},
         {"admin_token": "s3cret"},
     ]
-    for given in mistakes:
-        assert "s3cret" not in settings_error(**given), given
+    for values in mistakes:
+        assert "s3cret" not in settings_error(**values), values
 
 
 def test_paths_are_absolute_and_expand_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

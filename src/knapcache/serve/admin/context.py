@@ -25,7 +25,7 @@ class AdminContext:
     """When the proxy was started, Unix time."""
     cache: Cache
     memory_fallback: bool
-    """Whether the cache's file could not be opened, and answers are kept in memory instead."""
+    """Whether entries are in memory because the cache's file could not be opened."""
     authenticator: Authenticator
     flush_events: Callable[[], None]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""

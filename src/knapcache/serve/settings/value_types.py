@@ -36,42 +36,42 @@ RESERVED_HEADERS = {
 """Headers of the connection, which the proxy sets itself."""
 
 
-def byte_size(given: Any) -> int:
+def byte_size(value: Any) -> int:
     """Parse a size in bytes: 4096 or "256MB"."""
-    found = parse_amount(given) if isinstance(given, str) else None
+    found = parse_amount(value) if isinstance(value, str) else None
     if found is not None and not found[1] and found[0].denominator == 1 and found[0] >= 1:
         return int(found[0])
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
-        return given
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
     raise InvalidInput(f"must be {ALLOWED_AMOUNTS}, at least 1")
 
 
-def duration(given: Any) -> float:
+def duration(value: Any) -> float:
     """Parse a duration in seconds: 90, "90", "15m", "12h" or "30d"."""
-    if isinstance(given, str) and (match := TIME.fullmatch(given.strip())):
-        given = float(match[1]) * TIMES[match[2]]
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= MAX_AMOUNT:
+    if isinstance(value, str) and (match := TIME.fullmatch(value.strip())):
+        value = float(match[1]) * TIMES[match[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_AMOUNT:
         raise InvalidInput("must be a number of seconds, at least 0, with an optional unit (s, m, h, d)")
-    return float(given)
+    return float(value)
 
 
-def positive(given: float) -> float:
+def positive(value: float) -> float:
     """Reject a duration of 0 seconds."""
-    if not given:
+    if not value:
         raise InvalidInput("must be more than 0 seconds")
-    return given
+    return value
 
 
-def label(given: str) -> str:
+def label(value: str) -> str:
     """Check a name that needs no quoting in a header, a metric or a URL."""
-    if not LABEL.fullmatch(given):
+    if not LABEL.fullmatch(value):
         raise InvalidInput("must be 1 to 64 letters, digits, or any of . _ @ -")
-    return given
+    return value
 
 
-def name_list(given: Any) -> Any:
+def name_list(value: Any) -> Any:
     """Split "a, b" into a list; return other values unchanged."""
-    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 def split_http_url(url: str) -> SplitResult | None:
@@ -85,41 +85,41 @@ def split_http_url(url: str) -> SplitResult | None:
     return parts if usable and not re.search(r"[\s\\\x00-\x1f\x7f]", url) else None
 
 
-def http_url(given: str) -> str:
+def http_url(value: str) -> str:
     """Check a URL that paths can be appended to, and that has no secret in it."""
-    parts = split_http_url(given)
+    parts = split_http_url(value)
     if parts is None:
         raise InvalidInput("must be a URL that starts with http:// or https://")
     if "@" in parts.netloc:
         raise InvalidInput("must not contain a user or a password; key_env names the variable with the key")
-    if parts.query or parts.fragment or given[-1] in "?#":
+    if parts.query or parts.fragment or value[-1] in "?#":
         raise InvalidInput("must be a URL without ? and #")
-    return given.rstrip("/")
+    return value.rstrip("/")
 
 
-def upstream_url(given: str) -> str:
+def upstream_url(value: str) -> str:
     """Check the URL of an upstream, or LOCAL."""
-    return given if given == LOCAL else http_url(given)
+    return value if value == LOCAL else http_url(value)
 
 
-def proxy_url(given: str) -> str:
+def proxy_url(value: str) -> str:
     """Check a proxy's URL, which may have a user and a password. Without a scheme it is http://, as in curl."""
-    url = given if "://" in given else f"http://{given}"
+    url = value if "://" in value else f"http://{value}"
     if split_http_url(url) is None:
         raise InvalidInput("must be the URL of a proxy, http://host:port or https://host:port (SOCKS is not supported)")
     return url
 
 
-def header_fields(given: dict[str, str]) -> dict[str, str]:
+def header_fields(headers: dict[str, str]) -> dict[str, str]:
     """Check and lower-case header names. Values must be one line: a line break would start another header."""
-    for name, value in given.items():
+    for name, value in headers.items():
         if not HEADER.fullmatch(name) or name.lower() in RESERVED_HEADERS:
             raise InvalidInput(
                 f"{name[:40]!r} cannot be set: it is not a valid header name, or the proxy sets it itself"
             )
         if not value.isprintable() or not value.isascii():
             raise InvalidInput(f"the value of {name} must be printable ASCII on one line")
-    return {name.lower(): value for name, value in given.items()}
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def is_loopback(host: str) -> bool:
