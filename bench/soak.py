@@ -53,8 +53,8 @@ MIN_MINUTES = 2.0
 LINGER_SECONDS = 90.0
 """Maximum wait before leaks are counted: idle upstream connections stay open for a minute."""
 SPARE_DESCRIPTORS = 2 * (MAX_THREADS + 2)
-"""Descriptors that may be left: every thread that reads the store opens its two files when it first does, and keeps
-them: those that read for coroutines, that of the Oracle, and one of those that serve the admin API."""
+"""Descriptors that do not count as leaks. Each thread that reads the store opens two files on first use and keeps them
+open: the threads for asynchronous reads, that of the Oracle, and one of the admin API."""
 
 
 def task_count(server: ServerProcess) -> int:

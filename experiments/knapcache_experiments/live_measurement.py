@@ -1,4 +1,4 @@
-"""Measurement behind the `live` experiment: requests through a real proxy to a real model, one policy after the other.
+"""Measurement of the `live` experiment: requests through a real proxy to a real model, one policy after the other.
 
 For every repeat one sequence of requests is drawn, and every policy serves it from an empty cache:
 
