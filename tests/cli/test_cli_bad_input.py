@@ -48,7 +48,7 @@ def error_of(arguments: list[str], capsys: Captured) -> str:
         ("--noise -1", "noise must be finite and not negative, not -1.0"),
         ("--noise nan", "noise must be finite and not negative, not nan"),
         ("--sizes uniform:0", "sizes 'uniform:0'"),
-        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; allowed are, for example: {EXAMPLES}"),
+        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; examples: {EXAMPLES}"),
         ("--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
         ("--arrivals zipf:", "arrivals 'zipf:' cannot be read"),
         ("--costs uniform:-1:2", "costs 'uniform:-1:2'"),
