@@ -25,7 +25,7 @@ def main() -> None:
         options: dict[str, Any] = {}
         if not os.environ.get("OPENAI_API_KEY"):
             upstream = stack.enter_context(FakeUpstream(delay=0.2))
-            options = {"api_base": upstream.openai, "api_key": "any"}
+            options = {"api_base": upstream.openai_url, "api_key": "any"}
         cache = stack.enter_context(Cache("64MB"))
         transport: Any = CacheTransport(cache)
         litellm.client_session = stack.enter_context(httpx.Client(transport=transport))

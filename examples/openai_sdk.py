@@ -20,7 +20,7 @@ def main() -> None:
         options: dict[str, Any] = {}
         if not os.environ.get("OPENAI_API_KEY"):
             upstream = stack.enter_context(FakeUpstream(delay=0.2))
-            options = {"base_url": upstream.openai, "api_key": "any"}
+            options = {"base_url": upstream.openai_url, "api_key": "any"}
         cache = stack.enter_context(Cache("64MB"))
         openai = stack.enter_context(client(cache, **options))
 

@@ -116,7 +116,7 @@ async def test_hits_misses_and_savings_are_counted(caching_url: str) -> None:
 
 async def test_a_server_without_cache_headers_counts_as_unknown(upstream: FakeUpstream) -> None:
     await send_traffic(
-        TrafficOptions(upstream.openai, requests=12, rate=1e6, keys=("secret",)),
+        TrafficOptions(upstream.openai_url, requests=12, rate=1e6, keys=("secret",)),
         PROMPTS,
         stats := TrafficStats(),
         ignore_progress,
@@ -127,13 +127,13 @@ async def test_a_server_without_cache_headers_counts_as_unknown(upstream: FakeUp
     assert {call.headers["authorization"] for call in upstream.calls} == {"Bearer secret"}
     assert {body["stream"] for body in bodies} == {True, False}
     assert {(body["model"], body["max_tokens"]) for body in bodies} == {("smollm2-135m", 24)}
-    await send_traffic(TrafficOptions(upstream.openai, requests=1), PROMPTS, TrafficStats(), ignore_progress)
+    await send_traffic(TrafficOptions(upstream.openai_url, requests=1), PROMPTS, TrafficStats(), ignore_progress)
     assert "authorization" not in upstream.calls[-1].headers
 
 
 async def test_counts_agree_with_a_real_proxy(upstream: FakeUpstream, tmp_path: Path) -> None:
-    with RunningProxy(tmp_path, upstream.openai) as proxy:
-        options = TrafficOptions(proxy.openai, requests=60, rate=1e6, clients=1)
+    with RunningProxy(tmp_path, upstream.openai_url) as proxy:
+        options = TrafficOptions(proxy.openai_url, requests=60, rate=1e6, clients=1)
         await send_traffic(options, PROMPTS, stats := TrafficStats(), ignore_progress)
     distinct = len({one.prompt for one in generate_requests(options, PROMPTS)})
     assert dict(stats.outcomes) == {"hit": 60 - distinct, "miss": distinct}
@@ -144,7 +144,7 @@ async def test_failures_are_counted_and_do_not_stop_the_traffic(upstream: FakeUp
     faults = ("429", "500", "reset", "cut", "html")
     upstream.fail(*faults)
     await send_traffic(
-        TrafficOptions(upstream.openai, requests=20, rate=1e6, clients=1, seed=5),
+        TrafficOptions(upstream.openai_url, requests=20, rate=1e6, clients=1, seed=5),
         PROMPTS,
         stats := TrafficStats(),
         ignore_progress,
@@ -160,7 +160,10 @@ async def test_clients_limits_concurrent_requests() -> None:
     with FakeUpstream(delay=0.1) as upstream:
         start = asyncio.get_running_loop().time()
         await send_traffic(
-            TrafficOptions(upstream.openai, requests=7, rate=1e6, clients=2), PROMPTS, TrafficStats(), ignore_progress
+            TrafficOptions(upstream.openai_url, requests=7, rate=1e6, clients=2),
+            PROMPTS,
+            TrafficStats(),
+            ignore_progress,
         )
         assert asyncio.get_running_loop().time() - start >= 0.4  # the first alone, then two at a time
 
@@ -206,7 +209,7 @@ def test_the_command_prints_a_table_and_a_summary(
 def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
     upstream: FakeUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--url", upstream.openai, "--requests", "5", "--rate", "100000", "--model", "m", "--key", "k") == 0
+    assert run("--url", upstream.openai_url, "--requests", "5", "--rate", "100000", "--model", "m", "--key", "k") == 0
     assert "the server is not a knapcache proxy" in capsys.readouterr().out
     assert {call.body["model"] for call in upstream.calls} == {"m"}
 
@@ -264,8 +267,8 @@ def test_a_server_that_rejects_or_fails_every_request(
         other.shutdown()
     assert "rejected the request: status 404, no such path" in capsys.readouterr().err
     upstream.fail(*["500"] * 3)
-    assert run("--url", upstream.openai, "--requests", "3", "--rate", "10000") == 2
-    assert f"every request to {upstream.openai} failed: status 500, try again" in capsys.readouterr().err
+    assert run("--url", upstream.openai_url, "--requests", "3", "--rate", "10000") == 2
+    assert f"every request to {upstream.openai_url} failed: status 500, try again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,7 @@ def test_prompt_files(content: bytes, expected: list[str] | str, tmp_path: Path)
 
 
 def test_ctrl_c_prints_the_table_so_far(upstream: FakeUpstream) -> None:
-    words = ["demo", "--url", upstream.openai, "--requests", "100000", "--rate", "50"]
+    words = ["demo", "--url", upstream.openai_url, "--requests", "100000", "--rate", "50"]
     code = f"import sys; from knapcache.cli.main import main; sys.exit(main({words!r}))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         wait_for(lambda: upstream.count() > 5)

@@ -39,7 +39,7 @@ def live_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[st
             "--arrivals",
             "zipf:1",
             "--upstream",
-            upstream.openai,
+            upstream.openai_url,
             "--record",
             str(folder / "record.json"),
         ]
@@ -188,7 +188,7 @@ def small_settings(upstream: str, record: Path) -> LiveSettings:
 def test_an_unwritable_record_is_reported_before_the_run(tmp_path: Path) -> None:
     with FakeUpstream() as upstream:
         with pytest.raises(InvalidInput, match="cannot write to"):
-            live.measure(small_settings(upstream.openai, tmp_path / "missing" / "record.json"))
+            live.measure(small_settings(upstream.openai_url, tmp_path / "missing" / "record.json"))
         assert not upstream.calls
 
 
@@ -207,7 +207,7 @@ def test_an_upstream_that_fails_ends_the_run_and_leaves_no_record(
         upstream.fail("html")
         upstream.fail(*["500"] * 8)
         with pytest.raises(InvalidInput, match="the proxy returned status 5"):
-            live.measure(small_settings(upstream.openai, tmp_path / "record.json"))
+            live.measure(small_settings(upstream.openai_url, tmp_path / "record.json"))
     assert not (tmp_path / "record.json").exists()
 
 

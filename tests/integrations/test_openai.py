@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def sdk(cache: Cache, upstream: FakeUpstream) -> Iterator[openai.OpenAI]:
-    with client(cache, base_url=upstream.openai, api_key="one", max_retries=0) as sdk:
+    with client(cache, base_url=upstream.openai_url, api_key="one", max_retries=0) as sdk:
         yield sdk
 
 
@@ -84,7 +84,7 @@ def test_a_stored_stream_is_served_chunk_by_chunk_and_plain(
     assert upstream.calls[0].body["stream_options"] == {"include_usage": True}
     answers = sdk.chat.completions.create(model="gpt-4o", messages=HELLO, **options)
     assert upstream.count() == 1
-    direct = openai.OpenAI(base_url=upstream.openai, api_key="one").chat.completions
+    direct = openai.OpenAI(base_url=upstream.openai_url, api_key="one").chat.completions
     uncached = plain(direct.create(model="gpt-4o", messages=HELLO, **options))
     assert plain(answers) == {**uncached, "id": "chatcmpl-1"}
 
@@ -211,7 +211,7 @@ def test_requests_without_a_key_are_sent(sdk: openai.OpenAI, upstream: FakeUpstr
 @pytest.mark.parametrize("lib", [httpx, httpx2])
 def test_httpx_and_httpx2(cache: Cache, upstream: FakeUpstream, lib: Any) -> None:
     http = lib.Client(transport=CacheTransport(cache))
-    with openai.OpenAI(base_url=upstream.openai, api_key="one", http_client=http) as sdk:
+    with openai.OpenAI(base_url=upstream.openai_url, api_key="one", http_client=http) as sdk:
         answers = [sdk.chat.completions.create(model="gpt-4o", messages=HELLO).id for _ in range(2)]
         chunks = list(sdk.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True))
     assert {*answers, *(chunk.id for chunk in chunks)} == {"chatcmpl-1"}
@@ -219,7 +219,7 @@ def test_httpx_and_httpx2(cache: Cache, upstream: FakeUpstream, lib: Any) -> Non
 
 
 async def test_the_async_client(cache: Cache, upstream: FakeUpstream) -> None:
-    async with async_client(cache, base_url=upstream.openai, api_key="one", max_retries=0) as sdk:
+    async with async_client(cache, base_url=upstream.openai_url, api_key="one", max_retries=0) as sdk:
         request: Any = {"model": "gpt-4o", "messages": HELLO}
         streams = []
         for _ in range(2):

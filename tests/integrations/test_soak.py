@@ -74,7 +74,7 @@ def test_no_fault_leads_to_a_wrong_answer(cache: Cache, requests: int, workers: 
     with FakeUpstream(stall=0.3) as upstream:
         upstream.fail(*(rng.choice(FAULTS) if rng.random() < 0.3 else "no-options" for _ in range(requests)))
         transport: Any = CacheTransport(cache)
-        with httpx.Client(transport=transport, base_url=upstream.openai, timeout=5.0) as http:
+        with httpx.Client(transport=transport, base_url=upstream.openai_url, timeout=5.0) as http:
             with ThreadPoolExecutor(workers) as pool:
                 outcome = list(pool.map(lambda seed: request(http, seed, prompts), range(requests)))
             assert {"hit", "miss", "broken", "refused", "incomplete", "left"} <= set(outcome)

@@ -39,14 +39,14 @@ def lib(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def http(cache: Cache, upstream: FakeUpstream, lib: Any) -> Iterator[Any]:
     transport = CacheTransport(cache, lib.HTTPTransport(verify=False))  # loading certificates takes 0.1 s
-    with lib.Client(transport=transport, base_url=upstream.openai, headers=KEY, timeout=1.0) as http:
+    with lib.Client(transport=transport, base_url=upstream.openai_url, headers=KEY, timeout=1.0) as http:
         yield http
 
 
 @pytest.fixture
 def one(cache: Cache, upstream: FakeUpstream) -> Iterator[httpx.Client]:
     transport: Any = CacheTransport(cache, httpx.HTTPTransport(verify=False))
-    with httpx.Client(transport=transport, base_url=upstream.openai, headers=KEY, timeout=10.0) as http:
+    with httpx.Client(transport=transport, base_url=upstream.openai_url, headers=KEY, timeout=10.0) as http:
         yield http
 
 
@@ -125,7 +125,7 @@ def test_a_compressed_answer_is_served_decompressed(http: Any, upstream: FakeUps
 
 def test_two_keys_share_nothing_unless_a_tenant_is_named(cache: Cache, upstream: FakeUpstream) -> None:
     def ids(transport: Any, *keys: str) -> list[str]:
-        with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+        with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
             return [post(http, headers={"authorization": f"Bearer {key}"}).json()["id"] for key in keys]
 
     assert ids(CacheTransport(cache), "a", "b", "a", "b") == ["chatcmpl-1", "chatcmpl-2", "chatcmpl-1", "chatcmpl-2"]
@@ -143,7 +143,7 @@ def test_headers_that_are_part_of_the_key(one: httpx.Client, upstream: FakeUpstr
 
 def test_routing_headers_are_part_of_the_key_of_tenants_too(cache: Cache, upstream: FakeUpstream) -> None:
     transport: Any = CacheTransport(cache, tenant="team")
-    with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+    with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
         for name in ("x-portkey-provider", "x-portkey-config"):
             for value in ("one", "two", "one"):
                 post(http, headers={name: value})
@@ -159,7 +159,7 @@ def test_headers_that_are_not_part_of_the_key(one: httpx.Client, upstream: FakeU
 def test_no_credential_is_stored(tmp_path: Any, upstream: FakeUpstream) -> None:
     with (
         Cache("4MB", path=tmp_path / "answers", policy="lru", shadows=()) as cache,
-        httpx.Client(transport=CacheTransport(cache), base_url=upstream.openai) as http,  # type: ignore[arg-type]
+        httpx.Client(transport=CacheTransport(cache), base_url=upstream.openai_url) as http,  # type: ignore[arg-type]
     ):
         headers = dict.fromkeys(("authorization", "x-api-key", "x-portkey-config", "helicone-auth"), "sk-very-secret")
         for _ in range(2):
@@ -173,7 +173,7 @@ def test_no_credential_is_stored(tmp_path: Any, upstream: FakeUpstream) -> None:
 def test_without_credentials_the_namespace_is_that_of_the_cache(upstream: FakeUpstream) -> None:
     with Cache("4MB", policy="lru", shadows=(), namespace="mine") as cache:
         transport: Any = CacheTransport(cache)
-        with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+        with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
             post(http)
         assert list(cache.stats()["by_tenant"]) == ["mine"]
 
@@ -197,7 +197,7 @@ def test_an_upload_is_not_read_into_memory(cache: Cache) -> None:
 def test_two_providers_share_nothing(cache: Cache) -> None:
     with FakeUpstream() as a, FakeUpstream() as b, httpx.Client(transport=CacheTransport(cache), headers=KEY) as http:  # type: ignore[arg-type]
         for upstream in (a, b, a, b):
-            http.post(f"{upstream.openai}/chat/completions", json=CHAT)
+            http.post(f"{upstream.openai_url}/chat/completions", json=CHAT)
         assert (a.count(), b.count()) == (1, 1)
 
 
@@ -298,7 +298,7 @@ def test_a_server_without_stream_options(one: httpx.Client, upstream: FakeUpstre
 
 def test_usage_is_not_asked_for_if_the_option_is_off(cache: Cache, upstream: FakeUpstream) -> None:
     transport: Any = CacheTransport(cache, ask_usage=False)
-    with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+    with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
         post(http, {**CHAT, "stream": True})
     assert "stream_options" not in upstream.calls[0].body
 
@@ -352,7 +352,7 @@ def until(true: Callable[[], bool]) -> bool:
 def test_a_caller_that_leaves_in_the_middle_of_a_stream(cache: Cache, upstream: FakeUpstream, finish: bool) -> None:
     upstream.pace = 0.03
     transport: Any = CacheTransport(cache, finish_abandoned=finish)
-    with httpx.Client(transport=transport, base_url=upstream.openai) as http:
+    with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
         with http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer:
             next(answer.iter_raw())
         assert until(lambda: cache.stats()["admitted" if finish else "failed"] == 1)
@@ -363,7 +363,7 @@ async def test_async_concurrent_requests_and_cancellation(cache: Cache, upstream
     upstream.delay, upstream.pace = 0.2, 0.02
     body = {**CHAT, "stream": True}
     async with lib.AsyncClient(
-        transport=AsyncCacheTransport(cache), base_url=upstream.openai, headers=KEY, timeout=5.0
+        transport=AsyncCacheTransport(cache), base_url=upstream.openai_url, headers=KEY, timeout=5.0
     ) as http:
         answers = await asyncio.gather(*(post(http, {**CHAT, "stream": k % 2 == 0}) for k in range(10)))
         assert upstream.count() == 1
@@ -389,7 +389,7 @@ async def test_async_a_caller_that_leaves_in_the_middle_of_a_stream(
     upstream.pace = 0.03
     transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False), finish_abandoned=finish)
     async with (
-        httpx.AsyncClient(transport=transport, base_url=upstream.openai) as http,
+        httpx.AsyncClient(transport=transport, base_url=upstream.openai_url) as http,
         http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer,
     ):
         await anext(answer.aiter_raw())
@@ -400,7 +400,7 @@ async def test_async_a_caller_that_leaves_in_the_middle_of_a_stream(
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 async def test_async_faults_are_forwarded_and_not_stored(cache: Cache, upstream: FakeUpstream, fault: str) -> None:
     transport: Any = AsyncCacheTransport(cache, httpx.AsyncHTTPTransport(verify=False))
-    async with httpx.AsyncClient(transport=transport, base_url=upstream.openai, headers=KEY) as http:
+    async with httpx.AsyncClient(transport=transport, base_url=upstream.openai_url, headers=KEY) as http:
         for body in (CHAT, {**CHAT, "stream": True}):
             if fault == "error-event" and "stream" not in body:
                 continue
@@ -443,7 +443,7 @@ def test_closing_waits_a_limited_time(
     upstream.fail("stall")
     start = time.perf_counter()
     with (
-        lib.Client(transport=CacheTransport(cache), base_url=upstream.openai, timeout=20.0) as http,
+        lib.Client(transport=CacheTransport(cache), base_url=upstream.openai_url, timeout=20.0) as http,
         http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer,
     ):
         next(answer.iter_raw())

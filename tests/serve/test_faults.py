@@ -43,7 +43,7 @@ async def concurrent_clients(proxy: RunningProxy, upstream: FakeUpstream, client
     """Send one new request from many clients. Some disconnect before the answer, the leader among them."""
     upstream.delay = 0.5
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=proxy.openai, limits=limits, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url, limits=limits, timeout=60.0) as client:
 
         async def post(k: int) -> httpx.Response:
             return await client.post("/chat/completions", json=body("cold", stream=k % 2 == 1))
@@ -73,7 +73,7 @@ async def many_faults(proxy: RunningProxy, upstream: FakeUpstream, requests: int
     upstream.stall = 0.3
     rng = random.Random(1)
     limit = asyncio.Semaphore(16)
-    async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
 
         async def post(k: int) -> None:
             async with limit:
@@ -110,14 +110,14 @@ async def test_many_faults_store_nothing_incomplete(start: Start, upstream: Fake
 
 
 def upstream_with(upstream: FakeUpstream, **more: Any) -> dict[str, Any]:
-    return {"name": "fake", "url": upstream.openai, **more}
+    return {"name": "fake", "url": upstream.openai_url, **more}
 
 
 @pytest.mark.parametrize("fault", ["429", "500"])
 def test_a_call_is_retried_before_the_first_byte(start: Start, upstream: FakeUpstream, fault: str) -> None:
     proxy = start()
     upstream.fail(fault)
-    assert httpx.post(f"{proxy.openai}/chat/completions", json=body("a")).status_code == 200
+    assert httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a")).status_code == 200
     assert upstream.count() == 2
 
 
@@ -127,16 +127,16 @@ def test_errors_are_forwarded_when_no_retries_are_left(
 ) -> None:
     proxy = start(upstreams=[upstream_with(upstream, retries=0)])
     upstream.fail(fault)
-    answer = httpx.post(f"{proxy.openai}/chat/completions", json=body("a"))
+    answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a"))
     assert answer.status_code == status
     assert answer.json()["error"]["message"] == "try again"
-    assert httpx.post(f"{proxy.openai}/chat/completions", json=body("a")).status_code == 200
+    assert httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a")).status_code == 200
 
 
 def test_retries_are_limited(start: Start, upstream: FakeUpstream) -> None:
     proxy = start()
     upstream.fail(*["500"] * 60)
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         for k in range(30):
             client.post("/chat/completions", json=body(str(k)))
     assert 30 < upstream.count() <= 30 + 10 + 3
@@ -145,18 +145,18 @@ def test_retries_are_limited(start: Start, upstream: FakeUpstream) -> None:
 def test_an_unreachable_upstream(start: Start) -> None:
     proxy = start(upstreams=[{"name": "unreachable", "url": "http://127.0.0.1:9/v1"}])
     for stream in (False, True):
-        answer = httpx.post(f"{proxy.openai}/chat/completions", json=body("a", stream=stream), timeout=20)
+        answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a", stream=stream), timeout=20)
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] == "upstream_failed"
         assert "unreachable" in answer.json()["error"]["message"]
         assert "127.0.0.1" not in answer.text
-    assert httpx.get(f"{proxy.openai}/models").status_code == 502
+    assert httpx.get(f"{proxy.openai_url}/models").status_code == 502
 
 
 def test_an_upstream_that_times_out(start: Start, upstream: FakeUpstream) -> None:
     upstream.delay = 3.0
     proxy = start(upstreams=[upstream_with(upstream, timeout=0.3, retries=0)])
-    answer = httpx.post(f"{proxy.openai}/chat/completions", json=body("a"), timeout=20)
+    answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a"), timeout=20)
     assert answer.status_code == 504
     upstream.stop_stalling()
 
@@ -168,7 +168,7 @@ def test_a_stream_that_breaks_off_is_an_error_to_the_sdk_or_ends_early(
     upstream.stall = 0.2
     proxy = start()
     upstream.fail(fault)
-    with openai.OpenAI(base_url=proxy.openai, api_key="k", max_retries=0) as sdk:
+    with openai.OpenAI(base_url=proxy.openai_url, api_key="k", max_retries=0) as sdk:
         text = ""
         with nullcontext() if fault == "cut" else pytest.raises(openai.APIError):  # a clean close looks like the end
             for chunk in sdk.chat.completions.create(**body("one two three four"), stream=True):
@@ -182,7 +182,7 @@ def test_a_stream_that_breaks_off_is_an_error_to_the_sdk_or_ends_early(
 async def test_a_stream_is_stored_after_its_client_disconnects(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     upstream.pace = 0.1
     seen = events(proxy)
-    async with httpx.AsyncClient(base_url=proxy.openai) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url) as client:
         async with client.stream("POST", "/chat/completions", json=body("one two three", stream=True)) as answer:
             async for _ in answer.aiter_raw():
                 break
@@ -198,7 +198,7 @@ async def test_an_abandoned_stream_is_aborted_if_finish_abandoned_is_off(start: 
     upstream.pace = 0.1
     proxy = start(finish_abandoned=False)
     seen = events(proxy)
-    async with httpx.AsyncClient(base_url=proxy.openai) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url) as client:
         words = " ".join(map(str, range(40)))
         async with client.stream("POST", "/chat/completions", json=body(words, stream=True)) as answer:
             async for _ in answer.aiter_raw():
@@ -212,7 +212,7 @@ async def test_stale_answers_are_served_and_refreshed(start: Start, upstream: Fa
     proxy = start(
         ttl=1.0, stale_while_revalidate=1.0, stale_if_error=60.0, upstreams=[upstream_with(upstream, retries=0)]
     )
-    async with httpx.AsyncClient(base_url=proxy.openai) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url) as client:
 
         async def post() -> httpx.Response:
             return await client.post("/chat/completions", json=body("news"))
@@ -239,7 +239,7 @@ def test_invalid_requests_bypass_the_cache_or_are_rejected(start: Start) -> None
 
     def post(content: bytes, **headers: str) -> httpx.Response:
         named = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
-        return httpx.post(f"{proxy.openai}/chat/completions", content=content, headers=named)
+        return httpx.post(f"{proxy.openai_url}/chat/completions", content=content, headers=named)
 
     for invalid in (b"", b"[]", b"{", b'{"model": "m", "model": "n"}', b'{"model": NaN}', b"\xff"):
         assert post(invalid).headers["x-knapcache"] == "bypass"
@@ -254,7 +254,9 @@ def test_invalid_requests_bypass_the_cache_or_are_rejected(start: Start) -> None
 def test_stopping_waits_for_streams(start: Start, upstream: FakeUpstream) -> None:
     upstream.pace = 0.1
     proxy = start(grace=10.0)
-    with httpx.stream("POST", f"{proxy.openai}/chat/completions", json=body("one two three", stream=True)) as answer:
+    with httpx.stream(
+        "POST", f"{proxy.openai_url}/chat/completions", json=body("one two three", stream=True)
+    ) as answer:
         pieces = answer.iter_raw()
         next(pieces)
         proxy._server.should_exit = True

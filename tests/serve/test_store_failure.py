@@ -75,7 +75,7 @@ async def check_latency_with_a_broken_disk(
 ) -> None:
     """Compare the 99th percentile of misses with a healthy disk and of all requests with a broken one."""
     proxy = start()
-    async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
         for name in range(STORED):
             await post(client, name)
         await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
@@ -115,14 +115,14 @@ async def test_many_requests_are_answered_without_the_disk(
 async def test_a_proxy_stops_while_its_disk_is_slow_and_keeps_its_entries(
     tmp_path: Path, upstream: FakeUpstream, slow_disk: SlowDisk
 ) -> None:
-    proxy = RunningProxy(tmp_path / "data", upstream.openai, policy="lru")
+    proxy = RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru")
     with proxy:
-        async with httpx.AsyncClient(base_url=proxy.openai, timeout=60.0) as client:
+        async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
             assert (await post(client, "kept"))[0] == "miss"
             await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
             slow_disk.start_fault(0.05)
             assert (await post(client, "during-the-fault"))[0] == "miss"
     slow_disk.repair()
-    with RunningProxy(tmp_path / "data", upstream.openai, policy="lru") as again:
-        async with httpx.AsyncClient(base_url=again.openai, timeout=60.0) as client:
+    with RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru") as again:
+        async with httpx.AsyncClient(base_url=again.openai_url, timeout=60.0) as client:
             assert (await post(client, "kept"))[0] == "hit"

@@ -69,7 +69,7 @@ def test_a_request_log_that_cannot_be_written_is_reported(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "requests").write_text("a file in place of the folder")
     proxy = start(request_log=True)
-    assert httpx.post(f"{proxy.openai}/chat/completions", json=BODY).status_code == 200
+    assert httpx.post(f"{proxy.openai_url}/chat/completions", json=BODY).status_code == 200
     assert "No request log until the next start" in caplog.text
 
 

@@ -113,7 +113,7 @@ def main() -> None:
         with FakeUpstream() as upstream, Cache("4MB", policy="lru", shadows=()) as cache:
             litellm.cache = LiteLLMCache()
             litellm.cache.cache = KnapcacheLiteLLM(cache)
-            where = {"api_base": upstream.openai, "api_key": "one", "max_retries": 0}
+            where = {"api_base": upstream.openai_url, "api_key": "one", "max_retries": 0}
             found[scenario.__name__] = scenario({"model": "openai/gpt-4o", "messages": HELLO, **where}, upstream, cache)
     print(json.dumps(found))
 

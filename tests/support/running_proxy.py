@@ -30,7 +30,7 @@ class RunningProxy:
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     @property
-    def openai(self) -> str:
+    def openai_url(self) -> str:
         """The base URL for OpenAI's SDK."""
         return f"{self.url}/v1"
 

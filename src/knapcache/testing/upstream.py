@@ -2,7 +2,7 @@
 
     with FakeUpstream() as upstream:
         upstream.fail("429", "reset")               # the next two calls, in this order
-        OpenAI(base_url=upstream.openai, api_key="any")
+        OpenAI(base_url=upstream.openai_url, api_key="any")
         assert upstream.count() == 3
 
 Faults:
@@ -83,7 +83,7 @@ class FakeUpstream:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
-    def openai(self) -> str:
+    def openai_url(self) -> str:
         """Base URL for OpenAI's SDK."""
         return f"{self.url}/v1"
 

@@ -24,7 +24,7 @@ VARIABLE_HEADERS = ("age", "date")
 
 
 def post(proxy: RunningProxy, body: dict[str, Any], **headers: str) -> httpx.Response:
-    return httpx.post(f"{proxy.openai}/chat/completions", json=body, headers=headers)
+    return httpx.post(f"{proxy.openai_url}/chat/completions", json=body, headers=headers)
 
 
 def fixed_headers(answer: httpx.Response) -> dict[str, str]:
@@ -55,7 +55,7 @@ def test_both_paths_send_the_same_response(proxy: RunningProxy, stored: str, for
 
 def test_a_newer_answer_that_lacks_what_is_asked_for_is_fetched_again(start: Start, upstream: FakeUpstream) -> None:
     """A plain answer is stored and known. Then a stream without usage replaces it, which cannot be served plain."""
-    proxy = start(upstreams=[{"name": "fake", "url": upstream.openai, "retries": 0}])
+    proxy = start(upstreams=[{"name": "fake", "url": upstream.openai_url, "retries": 0}])
     for _ in range(2):
         post(proxy, CHAT)
     assert post(proxy, CHAT).headers["x-knapcache"] == "hit"

@@ -62,7 +62,7 @@ def test_every_method_path_query_and_body_passes(start: Start, mirror: str, meth
     proxy = start(upstreams=[{"name": "mirror", "url": mirror}])
     content = b"" if method == "GET" else b"\x00binary\xff" * 1000
     headers = {"content-type": "application/octet-stream", "accept-encoding": encoding}
-    answer = httpx.request(method, f"{proxy.openai}/files/a%2Fb?x=1&y=%20z", content=content, headers=headers)
+    answer = httpx.request(method, f"{proxy.openai_url}/files/a%2Fb?x=1&y=%20z", content=content, headers=headers)
     assert answer.status_code == 207
     assert answer.headers["x-own"] == "forwarded"
     assert answer.headers["x-content-type-seen"] == "application/octet-stream"
@@ -73,7 +73,7 @@ def test_every_method_path_query_and_body_passes(start: Start, mirror: str, meth
 
 def test_a_body_without_a_length_passes(start: Start, mirror: str) -> None:
     proxy = start(upstreams=[{"name": "mirror", "url": mirror}])
-    answer = httpx.post(f"{proxy.openai}/audio/transcriptions", content=iter([b"one", b"two"]))
+    answer = httpx.post(f"{proxy.openai_url}/audio/transcriptions", content=iter([b"one", b"two"]))
     assert answer.content.endswith(b"onetwo")
 
 
@@ -81,10 +81,10 @@ def test_which_upstream(start: Start, upstream: FakeUpstream, mirror: str) -> No
     proxy = start(
         upstreams=[
             {"name": "mirror", "url": mirror, "models": ["m*"]},
-            {"name": "fake", "url": upstream.openai, "models": ["f*"]},
+            {"name": "fake", "url": upstream.openai_url, "models": ["f*"]},
         ]
     )
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         assert client.get("/models").status_code == 207
         assert client.post("/images/generations", json={"model": "m1"}).status_code == 207
         assert (
@@ -103,9 +103,9 @@ def test_models_of_the_same_name_at_two_providers_are_two(start: Start, upstream
     """The address is part of the key: after a change of configuration nothing of the old provider is given."""
     hello = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     with FakeUpstream() as other:
-        for url in (upstream.openai, other.openai):
+        for url in (upstream.openai_url, other.openai_url):
             proxy = start(upstreams=[{"name": "same", "url": url}])
-            assert httpx.post(f"{proxy.openai}/chat/completions", json=hello).headers["x-knapcache"] == "miss"
+            assert httpx.post(f"{proxy.openai_url}/chat/completions", json=hello).headers["x-knapcache"] == "miss"
             proxy.stop()
         assert upstream.count() == other.count() == 1
 

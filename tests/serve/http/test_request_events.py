@@ -23,7 +23,7 @@ def record(proxy: RunningProxy) -> EventList:
 
 def chat(proxy: RunningProxy, text: str, **more: Any) -> httpx.Response:
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-    return httpx.post(f"{proxy.openai}/chat/completions", json=body, timeout=30)
+    return httpx.post(f"{proxy.openai_url}/chat/completions", json=body, timeout=30)
 
 
 def wait_for(events: EventList, count: int) -> None:
@@ -68,7 +68,7 @@ def test_the_calls_of_a_batch_are_in_one_of_its_events(proxy: RunningProxy, upst
     events = record(proxy)
     for texts in (["a"], ["a", "b", "c"]):
         upstream.fail("500")
-        response = httpx.post(f"{proxy.openai}/embeddings", json={"model": "m", "input": texts}, timeout=30)
+        response = httpx.post(f"{proxy.openai_url}/embeddings", json={"model": "m", "input": texts}, timeout=30)
         assert response.status_code == 200
     wait_for(events, 4)
     assert [e.outcome for e in events] == ["miss", "hit", "miss", "miss"]
@@ -101,8 +101,8 @@ def test_a_stale_answer_has_the_calls_of_its_refresh(start: Start, upstream: Fak
 def test_passthrough_requests_have_attempts_too(
     start: Start, upstream: FakeUpstream, url: str, recorded: tuple[Any, ...]
 ) -> None:
-    proxy = start(upstreams=[{"name": "fake", "url": url or upstream.openai}])
+    proxy = start(upstreams=[{"name": "fake", "url": url or upstream.openai_url}])
     events = record(proxy)
-    assert httpx.get(f"{proxy.openai}/models").status_code == recorded[1]
+    assert httpx.get(f"{proxy.openai_url}/models").status_code == recorded[1]
     wait_for(events, 1)
     assert (events[0].outcome, events[0].status, events[0].upstream, events[0].attempts) == recorded

@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def sdk(proxy: RunningProxy) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=proxy.openai, api_key="one", max_retries=0) as sdk:
+    with openai.OpenAI(base_url=proxy.openai_url, api_key="one", max_retries=0) as sdk:
         yield sdk
 
 
@@ -122,7 +122,7 @@ def test_responses_plain_and_streamed(sdk: openai.OpenAI, upstream: FakeUpstream
 
 
 async def test_the_async_client(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    async with openai.AsyncOpenAI(base_url=proxy.openai, api_key="one", max_retries=0) as sdk:
+    async with openai.AsyncOpenAI(base_url=proxy.openai_url, api_key="one", max_retries=0) as sdk:
         first = await sdk.chat.completions.create(model="gpt-4o", messages=HELLO)
         stream = await sdk.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True)
         text = "".join([c.choices[0].delta.content or "" async for c in stream])
@@ -147,7 +147,7 @@ def test_the_anthropic_sdk(start: Any, upstream: FakeUpstream) -> None:
 
 
 def test_langchain(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    model = ChatOpenAI(model="gpt-4o", base_url=proxy.openai, api_key="one", max_retries=0)  # type: ignore[arg-type]
+    model = ChatOpenAI(model="gpt-4o", base_url=proxy.openai_url, api_key="one", max_retries=0)  # type: ignore[arg-type]
     first, again = (model.invoke("Hello there") for _ in range(2))
     assert first.content == again.content
     assert "".join(str(chunk.content) for chunk in model.stream("Hello there")) == first.content
@@ -158,7 +158,7 @@ def test_langchain(proxy: RunningProxy, upstream: FakeUpstream) -> None:
 def test_curl(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     def curl(*more: str) -> str:
         body = json.dumps({"model": "gpt-4o", "messages": HELLO})
-        command = ["curl", "-sS", "-i", f"{proxy.openai}/chat/completions", "-H", "content-type: application/json"]
+        command = ["curl", "-sS", "-i", f"{proxy.openai_url}/chat/completions", "-H", "content-type: application/json"]
         return subprocess.run([*command, "-d", body, *more], capture_output=True, text=True, check=True).stdout
 
     assert "x-knapcache: miss" in curl()
@@ -173,7 +173,9 @@ def test_cache_control(proxy: RunningProxy, upstream: FakeUpstream) -> None:
         messages = [{"role": "user", "content": text}]
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return httpx.post(
-            f"{proxy.openai}/chat/completions", json={"model": "m", "messages": messages, **(body or {})}, headers=named
+            f"{proxy.openai_url}/chat/completions",
+            json={"model": "m", "messages": messages, **(body or {})},
+            headers=named,
         )
 
     missing = post("a", cache_control="only-if-cached")

@@ -32,7 +32,7 @@ def post(
 
 def matrix(proxy: RunningProxy, upstream: FakeUpstream, tenants: int, questions: int) -> None:
     """Every tenant sends every request three times: the first is a miss, the others are hits."""
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         for outcome in ("miss", "hit", "hit"):
             for k in range(tenants):
                 for q in range(questions):
@@ -60,14 +60,14 @@ def test_ten_tenants_and_ten_questions(start: Start, upstream: FakeUpstream) -> 
 
 def test_a_group_shares_and_others_do_not(start: Start, upstream: FakeUpstream) -> None:
     proxy = start(tenants=[tenant(0, group="us"), tenant(1, group="us"), tenant(2)])
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         assert [post(client, key_of(k)).headers["x-knapcache"] for k in range(3)] == ["miss", "hit", "miss"]
     assert upstream.count() == 2
 
 
 def test_sharing_is_never_the_clients_choice(start: Start) -> None:
     proxy = start(tenants=[tenant(0), tenant(1)])
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         post(client, key_of(0))
         for name in ("x-knapcache-namespace", "x-namespace", "openai-organization", "x-tenant"):
             found = post(client, key_of(1), headers={name: "tenant-0", "cache-control": "no-store"})
@@ -76,7 +76,7 @@ def test_sharing_is_never_the_clients_choice(start: Start) -> None:
 
 def test_share_all_shares_answers(start: Start, upstream: FakeUpstream) -> None:
     proxy = start(share_all=True)
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         assert [post(client, f"key {k}").headers["x-knapcache"] for k in range(3)] == ["miss", "hit", "hit"]
     assert upstream.count() == 1
 
@@ -85,7 +85,7 @@ def test_share_all_shares_answers(start: Start, upstream: FakeUpstream) -> None:
 def test_unknown_credentials_are_rejected(start: Start, upstream: FakeUpstream, headers: dict[str, str]) -> None:
     proxy = start(tenants=[tenant(0)])
     for path in ("/chat/completions", "/models", "/files"):
-        answer = httpx.post(f"{proxy.openai}{path}", json={"model": "m"}, headers=headers)
+        answer = httpx.post(f"{proxy.openai_url}{path}", json={"model": "m"}, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["type"] == "authentication_error"
     assert upstream.count() == 0
@@ -95,8 +95,8 @@ def test_the_upstreams_key_replaces_the_clients_and_is_not_revealed(
     start: Start, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVIDERS_KEY", "sk-the-providers-own")
-    proxy = start(upstreams=[{"name": "fake", "url": upstream.openai, "key_env": "PROVIDERS_KEY"}])
-    with httpx.Client(base_url=proxy.openai) as client:
+    proxy = start(upstreams=[{"name": "fake", "url": upstream.openai_url, "key_env": "PROVIDERS_KEY"}])
+    with httpx.Client(base_url=proxy.openai_url) as client:
         for _ in range(2):
             answer = post(client, "the-clients-own", headers={"x-api-key": "another", "openai-organization": "org"})
             assert "sk-the-providers-own" not in f"{answer.headers}{answer.text}"
@@ -109,7 +109,7 @@ def test_the_upstreams_key_replaces_the_clients_and_is_not_revealed(
 
 def test_quotas_are_respected(start: Start) -> None:
     proxy = start(tenants=[tenant(0, quota=20_000), tenant(1)])
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         for k in range(40):
             post(client, key_of(0), f"{k} " + "x" * 1000)
             post(client, key_of(1), f"{k} " + "x" * 1000)

@@ -105,7 +105,7 @@ def test_requests_are_served_by_uvicorns_own_protocol(
     events = EventList()
     proxy.proxy.events.add_consumer(events)
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    with httpx.Client(base_url=proxy.openai) as client:
+    with httpx.Client(base_url=proxy.openai_url) as client:
         outcomes = []
         for stream in (False, False, False, True):
             response = client.post("/chat/completions", json={**body, "stream": stream})

@@ -102,7 +102,7 @@ def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def start(count: int) -> Workers:
-            workers = Workers(tmp_path / "data", upstream.openai, count)
+            workers = Workers(tmp_path / "data", upstream.openai_url, count)
             stack.callback(workers.stop)
             return workers
 
@@ -202,7 +202,7 @@ def has_ended(pid: int) -> bool:
 def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstream) -> None:
     workers = start(3)
     command = [sys.executable, "-m", "knapcache", "serve", "--path", str(workers.folder), "--port", "0"]
-    command += ["--upstream", upstream.openai]
+    command += ["--upstream", upstream.openai_url]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 2
     assert "another proxy uses" in second.stderr
