@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knapcache import Endpoint
 from knapcache.wire import endpoint_of
-from knapcache.wire.cache_control import CacheControl, parse_cache_control, wants_stream, wants_usage, with_usage
+from knapcache.wire.cache_control import CacheControl, parse_cache_control, with_usage
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,5 @@ def test_invalid_directives_are_ignored(header: str, cache: dict[str, Any]) -> N
 
 def test_asking_for_usage_keeps_the_other_stream_options() -> None:
     body = {"model": "m", "stream": True, "stream_options": {"include_obfuscation": False}}
-    assert wants_stream(body)
-    assert not wants_usage(body)
     amended = json.loads(with_usage(body))
-    assert wants_usage(amended)
     assert amended == {**body, "stream_options": {"include_obfuscation": False, "include_usage": True}}
-    assert not wants_usage({"stream_options": True})

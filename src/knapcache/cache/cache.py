@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.coordinator import Coordinator
-from knapcache.cache.engine import RequestEngine
+from knapcache.cache.engine import PendingFetch, RequestEngine
 from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
@@ -21,12 +21,12 @@ from knapcache.cache.options import (
     checked_ttl,
     open_store,
 )
-from knapcache.cache.pending_fetch import DEFAULT_OPTIONS, FetchOptions, PendingFetch
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.values import Answer, Lookup, Reply
+from knapcache.cache.values import DEFAULT_OPTIONS, Answer, FetchOptions, Lookup, Reply
 from knapcache.errors import InvalidInput
 from knapcache.keys import Keyer, Rules
-from knapcache.keys.request import KeyedRequest, RequestKeyer
+from knapcache.keys.canonical import RequestKeyer
+from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.policy import registry
 from knapcache.price import Meter

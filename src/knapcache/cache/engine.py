@@ -19,15 +19,14 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from knapcache.cache.async_reads import AsyncReads
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.pending_fetch import DEFAULT_OPTIONS, FetchOptions, PendingFetch
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
-from knapcache.cache.single_flight import CallResult, InFlightCall, SingleFlight
-from knapcache.cache.values import EMPTY, Answer, Lookup, Reply
+from knapcache.cache.single_flight import CallResult, InFlightCall, Leading, SingleFlight
+from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply
 from knapcache.errors import NotCached
 from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
@@ -37,6 +36,83 @@ from knapcache.store.base import Clock, Entry, NotInMemory, Store
 from knapcache.threads import run_blocking
 
 NO_KEY = Key(b"", b"")
+
+
+class PendingFetch:
+    """A miss that the caller must fetch, and then complete or abandon. Waiters are held until then.
+
+    As a context manager it starts the clock, marks the code inside as part of the call, and abandons it on an exception.
+    """
+
+    __slots__ = ("_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started")
+
+    def __init__(
+        self,
+        replies: ReplyProcessor,
+        single_flight: SingleFlight[FetchResult],
+        lookup: Lookup,
+        call: InFlightCall | None,
+        *,
+        blocking: bool,
+    ) -> None:
+        self._replies, self._single_flight = replies, single_flight
+        self._lookup, self._call, self._blocking = lookup, call, blocking
+        self._started = lookup.started
+        self._done = False
+
+    @property
+    def key(self) -> str:
+        """The key's digest in hex."""
+        return self._lookup.key
+
+    @property
+    def leads(self) -> bool:
+        """Whether others may be waiting. False: the caller fetches alone, and the answer is not stored."""
+        return self._call is not None
+
+    def leading(self) -> Leading:
+        """Mark the code that runs inside as part of this fetch: it never waits for its own key."""
+        return Leading(self._call)
+
+    def __enter__(self) -> Self:
+        self._leading = Leading(self._call)
+        self._leading.__enter__()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if error is not None:
+            self.abandon(error)
+        self._leading.__exit__()
+
+    def complete(self, reply: Reply, seconds: float | None = None) -> Answer:
+        """Count what the reply cost, let the policy decide, and release the waiters. `seconds`: how long it took."""
+        if seconds is None:
+            seconds = time.perf_counter() - self._started
+        try:
+            result = self._replies.complete(
+                self._lookup, reply, seconds, store=self._call is not None, blocking=self._blocking
+            )
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        return self.reuse(result)
+
+    def reuse(self, result: FetchResult) -> Answer:
+        """Release the waiters with a result."""
+        self._done = True
+        if self._call is not None:
+            self._single_flight.complete(self._call, result)
+        return self._replies.finish(self._lookup, result, shared=False)
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Release the waiters without an answer. Does nothing after `complete`."""
+        if self._done:
+            return
+        self._done = True
+        self._replies.fail(self._lookup)
+        if self._call is not None:
+            self._single_flight.fail(self._call, error)
 
 
 class RequestEngine:

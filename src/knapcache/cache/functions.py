@@ -31,8 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 import orjson
 
 from knapcache.cache.engine import RequestEngine
-from knapcache.cache.pending_fetch import DEFAULT_OPTIONS
-from knapcache.cache.values import Answer, Reply
+from knapcache.cache.values import DEFAULT_OPTIONS, Answer, Reply
 from knapcache.errors import InvalidInput, Uncacheable
 from knapcache.keys import Keyer
 from knapcache.keys.request import KeyedRequest

@@ -28,7 +28,7 @@ class IdTable:
     """Keys and ids of one policy."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self._policy, self._max_ids = policy, policy.ids
         self._ids: dict[bytes, int] = {}
         self._hand = 0
         self.keys: list[bytes] = []
@@ -53,7 +53,7 @@ class IdTable:
         Return the id, whether it was recycled, and the key whose entry must be evicted for that, if any.
         """
         i = len(self.keys)
-        if i < self._policy.ids:
+        if i < self._max_ids:
             self.keys.append(key)
             self.serial.append(0)
             self._ids[key] = i
@@ -75,7 +75,7 @@ class IdTable:
     def _advance_hand(self) -> tuple[int, bool]:
         """Return the next id that is not resident; when all are, forget the next one."""
         resident = self._policy.rows["resident"]
-        n = self._policy.ids
+        n = self._max_ids
         for _ in range(n):
             i = self._hand
             self._hand = (i + 1) % n

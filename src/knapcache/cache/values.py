@@ -93,3 +93,19 @@ class Lookup:
     """Monotonic time."""
     completed: int = field(default=-1, repr=False)
     """Calls that single flight had completed when the lookup began."""
+
+
+class FetchOptions(NamedTuple):
+    """How a request is served."""
+
+    refresh: bool = False
+    """Call in any case."""
+    store: bool = True
+    """Store the answer."""
+    only_cached: bool = False
+    """Do not call."""
+    max_age: float | None = None
+    """Seconds: older answers are not served."""
+
+
+DEFAULT_OPTIONS = FetchOptions()

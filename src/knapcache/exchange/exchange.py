@@ -27,7 +27,7 @@ from knapcache.keys.rules import STATEFUL_FIELDS
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
 from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form
-from knapcache.wire.cache_control import wants_stream, wants_usage, with_usage
+from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
 from knapcache.wire.json_util import to_json
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
@@ -69,12 +69,13 @@ class Exchange:
     @property
     def stream(self) -> bool:
         """Whether the caller gets a stream."""
-        return wants_stream(self.body) and self.format.streaming is not None
+        return self.body.get("stream") is True and self.format.streaming is not None
 
     @property
     def include_usage(self) -> bool:
         """Whether the caller asks for the usage of a stream."""
-        return wants_usage(self.body)
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
 
     @property
     def lacks_usage(self) -> bool:
@@ -149,7 +150,9 @@ def make_exchange(
 ) -> Exchange:
     """Return the exchange of a parsed request. Headers that change answers are added to the context."""
     wire_format = FORMATS[endpoint]
-    control = parse_cache_control(headers, body)
+    control = NO_DIRECTIVES
+    if (body is not None and "cache" in body) or not CONTROL_HEADERS.isdisjoint(headers):
+        control = parse_cache_control(headers, body)
     more = {name: headers[name] for name in VARY_HEADERS if name in headers}
     more |= {name: fingerprint(headers[name].encode()) for name in ROUTING_HEADERS if name in headers}
     if control.namespace is not None:

@@ -1,7 +1,8 @@
 """Request keys: which requests are the same."""
 
-from knapcache.keys.canonical import Key, Keyer, RequestKeys
+from knapcache.keys.canonical import Keyer, RequestKeyer, RequestKeys
 from knapcache.keys.parse import ParsedBody
+from knapcache.keys.request import Key, KeyedRequest
 from knapcache.keys.rules import Rules
 
-__all__ = ["Key", "Keyer", "ParsedBody", "RequestKeys", "Rules"]
+__all__ = ["Key", "KeyedRequest", "Keyer", "ParsedBody", "RequestKeyer", "RequestKeys", "Rules"]

@@ -26,21 +26,13 @@ import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
+from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 1"
 """Part of every key. It changes when canonical requests change; older entries are not found then."""
 DIGEST_SIZE = 32
-
-
-class Key(NamedTuple):
-    """The key of an entry."""
-
-    digest: bytes
-    """32 bytes."""
-    canonical: bytes
-    """The canonical request, which was digested. Hits compare it."""
 
 
 class RequestKeys(NamedTuple):
@@ -61,6 +53,7 @@ class Keyer:
             given = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             raise InvalidInput(f"the secret must be 16 to 64 bytes, not {given}")
         self.rules = rules or Rules()
+        self._excluded = {at: self.rules.excluded(at) for at in Endpoint}
         self._keyed_hash = hashlib.blake2b(key=secret, digest_size=DIGEST_SIZE)
 
     def read(
@@ -88,7 +81,7 @@ class Keyer:
             value = normalized_copy(body)
         prefix = key_prefix(at, checked_text(namespace), sorted_pairs(context) if context else ())
         keyed = value.copy()  # a plain dict, also for a ParsedBody
-        for name in self.rules.excluded(at).intersection(value):
+        for name in self._excluded[at].intersection(value):
             del keyed[name]
         if at in STATEFUL_FIELDS:
             reject_fields(keyed, STATEFUL_FIELDS[at], "the answer depends on the state of a server")
@@ -115,6 +108,38 @@ class Keyer:
         digest = self._keyed_hash.copy()  # the block of the secret is hashed already
         digest.update(canonical)
         return Key(digest.digest(), canonical)
+
+
+class RequestKeyer:
+    """Computes the keys of requests. `namespace` is the default for requests that name none."""
+
+    def __init__(self, keyer: Keyer, namespace: str) -> None:
+        self.keyer, self._namespace = keyer, namespace
+
+    def tenant(self, namespace: str | None) -> str:
+        """Return the namespace of a request."""
+        return self._namespace if namespace is None else namespace
+
+    def key(
+        self,
+        endpoint: Endpoint | str,
+        request: bytes | str | dict[str, Any] | KeyedRequest,
+        namespace: str | None,
+        context: Mapping[str, str] | None,
+    ) -> KeyedRequest | UnkeyedRequest:
+        """Return the request with its key, or with the reason why it has none."""
+        if isinstance(request, KeyedRequest):
+            return request
+        tenant = self._namespace if namespace is None else namespace
+        # A lone surrogate is not valid UTF-8, so the parser rejects it.
+        body = request.encode(errors="surrogatepass") if isinstance(request, str) else request
+        try:
+            endpoint, parsed, keys = self.keyer.read(endpoint, body, tenant, context)
+        except Uncacheable as reason:
+            return UnkeyedRequest(checked_endpoint(endpoint), tenant, str(reason))
+        model = parsed.get("model")
+        key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
+        return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "")
 
 
 def checked_endpoint(endpoint: str) -> Endpoint:

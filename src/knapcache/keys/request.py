@@ -1,13 +1,19 @@
-"""From a request, in any form in which programs have one, to a request with its key."""
+"""Requests with and without keys: the records that cross layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from knapcache.errors import Uncacheable
-from knapcache.keys.canonical import Key, Keyer, checked_endpoint
 from knapcache.model import Endpoint
+
+
+class Key(NamedTuple):
+    """The key of an entry."""
+
+    digest: bytes
+    """32 bytes."""
+    canonical: bytes
+    """The canonical request, which was digested. Hits compare it."""
 
 
 class KeyedRequest(NamedTuple):
@@ -27,35 +33,3 @@ class UnkeyedRequest(NamedTuple):
     endpoint: Endpoint
     tenant: str
     reason: str
-
-
-class RequestKeyer:
-    """Computes the keys of requests. `namespace` is the default for requests that name none."""
-
-    def __init__(self, keyer: Keyer, namespace: str) -> None:
-        self.keyer, self._namespace = keyer, namespace
-
-    def tenant(self, namespace: str | None) -> str:
-        """Return the namespace of a request."""
-        return self._namespace if namespace is None else namespace
-
-    def key(
-        self,
-        endpoint: Endpoint | str,
-        request: bytes | str | dict[str, Any] | KeyedRequest,
-        namespace: str | None,
-        context: Mapping[str, str] | None,
-    ) -> KeyedRequest | UnkeyedRequest:
-        """Return the request with its key, or with the reason why it has none."""
-        if isinstance(request, KeyedRequest):
-            return request
-        tenant = self._namespace if namespace is None else namespace
-        # A lone surrogate is not valid UTF-8, so the parser rejects it.
-        body = request.encode(errors="surrogatepass") if isinstance(request, str) else request
-        try:
-            endpoint, parsed, keys = self.keyer.read(endpoint, body, tenant, context)
-        except Uncacheable as reason:
-            return UnkeyedRequest(checked_endpoint(endpoint), tenant, str(reason))
-        model = parsed.get("model")
-        key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
-        return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "")

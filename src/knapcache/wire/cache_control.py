@@ -48,8 +48,6 @@ EMPTY: Mapping[str, Any] = {}
 def parse_cache_control(headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> CacheControl:
     """Return the directives of a request. `headers` has lower-case names."""
     litellm = (body or EMPTY).get("cache")
-    if not isinstance(litellm, Mapping) and CONTROL_HEADERS.isdisjoint(headers):
-        return NO_DIRECTIVES
     control = NO_DIRECTIVES
     for directive in headers.get("cache-control", "").lower().split(","):
         name, _, value = directive.strip().partition("=")
@@ -99,17 +97,6 @@ def parse_seconds(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return seconds if 0 <= seconds < float("inf") else None
-
-
-def wants_stream(body: Mapping[str, Any]) -> bool:
-    """Return whether a request asks for a stream."""
-    return body.get("stream") is True
-
-
-def wants_usage(body: Mapping[str, Any]) -> bool:
-    """Return whether a request for a stream asks for its usage."""
-    options = body.get("stream_options")
-    return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
 def with_usage(body: Mapping[str, Any]) -> bytes:
