@@ -1,4 +1,4 @@
-"""Any sequence of calls, against a plain model: every answer is right, and all totals agree after each step."""
+"""Random sequences of calls compared with a dict: every answer is right, and all totals agree after each step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from knapcache import Cache, NotCached, Reply
 from tests.support.caches import CHAT, is_answer, payload_of, request_of, residents
 
 names = st.integers(0, 11)
 sizes = st.sampled_from([0, 100, 3000, 10_000, 20_000, 60_000])
-"""In a cache of 64 KB; on disk, where the least is a megabyte, ten times that."""
+"""For a cache of 64 KB; on disk, where a megabyte is the minimum, ten times that."""
 tenants = st.sampled_from(["", "a", "b"])
 
 
@@ -29,10 +29,10 @@ class Clock:
 
 
 class Machine(RuleBasedStateMachine):
-    """`paid` has every answer that was paid for: version → (name, tenant, when, until)."""
+    """`paid` has every answer that was paid for: version → (name, tenant, created, expires)."""
 
     path: Path | None = None
-    budget = 1 << 16
+    capacity = 1 << 16
     times = 1
 
     @initialize(
@@ -43,9 +43,9 @@ class Machine(RuleBasedStateMachine):
     def begin(self, policy: str, ids: int, quotas: dict[str, int]) -> None:
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.clock = Clock()
-        self.quotas = {tenant: self.budget // share for tenant, share in quotas.items()}
+        self.quotas = {tenant: self.capacity // share for tenant, share in quotas.items()}
         self.options: dict[str, Any] = {
-            "capacity": self.budget, "cost": "seconds", "policy": policy, "shadows": ("lru",), "ids": ids,
+            "capacity": self.capacity, "cost": "seconds", "policy": policy, "shadows": ("lru",), "ids": ids,
             "quotas": self.quotas, "clock": self.clock, "path": self.path and Path(self.folder.name) / "answers.db",
         }  # fmt: skip
         self.cache = Cache(**self.options)
@@ -57,8 +57,8 @@ class Machine(RuleBasedStateMachine):
     def call(self, name: int, tenant: str, n: int, ttl: float | None, cacheable: bool) -> Any:
         def call() -> Reply:
             version = len(self.paid) + 1
-            until = self.clock.now + ttl if ttl else float("inf")
-            self.paid[version] = name, tenant, self.clock.now, until if cacheable else 0.0
+            expires = self.clock.now + ttl if ttl else float("inf")
+            self.paid[version] = name, tenant, self.clock.now, expires if cacheable else 0.0
             if cacheable:
                 self.newest[name, tenant] = version
             return Reply(payload_of((name, tenant), n, version), cost=1.0, ttl=ttl, cacheable=cacheable)
@@ -71,16 +71,16 @@ class Machine(RuleBasedStateMachine):
         call = self.call(name, tenant, n * self.times, ttl, cacheable)
         answer = self.cache.fetch(CHAT, request_of(name), call, namespace=tenant)
         self.requests += 1
-        self.judge(answer, name, tenant, before)
+        self.verify(answer, name, tenant, before)
 
     @rule(name=names, tenant=tenants, max_age=st.sampled_from([0.0, 20.0]))
-    def only_young(self, name: int, tenant: str, max_age: float) -> None:
+    def only_recent(self, name: int, tenant: str, max_age: float) -> None:
         before = len(self.paid)
         answer = self.cache.fetch(
             CHAT, request_of(name), self.call(name, tenant, 100, None, True), namespace=tenant, max_age=max_age
         )
         self.requests += 1
-        self.judge(answer, name, tenant, before)
+        self.verify(answer, name, tenant, before)
         assert answer.age <= max_age
 
     @rule(name=names, tenant=tenants)
@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
         )
         self.requests += 1
         assert answer.outcome == "miss"
-        self.judge(answer, name, tenant, before)
+        self.verify(answer, name, tenant, before)
 
     @rule(name=names, tenant=tenants)
     def only_cached(self, name: int, tenant: str) -> None:
@@ -100,13 +100,13 @@ class Machine(RuleBasedStateMachine):
             answer = self.cache.fetch(CHAT, request_of(name), self.forbidden, namespace=tenant, only_cached=True)
         except NotCached:
             return
-        self.judge(answer, name, tenant, len(self.paid))
+        self.verify(answer, name, tenant, len(self.paid))
 
     @staticmethod
     def forbidden() -> Reply:
         raise AssertionError("called")
 
-    def judge(self, answer: Any, name: int, tenant: str, before: int) -> None:
+    def verify(self, answer: Any, name: int, tenant: str, before: int) -> None:
         assert is_answer(answer.payload, (name, tenant))
         version = int(answer.payload.split(b" ", 2)[1])
         if answer.outcome == "miss":
@@ -114,15 +114,15 @@ class Machine(RuleBasedStateMachine):
             return
         assert answer.outcome == "hit"
         assert len(self.paid) == before
-        whose, of, when, until = self.paid[version]
-        assert (whose, of) == (name, tenant)
-        assert self.clock.now < until
-        assert answer.age == self.clock.now - when
-        assert version == self.newest[name, tenant], "an older answer than the last one that was kept"
+        paid_name, paid_tenant, created, expires = self.paid[version]
+        assert (paid_name, paid_tenant) == (name, tenant)
+        assert self.clock.now < expires
+        assert answer.age == self.clock.now - created
+        assert version == self.newest[name, tenant], "an older answer than the last one"
         assert version not in self.purged
 
     @rule(seconds=st.sampled_from([1.0, 30.0]))
-    def time_goes_by(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         self.clock.now += seconds
 
     @rule()
@@ -130,15 +130,15 @@ class Machine(RuleBasedStateMachine):
         self.cache.maintain()
 
     @rule(tenant=tenants)
-    def purge_a_tenant(self, tenant: str) -> None:
+    def purge_tenant(self, tenant: str) -> None:
         self.cache.purge(tenant=tenant)
-        self.purged |= {version for version, (_, whose, _, _) in self.paid.items() if whose == tenant}
+        self.purged |= {version for version, (_, paid_by, _, _) in self.paid.items() if paid_by == tenant}
 
     @rule()
-    def purge_the_old(self) -> None:
+    def purge_old(self) -> None:
         self.cache.purge(older_than=40.0)
         limit = self.clock.now - 40.0
-        self.purged |= {version for version, (_, _, when, _) in self.paid.items() if when < limit}
+        self.purged |= {version for version, (_, _, created, _) in self.paid.items() if created < limit}
 
     @rule()
     def restart(self) -> None:
@@ -159,8 +159,8 @@ class Machine(RuleBasedStateMachine):
             assert stats["shadows"]["none"] >= stats["shadows"]["lru"]
             rows = self.cache.entries(limit=1000)["rows"]
             assert {row["tenant"] for row in rows} <= {"", "a", "b"}
-            assert all(stats["tenant_bytes"].get(tenant, 0) <= room for tenant, room in self.quotas.items())
-            assert sum(row["size"] for row in rows) <= stats["bytes"]  # what has expired is not listed
+            assert all(stats["tenant_bytes"].get(tenant, 0) <= limit for tenant, limit in self.quotas.items())
+            assert sum(row["size"] for row in rows) <= stats["bytes"]  # expired entries are not listed
 
     def teardown(self) -> None:
         if hasattr(self, "cache"):
@@ -170,14 +170,12 @@ class Machine(RuleBasedStateMachine):
 
 class OnDisk(Machine):
     path = Path("answers.db")
-    budget = 1 << 20
+    capacity = 1 << 20
     times = 10
 
 
 @pytest.mark.parametrize("machine", [Machine, OnDisk])
 def test_any_sequence(machine: type[Machine]) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
     many = 25 if machine is Machine else 8
     run_state_machine_as_test(machine, settings=settings(max_examples=many, stateful_step_count=30, deadline=None))
 
@@ -185,6 +183,4 @@ def test_any_sequence(machine: type[Machine]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("machine", [Machine, OnDisk])
 def test_many_sequences(machine: type[Machine]) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))

@@ -1,4 +1,4 @@
-"""The simulator and the live cache are one policy: on the same requests they take the same decisions."""
+"""The simulator and the live cache take the same decisions on the same requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from knapcache.store.memory import OVERHEAD, MemoryStore
 from tests.support.caches import CHAT, request_of
 
 REQUESTS = 6000 if COMPILED else 600
-BUDGET = 200_000
+CAPACITY = 200_000
 
 
 def trace_of(seed: int) -> Trace:
-    """Requests with a popular head that moves, sizes and costs by key, and keys in the order of their first request."""
+    """Return a trace whose popular keys move; sizes and costs depend on the key, and keys are in order of appearance."""
     rng = np.random.default_rng(seed)
     raw = rng.zipf(1.2, REQUESTS) % 400 + 40 * (np.arange(REQUESTS) // (REQUESTS // 4))
     _, first, inverse = np.unique(raw, return_index=True, return_inverse=True)
@@ -32,10 +32,10 @@ def trace_of(seed: int) -> Trace:
 @pytest.mark.parametrize("policy", ["adaptive", "lru", "gdsf-cost"])
 def test_same_hits(policy: str) -> None:
     trace = trace_of(1)
-    capacity = MemoryStore(BUDGET).capacity
+    capacity = MemoryStore(CAPACITY).capacity
     run = replay(registry.find(policy).build_for(capacity, trace), trace)
     lru = replay(registry.find("lru").build_for(capacity, trace), trace)
-    with Cache(BUDGET, cost="seconds", policy=policy, shadows=("lru",)) as cache:
+    with Cache(CAPACITY, cost="seconds", policy=policy, shadows=("lru",)) as cache:
         hits = []
         for key, size, cost in zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs.tolist(), strict=True):
             lookup = cache.lookup(CHAT, request_of(key))

@@ -1,4 +1,4 @@
-"""A disk that stops, hangs or takes its time: requests go upstream at once, without an error, and all is well after."""
+"""A disk that fails, hangs or is slow: requests go upstream at once and none fails, and the cache recovers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from knapcache import Cache, Reply
-from knapcache.cache import async_reads as reads
+from knapcache.cache import async_reads
 from knapcache.cache.breaker import COOLDOWN, FAILURES, Breaker
 from knapcache.errors import StoreError
 from knapcache.store import registry
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
+def test_opens_after_failures_in_a_row_and_closes_after_a_probe() -> None:
     clock = Clock()
     breaker = Breaker(clock)
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_opens_after_some_failures_in_a_row_and_closes_by_a_probe() -> None:
     assert breaker.stats() == {"state": "closed", "opened": 1, "skipped": 2}
 
 
-# The whole.
+# The cache.
 
 
 class SlowDisk(DiskFaults):
@@ -108,25 +108,25 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     disk.unregister()
 
 
-def answered(name: object, n: int = 8000) -> Callable[[], Awaitable[Reply]]:
+def async_call(name: object, n: int = 8000) -> Callable[[], Awaitable[Reply]]:
     async def call() -> Reply:
         return Upstream()(name, n)()
 
     return call
 
 
-async def ask(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
-    """How it was answered, and in how many seconds; the upstream takes none."""
+async def fetch(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
+    """Return the outcome and the seconds that it took; the upstream takes none."""
     start = time.perf_counter()
-    answer = await cache.fetch_async(CHAT, request_of(name), answered(name, n))
+    answer = await cache.fetch_async(CHAT, request_of(name), async_call(name, n))
     assert is_answer(answer.payload, name)
     return answer.outcome, time.perf_counter() - start
 
 
-class Pulse:
-    """How long the event loop was held up at most."""
+class LoopMonitor:
+    """Measures the longest time that the event loop was blocked."""
 
-    async def __aenter__(self) -> Pulse:
+    async def __aenter__(self) -> LoopMonitor:
         self.worst = 0.0
         self._task = asyncio.create_task(self._beat())
         return self
@@ -149,13 +149,13 @@ def filled(path: Path) -> Cache:
     return cache
 
 
-async def opened(cache: Cache) -> None:
-    """Until the breaker has seen enough."""
+async def wait_open(cache: Cache) -> None:
+    """Send requests until the breaker opens."""
     for name in range(10):
         if cache.stats()["breaker"]["state"] != "closed":
             return
-        await ask(cache, name)
-    raise AssertionError("it does not open")
+        await fetch(cache, name)
+    raise AssertionError("the breaker does not open")
 
 
 DISK_FAULTS: dict[str, Any] = {
@@ -167,65 +167,63 @@ DISK_FAULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", DISK_FAULTS)
 async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, kind: str) -> None:
-    """R9: once the breaker is open, 99 of 100 requests lose at most 50 ms, and none fails."""
+    """Once the breaker is open, 99 of 100 requests lose at most 50 ms, and none fails."""
     cache = filled(ram_path / "answers.db")
-    assert (await ask(cache, 0))[0] == "hit"
+    assert (await fetch(cache, 0))[0] == "hit"
     DISK_FAULTS[kind](slow_disk)
-    async with Pulse() as pulse:
-        await opened(cache)
+    async with LoopMonitor() as monitor:
+        await wait_open(cache)
         assert slow_disk.injected > 0
-        for attempt in range(3):  # what else runs on this machine may take a round, not three
-            times = sorted([(await ask(cache, name % 200))[1] for name in range(10, 310)])
+        for attempt in range(3):  # a busy machine may spoil one round, not three
+            times = sorted([(await fetch(cache, name % 200))[1] for name in range(10, 310)])
             if times[int(0.99 * len(times))] <= 0.05:
                 break
             assert attempt < 2, times[-10:]
-        at_once = await asyncio.gather(*(ask(cache, f"new {name}") for name in range(200)))
+        at_once = await asyncio.gather(*(fetch(cache, f"new {name}") for name in range(200)))
         assert {outcome for outcome, _ in at_once} == {"miss"}
-        again = await ask(cache, "new 1")
+        again = await fetch(cache, "new 1")
         if kind != "stopped":
-            assert again[0] == "hit", "what is on its way to the disk is at hand"
+            assert again[0] == "hit", "what is queued for the disk is in memory"
         assert cache.stats()["breaker"]["skipped"] > 0
-    assert pulse.worst < 2.0, "the event loop waited for the disk"
+    assert monitor.worst < 2.0, "the event loop waited for the disk"
     slow_disk.repair()
-    await recovered(cache)
-    assert await asyncio.to_thread(sound, cache)
+    await wait_recovered(cache)
+    await asyncio.to_thread(check_and_close, cache)
 
 
-async def recovered(cache: Cache) -> None:
+async def wait_recovered(cache: Cache) -> None:
     limit = time.monotonic() + 20
     while True:
-        await ask(cache, 140)
-        if cache.stats()["breaker"]["state"] == "closed" and (await ask(cache, 140))[0] == "hit":
+        await fetch(cache, 140)
+        if cache.stats()["breaker"]["state"] == "closed" and (await fetch(cache, 140))[0] == "hit":
             return
         assert time.monotonic() < limit, cache.stats()["breaker"]
         await asyncio.sleep(0.05)
 
 
-def sound(cache: Cache) -> bool:
+def check_and_close(cache: Cache) -> None:
     store_of(cache).flush()
     cache.check()
     cache.close()
-    return True
 
 
-async def test_what_hangs_is_not_blamed(ram_path: Path, slow_disk: SlowDisk) -> None:
-    """Nothing is forgotten because a disk did not answer for a while."""
+async def test_entries_on_a_blocked_disk_are_not_forgotten(ram_path: Path, slow_disk: SlowDisk) -> None:
     cache = filled(ram_path / "answers.db")
     entries = cache.stats()["entries"]
     slow_disk.start_fault()
-    await opened(cache)
+    await wait_open(cache)
     for name in range(20, 60):
         with pytest.raises(Exception, match="only_cached forbids a call"):
-            await cache.fetch_async(CHAT, request_of(name), answered(name), only_cached=True)
+            await cache.fetch_async(CHAT, request_of(name), async_call(name), only_cached=True)
     slow_disk.repair()
-    await recovered(cache)
+    await wait_recovered(cache)
     assert cache.stats().get("missing_entries", 0) == 0
     assert cache.stats()["entries"] >= entries
-    assert [(await ask(cache, name))[0] for name in range(20, 60)] == ["hit"] * 40
-    assert await asyncio.to_thread(sound, cache)
+    assert [(await fetch(cache, name))[0] for name in range(20, 60)] == ["hit"] * 40
+    await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow_disk: SlowDisk) -> None:
+async def test_a_blocked_writer_does_not_fill_the_memory(ram_path: Path, slow_disk: SlowDisk) -> None:
     cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
     store = store_of(cache)
     assert isinstance(store, SqliteStore)
@@ -233,78 +231,77 @@ async def test_a_writer_that_hangs_does_not_fill_the_memory(ram_path: Path, slow
     assert writer
     slow_disk.start_fault()
     for name in range(300):
-        assert (await ask(cache, name, 200_000))[0] == "miss"
+        assert (await fetch(cache, name, 200_000))[0] == "miss"
     assert writer._backlog_bytes <= writer._max_backlog_bytes + store.max_entry_size
     stats = cache.stats()
     assert stats["rejected_store_busy"] > 0
     assert stats["admitted"] + stats["rejected_store_busy"] == 300
     jobs = writer._queue.qsize()
     for name in range(300, 600):
-        await ask(cache, name, 200_000)
-    assert writer._queue.qsize() == jobs, "what is not kept leaves nothing behind"
-    await cache.fetch_async(CHAT, request_of(0), answered(0), refresh=True)
+        await fetch(cache, name, 200_000)
+    assert writer._queue.qsize() == jobs, "a rejected answer leaves nothing in the queue"
+    await cache.fetch_async(CHAT, request_of(0), async_call(0), refresh=True)
     with pytest.raises(
         Exception, match="only_cached forbids a call"
     ):  # the old answer was evicted: a newer one was paid for
-        await cache.fetch_async(CHAT, request_of(0), answered(0), only_cached=True)
+        await cache.fetch_async(CHAT, request_of(0), async_call(0), only_cached=True)
     slow_disk.repair()
     await asyncio.to_thread(store.flush)
-    assert (await ask(cache, 1, 200_000))[0] == "hit"
-    assert (await ask(cache, 1000, 200_000))[0] == "miss"
-    assert (await ask(cache, 1000, 200_000))[0] == "hit"
-    assert await asyncio.to_thread(sound, cache)
+    assert (await fetch(cache, 1, 200_000))[0] == "hit"
+    assert (await fetch(cache, 1000, 200_000))[0] == "miss"
+    assert (await fetch(cache, 1000, 200_000))[0] == "hit"
+    await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_what_is_missing_is_forgotten(ram_path: Path) -> None:
-    """The same three steps as without a loop."""
+async def test_a_missing_entry_is_forgotten(ram_path: Path) -> None:
     cache = filled(ram_path / "answers.db")
     store = store_of(cache)
-    gone = next(iter(store.scan())).key
-    await asyncio.to_thread(store.apply(evict=[gone]).result)
-    hows = [(await ask(cache, name))[0] for name in range(ENTRIES)]
-    assert (hows.count("hit"), hows.count("miss")) == (ENTRIES - 1, 1)
+    key = next(iter(store.scan())).key
+    await asyncio.to_thread(store.apply(evict=[key]).result)
+    outcomes = [(await fetch(cache, name))[0] for name in range(ENTRIES)]
+    assert (outcomes.count("hit"), outcomes.count("miss")) == (ENTRIES - 1, 1)
     assert cache.stats()["missing_entries"] == 1
-    assert await asyncio.to_thread(sound, cache)
+    await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_many_at_once_do_not_open_it(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "DEADLINE", 30.0)  # however slow the machine is: it is no matter of time
+async def test_many_concurrent_reads_do_not_open_the_breaker(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_reads, "DEADLINE", 30.0)  # not a matter of time, however slow the machine
     cache = filled(ram_path / "answers.db")
-    hows = await asyncio.gather(*(ask(cache, name % ENTRIES) for name in range(3000)))
-    assert {outcome for outcome, _ in hows} == {"hit"}
+    outcomes = await asyncio.gather(*(fetch(cache, name % ENTRIES) for name in range(3000)))
+    assert {outcome for outcome, _ in outcomes} == {"hit"}
     assert cache.stats()["breaker"]["opened"] == 0
-    assert await asyncio.to_thread(sound, cache)
+    await asyncio.to_thread(check_and_close, cache)
 
 
 async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ram_path / "answers.db"
     with filled(path) as owner, small_cache(capacity="8MiB", path=path) as reader:
-        assert (await ask(reader, 1))[0] == "hit"
-        assert (await ask(reader, "new"))[0] == "miss"
+        assert (await fetch(reader, 1))[0] == "hit"
+        assert (await fetch(reader, "new"))[0] == "miss"
         limit = time.monotonic() + 10
         while reader.stats().get("handed_over", 0) < 1:
             assert time.monotonic() < limit
             await asyncio.sleep(0.01)
         await asyncio.to_thread(owner.maintain)
-        assert (await ask(owner, "new"))[0] == "hit"
+        assert (await fetch(owner, "new"))[0] == "hit"
         free = threading.Event()
         monkeypatch.setattr(store_of(reader), "hand_over", lambda _: free.wait(30))
-        async with Pulse() as pulse:
+        async with LoopMonitor() as monitor:
             for name in range(20):
-                assert (await ask(reader, f"large {name}", 1 << 20))[0] == "miss"
-        assert pulse.worst < 2.0
+                assert (await fetch(reader, f"large {name}", 1 << 20))[0] == "miss"
+        assert monitor.worst < 2.0
         assert reader.stats()["handover_failed"] > 0
         free.set()
 
 
-async def test_after_the_end(ram_path: Path) -> None:
+async def test_a_closed_cache(ram_path: Path) -> None:
     cache = filled(ram_path / "answers.db")
     cache.close()
-    assert (await ask(cache, 1))[0] == "miss"
+    assert (await fetch(cache, 1))[0] == "miss"
     assert cache.stats()["breaker"]["opened"] == 0
 
 
-def test_a_read_that_fails_says_so(ram_path: Path, slow_disk: SlowDisk) -> None:
+def test_a_failed_read_raises(ram_path: Path, slow_disk: SlowDisk) -> None:
     cache = filled(ram_path / "answers.db")
     store = store_of(cache)
     key = next(iter(store.scan())).key
@@ -319,4 +316,4 @@ def test_a_read_that_fails_says_so(ram_path: Path, slow_disk: SlowDisk) -> None:
     assert store.get(key) is None
     slow_disk.repair()
     assert store.read(key) == found
-    assert sound(cache)
+    check_and_close(cache)

@@ -1,4 +1,4 @@
-"""What people are shown of the cache is what is in it."""
+"""The listed entries are those of the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 def filled(**options: Any) -> Cache:
-    """Ten answers: of models m0 and m1, of tenants a and b, the k-th costing k + 1."""
+    """Return a cache with ten answers, of models m0 and m1 and tenants a and b; the k-th costs k + 1."""
     cache = small_cache(**{"policy": "gdsf-cost", "clock": Clock(), **options})
     for k in range(10):
         call = Upstream()(k, 100 * k, model=f"m{k % 2}", cost=k + 1.0, seconds=float(k), ttl=None if k else 50.0)
@@ -43,12 +43,12 @@ def test_rows_are_the_entries(cache: Cache) -> None:
     cache.fetch(CHAT, request_of(3), Upstream()(3), namespace="a")
     store_of(cache).flush()
     found = cache.entries(limit=1000)
-    heads = {head.key.hex(): head for head in store_of(cache).scan()}
-    assert found["total"] == len(found["rows"]) == len(heads) == 10
+    infos = {info.key.hex(): info for info in store_of(cache).scan()}
+    assert found["total"] == len(found["rows"]) == len(infos) == 10
     for row in found["rows"]:
-        head = heads[row["key"]]
+        info = infos[row["key"]]
         assert (row["model"], row["tenant"], row["size"], row["cost"], row["seconds"]) == (
-            head.model, head.tenant, head.size, head.cost, head.seconds,
+            info.model, info.tenant, info.size, info.cost, info.seconds,
         )  # fmt: skip
         assert row["usd"] is None
         assert row["value"] == row["requests"] * row["cost"]
@@ -60,7 +60,9 @@ def test_rows_are_the_entries(cache: Cache) -> None:
     last = [row for row in least if (filled := filled + row["size"]) - row["size"] < tenth]
     price = sum(row["value"] for row in last) / sum(row["size"] for row in last)
     assert found["price_per_mb"] == pytest.approx(1e6 * price)
-    for tenant, size in cache.entries(model="m1", limit=0)["tenants"].items():  # of all, whatever the conditions
+    for tenant, size in cache.entries(model="m1", limit=0)[
+        "tenants"
+    ].items():  # of all entries, whatever the conditions
         assert size == sum(row["size"] for row in found["rows"] if row["tenant"] == tenant) > 0
     assert found["tenants"].keys() == {row["tenant"] for row in found["rows"]}
 
@@ -68,7 +70,7 @@ def test_rows_are_the_entries(cache: Cache) -> None:
 def test_conditions(cache: Cache) -> None:
     assert cache.entries(model="m1")["total"] == 5
     assert cache.entries(model="m1", tenant="a")["total"] == 2
-    assert cache.entries(tenant="nobody")["total"] == 0
+    assert cache.entries(tenant="other")["total"] == 0
     assert cache.entries(search="M1")["total"] == 5
     (row,) = cache.entries(search=cache.entries(sort="cost", limit=1)["rows"][0]["key"][10:40])["rows"]
     assert row["cost"] == 10.0
@@ -85,7 +87,7 @@ def test_order_and_pages(cache: Cache, sort: str) -> None:
         assert [row["key"] for page in pages for row in page] == [row["key"] for row in rows]
 
 
-def test_what_has_gone_is_not_listed(cache: Cache) -> None:
+def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
     clock = cache._clock
     assert isinstance(clock, Clock)
     clock.now += 60.0
@@ -135,7 +137,7 @@ def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
         again.check()
 
 
-def test_more_of_the_statistics(ram_path: Path) -> None:
+def test_statistics_of_oracle_and_disk(ram_path: Path) -> None:
     with small_cache(capacity="64KiB", policy="vsocb", ids=50) as cache:
         assert cache.stats()["oracle_seconds"] == 0.0
         for k in range(60):
@@ -150,7 +152,7 @@ def test_more_of_the_statistics(ram_path: Path) -> None:
         assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["size_limit"] == 1 << 20
 
 
-def test_names_are_numbered_anew() -> None:
+def test_names_are_renumbered() -> None:
     names, used = NameTable(), np.zeros(3, np.int32)
     for k in range(5 * MIN_NAMES):
         used[k % 3] = names.number(f"name {k}", used)
@@ -161,16 +163,26 @@ def test_names_are_numbered_anew() -> None:
 
 
 def sorted_last(k: int) -> list[int]:
-    """The last three up to k, in their places."""
+    """Return the last three numbers up to k, by their position."""
     return sorted(range(k - 2, k + 1), key=lambda j: j % 3)
 
 
-def test_check_sees_a_wrong_record() -> None:
+def test_check_finds_a_wrong_record() -> None:
     index = EntryIndex(4)
-    head = EntryInfo(b"k" * 32, "tenant", "model", 10, 1.0, 2.0, 3.0, None, {})
-    index.record(2, head)
-    index.check({2: head})
+    info = EntryInfo(
+        key=b"k" * 32,
+        tenant="tenant",
+        model="model",
+        size=10,
+        cost=1.0,
+        seconds=2.0,
+        created=3.0,
+        expires=None,
+        meta={},
+    )
+    index.record(2, info)
+    index.check({2: info})
     changes: tuple[dict[str, Any], ...] = ({"tenant": "another"}, {"model": "another"}, {"cost": 2.0})
     for wrong in changes:
         with pytest.raises(CorruptState):
-            index.check({2: head._replace(**wrong)})
+            index.check({2: info._replace(**wrong)})

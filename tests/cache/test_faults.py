@@ -1,4 +1,4 @@
-"""Whatever happens to the store, every request is answered; what cannot be kept is not counted on."""
+"""Every request is answered whatever happens to the store; the policy forgets what it cannot take."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskFaults]:
     disk.unregister()
 
 
-def ask(cache: Cache, names: range, n: int = 3000) -> int:
-    """Hits; every answer is right."""
+def fetch_all(cache: Cache, names: range, n: int = 3000) -> int:
+    """Return the number of hits; every answer is verified."""
     hits = 0
     for name in names:
         answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n))
@@ -55,10 +55,10 @@ def ask(cache: Cache, names: range, n: int = 3000) -> int:
 
 def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptureFixture) -> None:
     with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
-        ask(cache, range(100))
+        fetch_all(cache, range(100))
         store_of(cache).flush()
         faults.full = True
-        ask(cache, range(100, 600))
+        fetch_all(cache, range(100, 600))
         cache.maintain()
         store_of(cache).flush()
         stats = cache.stats()
@@ -66,52 +66,52 @@ def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptu
         assert faults.injected > 0
         assert len([r for r in caplog.records if "the store cannot write" in r.message]) == 1
         faults.full = False
-        ask(cache, range(600, 650))
+        fetch_all(cache, range(600, 650))
         store_of(cache).flush()
-        assert ask(cache, range(600, 650)) == 50
+        assert fetch_all(cache, range(600, 650)) == 50
         cache.check()
 
 
-def test_a_disk_that_fails_now_and_then(ram_path: Path, faults: DiskFaults) -> None:
+def test_a_disk_that_fails_at_random(ram_path: Path, faults: DiskFaults) -> None:
     with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
         faults.error_rate = 0.02
         for _ in range(3):
-            ask(cache, range(300))
+            fetch_all(cache, range(300))
             cache.maintain()
         faults.error_rate = 0.0
-        ask(cache, range(300))
+        fetch_all(cache, range(300))
         store_of(cache).flush()
         cache.check()
 
 
-def test_rows_that_are_damaged_are_misses(ram_path: Path) -> None:
+def test_damaged_rows_are_misses(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
-        ask(cache, range(200))
+        fetch_all(cache, range(200))
     content = bytearray(path.read_bytes())
     rng = random.Random(1)
     for _ in range(60):
         content[rng.randrange(8192, len(content))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
     with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
-        hits = ask(cache, range(200))
+        hits = fetch_all(cache, range(200))
         assert hits < 200
         store_of(cache).flush()
-        assert ask(cache, range(200)) >= hits
+        assert fetch_all(cache, range(200)) >= hits
         cache.check()
 
 
 def test_a_closed_cache_still_answers(ram_path: Path) -> None:
     for path in (None, ram_path / "answers.db"):
         cache = small_cache(capacity=SIZE_LIMIT, path=path)
-        ask(cache, range(5))
+        fetch_all(cache, range(5))
         cache.close()
         cache.close()
-        assert ask(cache, range(5)) == 0
+        assert fetch_all(cache, range(5)) == 0
         cache.maintain()
 
 
-def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
+def test_the_size_limit_holds_under_mixed_load(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with (
         small_cache(capacity=SIZE_LIMIT, path=path, policy="gdsf-cost", ttl=3600.0) as cache,
@@ -141,29 +141,29 @@ def test_the_budget_holds_under_mixed_load(ram_path: Path) -> None:
     assert files_bytes(path) <= SIZE_LIMIT
 
 
-def test_a_refused_put_is_forgotten_and_not_a_younger_one() -> None:
-    """The store refuses, late; by then a newer answer may be there."""
+def test_a_failed_put_is_forgotten_and_a_newer_one_is_not() -> None:
+    """The store fails late, when a newer answer may be stored."""
     with small_cache() as cache:
         store, admission = store_of(cache), admission_of(cache)
         apply = store.apply
-        held: list[Future[None]] = []
+        pending: list[Future[None]] = []
 
         def late(
             put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
         ) -> Future[None]:
             if put is not None and put.payload.startswith(b"1000 1 "):
-                held.append(Future())
-                return held[-1]
+                pending.append(Future())
+                return pending[-1]
             return apply(put, evict, snapshot)
 
         store.apply = late  # type: ignore[method-assign]
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=1))
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=2), refresh=True)
-        held[0].set_exception(StoreError("too late"))
+        pending[0].set_exception(StoreError("too late"))
         assert cache.fetch(CHAT, request_of(1), Upstream()(1, version=3)).payload == payload_of(1, version=2)
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=1), refresh=True)
         assert len(residents(admission)) == 1
         store.apply(evict=[next(iter(residents(admission)))])
-        held[1].set_exception(StoreError("and this one is the youngest"))
+        pending[1].set_exception(StoreError("the newest one"))
         assert not residents(admission)
         cache.check()

@@ -1,4 +1,4 @@
-"""The ledger: what is served is counted aside, and no number of names or looks changes a sum."""
+"""The ledger: sums do not depend on the number of names or reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger
 from knapcache.price.meter import Bill
 
 
-def test_more_pairs_than_are_counted_apart() -> None:
+def test_more_pairs_of_model_and_tenant_than_rows() -> None:
     ledger = Ledger()
     many = 2 * MAX_PAIRS + 3
     for k in range(many):
@@ -31,7 +31,7 @@ def test_more_pairs_than_are_counted_apart() -> None:
     ledger.check()
 
 
-def test_a_hit_without_a_price_saves_time_alone() -> None:
+def test_a_hit_without_a_price_saves_only_time() -> None:
     ledger = Ledger()
     ledger.add_served("hit", "m", "", Bill(None, 3.0, 3.0, "stored"), 1)
     report = ledger.report()

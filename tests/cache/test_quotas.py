@@ -1,4 +1,4 @@
-"""A namespace has no more than its quota, ever, and what it gives up for that is its own."""
+"""A namespace never exceeds its quota, and only its own entries are evicted for it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.caches import CHAT, Upstream, is_answer, request_of, small_ca
 QUOTA = 40_000
 
 
-def ask(cache: Cache, name: int, tenant: str, n: int = 4000, **more: Any) -> str:
+def fetch(cache: Cache, name: int, tenant: str, n: int = 4000, **more: Any) -> str:
     answer = cache.fetch(CHAT, request_of(name), Upstream()(name, n, **more), namespace=tenant)
     assert is_answer(answer.payload, name)
     return answer.outcome
 
 
-def room(cache: Cache, tenant: str) -> int:
+def used_bytes(cache: Cache, tenant: str) -> int:
     found = cache.stats()["tenant_bytes"].get(tenant, 0)
     assert found == sum(row["size"] for row in cache.entries(tenant=tenant, limit=1000)["rows"])
     return int(found)
@@ -32,52 +32,52 @@ def test_the_quota_holds(policy: str, ram_path: Path) -> None:
         with small_cache(policy=policy, quotas={"a": QUOTA, "c": 0}, path=path) as cache:
             rng = random.Random(1)
             for k in range(300):
-                ask(cache, rng.randrange(60), "abc"[k % 3], rng.randrange(100, 20_000), cost=rng.random())
-                assert room(cache, "a") <= QUOTA
-                assert room(cache, "c") == 0
+                fetch(cache, rng.randrange(60), "abc"[k % 3], rng.randrange(100, 20_000), cost=rng.random())
+                assert used_bytes(cache, "a") <= QUOTA
+                assert used_bytes(cache, "c") == 0
             cache.check()
-            assert room(cache, "a") > QUOTA // 2
-            assert room(cache, "b") > QUOTA
+            assert used_bytes(cache, "a") > QUOTA // 2
+            assert used_bytes(cache, "b") > QUOTA
             assert cache.stats()["rejected_over_quota"] == 100
 
 
-def test_its_own_least_valuable_go_first() -> None:
+def test_its_own_least_valuable_entries_are_evicted_first() -> None:
     with small_cache(policy="gdsf-cost", quotas={"a": QUOTA}) as cache:
         for name in range(20):
-            ask(cache, name, "b", cost=0.001)
+            fetch(cache, name, "b", cost=0.001)
         for name in range(7):
-            ask(cache, name, "a", cost=10.0 - name)
-            ask(cache, name, "a")
+            fetch(cache, name, "a", cost=10.0 - name)
+            fetch(cache, name, "a")
         for name in range(100, 120):
-            ask(cache, name, "a", cost=0.5)
+            fetch(cache, name, "a", cost=0.5)
         costs = sorted((row["cost"] for row in cache.entries(tenant="a")["rows"]), reverse=True)
         assert costs[:6] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
         assert costs[-1] == 0.5
-        assert cache.entries(tenant="b")["total"] == 20, "others have nothing to do with it"
+        assert cache.entries(tenant="b")["total"] == 20, "other namespaces keep their entries"
         cache.check()
 
 
-def test_what_was_asked_for_since_the_last_look_stays() -> None:
+def test_an_entry_that_was_requested_since_the_last_ranking_stays() -> None:
     with small_cache(policy="gdsf-cost", quotas={"a": 70 * 6000}, capacity="2MiB") as cache:
         for name in range(100):
-            ask(cache, name, "a", cost=1.0)  # by now some have gone, and those who go next are noted
+            fetch(cache, name, "a", cost=1.0)  # some are evicted by now, and the next victims are ranked
         (first, *_) = sorted(cache.entries(tenant="a", limit=100)["rows"], key=lambda row: row["age"], reverse=True)
         name = next(k for k in range(100) if cache.lookup(CHAT, request_of(k), namespace="a").key == first["key"])
-        assert ask(cache, name, "a") == "hit"
+        assert fetch(cache, name, "a") == "hit"
         for other in range(200, 220):
-            ask(cache, other, "a", cost=1.0)
-        assert ask(cache, name, "a") == "hit"
+            fetch(cache, other, "a", cost=1.0)
+        assert fetch(cache, name, "a") == "hit"
         cache.check()
 
 
-def test_too_large_for_it_and_the_old_one_goes() -> None:
+def test_an_answer_above_the_quota_evicts_the_older_one() -> None:
     with small_cache(quotas={"a": QUOTA}) as cache:
-        ask(cache, 1, "a")
+        fetch(cache, 1, "a")
         cache.fetch(CHAT, request_of(1), Upstream()(1, 50_000), namespace="a", refresh=True)
-        assert room(cache, "a") == 0
+        assert used_bytes(cache, "a") == 0
         assert cache.stats()["rejected_over_quota"] == 1
-        assert ask(cache, 1, "b", 50_000) == "miss"
-        assert ask(cache, 1, "b", 50_000) == "hit"
+        assert fetch(cache, 1, "b", 50_000) == "miss"
+        assert fetch(cache, 1, "b", 50_000) == "hit"
         cache.check()
 
 
@@ -85,10 +85,10 @@ def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with small_cache(path=path, policy="adaptive") as cache:
         for name in range(30):
-            ask(cache, name, "a", cost=float(name))
-        assert room(cache, "a") > QUOTA
+            fetch(cache, name, "a", cost=float(name))
+        assert used_bytes(cache, "a") > QUOTA
     with small_cache(path=path, policy="adaptive", quotas={"a": QUOTA}) as cache:
-        assert 0 < room(cache, "a") <= QUOTA
+        assert 0 < used_bytes(cache, "a") <= QUOTA
         store_of(cache).flush()
         cache.check()
         assert min(row["cost"] for row in cache.entries(tenant="a")["rows"]) > 15.0

@@ -1,4 +1,4 @@
-"""A cache that is closed and opened again goes on as if nothing had happened."""
+"""Snapshots and restarts: a reopened cache has its entries and the policy's state."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def keys_of(many: int) -> list[bytes]:
     return [hashlib.sha256(b"%d" % k).digest() for k in range(many)]
 
 
-def lived(name: str, ids: int = 500, capacity: int = 100_000, rounds: int = ROUNDS, seed: int = 0) -> Policy:
-    """A policy that has seen something."""
+def trained(name: str, ids: int = 500, capacity: int = 100_000, rounds: int = ROUNDS, seed: int = 0) -> Policy:
+    """Return a policy that has seen requests."""
     policy = registry.find(name).build(capacity, ids)
-    live(policy, rounds, seed)
+    run(policy, rounds, seed)
     return policy
 
 
-def live(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
-    """Requests, and what was decided."""
+def run(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
+    """Send requests to a policy. Return its decisions."""
     rng = np.random.default_rng(seed)
     seen: list[tuple[bool, Any]] = []
     for i in (rng.zipf(1.3, rounds) % policy.ids).tolist():
@@ -49,47 +49,47 @@ def live(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
 
 @pytest.mark.parametrize("name", ["adaptive", "lru", "gdsf-cost", "s3-fifo", "camp"])
 def test_a_restored_policy_decides_the_same(name: str) -> None:
-    old = lived(name)
+    old = trained(name)
     state = copy_state(old, keys_of(old.ids))
     packed = pack(name, old, state, 10**9)
     assert packed is not None
     new = registry.find(name).build(old.capacity, old.ids)
     assert unpack(name, new, packed) == keys_of(old.ids)
     assert new.residents == old.residents
-    assert live(new, ROUNDS // 3, 1) == live(old, ROUNDS // 3, 1)
+    assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
 
 
-@pytest.mark.parametrize("room", [20_000, 15_000, 9_000])
-def test_a_state_that_does_not_fit_is_trimmed_and_still_a_state(room: int) -> None:
-    old = lived("adaptive")
-    packed = pack("adaptive", old, copy_state(old, keys_of(old.ids)), room)
+@pytest.mark.parametrize("limit", [20_000, 15_000, 9_000])
+def test_a_state_that_does_not_fit_is_compacted(limit: int) -> None:
+    old = trained("adaptive")
+    packed = pack("adaptive", old, copy_state(old, keys_of(old.ids)), limit)
     assert packed is not None
-    assert len(packed) <= room
+    assert len(packed) <= limit
     new = registry.find("adaptive").build(old.capacity, old.ids)
     keys = unpack("adaptive", new, packed)
     assert keys
     assert len(keys) < old.ids
     numbers = [keys_of(old.ids).index(key) for key in keys]
-    kept = {numbers[i] for i in new.residents}
-    assert kept <= old.residents
-    assert len(kept) == min(len(old.residents), len(keys))  # residents first
+    restored = {numbers[i] for i in new.residents}
+    assert restored <= old.residents
+    assert len(restored) == min(len(old.residents), len(keys))  # residents first
     for i, number in enumerate(numbers):
         for field in ("entry_size", "misses", "paid", "last", "recent", "requests", "priority"):
             assert np.array_equal(new.rows[field][i], old.rows[field][number]), field
     assert new.head["leader"] == old.head["leader"]
-    live(new, 100, 5)
+    run(new, 100, 5)
     new.check()
 
 
-def test_no_room_at_all() -> None:
-    old = lived("adaptive", rounds=50)
+def test_a_limit_that_is_too_small() -> None:
+    old = trained("adaptive", rounds=50)
     assert pack("adaptive", old, copy_state(old, keys_of(old.ids)), 100) is None
-    lru = lived("lru", rounds=50)
+    lru = trained("lru", rounds=50)
     assert pack("lru", lru, copy_state(lru, keys_of(lru.ids)), 100) is None
 
 
-def test_a_large_state_is_packed_piece_by_piece() -> None:
-    """Whatever is made of it as a whole stays with the process, as memory that the allocator does not give back."""
+def test_a_large_state_is_packed_in_chunks() -> None:
+    """Memory allocated for the state as a whole is not returned by the allocator."""
     policy = registry.find("adaptive").build(1_000_000, 60_000)
     keys = keys_of(60_000)
     state = copy_state(policy, keys)
@@ -105,8 +105,8 @@ def test_a_large_state_is_packed_piece_by_piece() -> None:
     assert unpack("adaptive", registry.find("adaptive").build(1_000_000, 60_000), packed) == keys
 
 
-def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
-    old = lived("gdsf-cost")
+def test_an_invalid_snapshot_is_rejected_and_changes_nothing() -> None:
+    old = trained("gdsf-cost")
     packed = pack("gdsf-cost", old, copy_state(old, keys_of(old.ids)), 10**9)
     assert packed
     rng = np.random.default_rng(0)
@@ -123,8 +123,8 @@ def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
         assert unpack("gdsf-cost", other, packed) is None
 
 
-def test_a_state_that_contradicts_itself_is_refused() -> None:
-    old = lived("gdsf-cost")
+def test_an_inconsistent_snapshot_is_rejected() -> None:
+    old = trained("gdsf-cost")
     state = copy_state(old, keys_of(old.ids))
     state.head["used"] += 1
     packed = pack("gdsf-cost", old, state, 10**9)
@@ -173,7 +173,7 @@ def test_another_policy_or_capacity_starts_from_the_entries(tmp_path: Path, chan
         cache.check()
 
 
-def test_a_smaller_capacity_keeps_what_fits(tmp_path: Path) -> None:
+def test_a_smaller_capacity_keeps_the_entries_that_fit(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small_cache(path=path, capacity="3MiB") as cache:
         fill(cache, range(400))
@@ -183,7 +183,7 @@ def test_a_smaller_capacity_keeps_what_fits(tmp_path: Path) -> None:
         cache.check()
 
 
-def test_a_damaged_snapshot_costs_the_state_and_not_the_entries(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_loses_the_state_and_no_entries(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small_cache(path=path) as cache:
         fill(cache, range(50))
@@ -196,7 +196,7 @@ def test_a_damaged_snapshot_costs_the_state_and_not_the_entries(tmp_path: Path) 
             cache.check()
 
 
-def test_entries_younger_than_the_snapshot_are_counted(tmp_path: Path) -> None:
+def test_entries_newer_than_the_snapshot_are_settled(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small_cache(path=path) as cache:
         fill(cache, range(20))
@@ -214,28 +214,28 @@ def test_entries_younger_than_the_snapshot_are_counted(tmp_path: Path) -> None:
         cache.check()
 
 
-def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "directory"
     path.mkdir()
     with pytest.raises((StoreError, ValueError), match=r"\S"):
         small_cache(path=path)
 
 
-def test_entries_that_the_policy_does_not_want_are_removed() -> None:
+def test_entries_that_the_policy_rejects_are_removed() -> None:
     with small_cache() as cache:
         fill(cache, range(10))
         fill(cache, range(10, 11), 30_000)
         store = store_of(cache)
         admission = AdmissionController(store, "lru", (), Ledger(), 100)
-        admission.policy = registry.find("lru").build(20_000, 100)  # less room than the store has
+        admission.policy = registry.find("lru").build(20_000, 100)  # less capacity than the store has
         admission.ids = IdTable(admission.policy)
         admission.open(0.0)
         assert 1 <= len(residents(admission)) <= 4
-        assert {head.key for head in store.scan()} == residents(admission)
+        assert {info.key for info in store.scan()} == residents(admission)
         admission.check()
 
 
-def test_entries_that_have_expired_are_removed(tmp_path: Path) -> None:
+def test_expired_entries_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     with small_cache(path=path, clock=lambda: 1000.0, ttl=10.0) as cache:
         fill(cache, range(10))

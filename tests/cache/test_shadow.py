@@ -1,4 +1,4 @@
-"""Shadows: whatever the batches, they decide and pay as policies that are asked one request at a time."""
+"""Shadows decide and pay like policies that see one request at a time, whatever the batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("lru", "gdsf-cost")
 
 
 @pytest.mark.parametrize("many", [1, BATCH - 1, BATCH, 3 * BATCH + 7])
-def test_as_one_by_one(many: int) -> None:
+def test_batches_change_nothing(many: int) -> None:
     rng = random.Random(many)
     shadows = Shadows(NAMES, 5000, 60)
     policies = {name: registry.find(name).build(5000, 60) for name in NAMES}
@@ -39,8 +39,8 @@ def test_as_one_by_one(many: int) -> None:
         assert shadows._policies[name].residents == policy.residents
 
 
-def test_more_room_than_ours() -> None:
-    """A name with a factor is the policy in a cache that much larger."""
+def test_a_shadow_with_another_capacity() -> None:
+    """A name with a factor is the policy with that multiple of the capacity."""
     rng = random.Random(3)
     shadows = Shadows(("lru", "lru@2x", "lru@0.5x"), 5000, 60)
     alone = {times: Shadows(("lru",), int(5000 * times), 60) for times in (1, 2, 0.5)}
@@ -57,21 +57,21 @@ def test_more_room_than_ours() -> None:
 @pytest.mark.parametrize(
     "name", ["lru@", "lru@2", "lru@x", "lru@0x", "lru@-1x", "lru@1e3x", "lru@nanx", "lru@9999999x"]
 )
-def test_no_shadow(name: str) -> None:
+def test_bad_shadows(name: str) -> None:
     with pytest.raises(InvalidInput, match="adaptive@2x"):
         parse_shadow(name)
     with pytest.raises(InvalidInput, match="adaptive@2x"):
         Cache("1MiB", cost="seconds", policy="lru", shadows=(name,))
 
 
-def test_shadows_of_no_online_policy() -> None:
+def test_a_shadow_is_an_online_policy() -> None:
     with pytest.raises(InvalidInput, match="unknown policy 'nosuch'"):
         parse_shadow("nosuch@2x")
     with pytest.raises(InvalidInput, match="needs to know future requests"):
         parse_shadow("belady@2x")
 
 
-def test_none_at_all() -> None:
+def test_no_shadows() -> None:
     shadows = Shadows((), 10, 10)
     shadows.observe(1, 1, 2.5)
     assert shadows.spent() == {"none": 2.5}

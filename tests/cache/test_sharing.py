@@ -1,4 +1,4 @@
-"""Several processes on one file: one decides, the others read, hand over, and take its place when it is gone."""
+"""Several processes on one file: one owner; readers read, hand over, and become the owner when it ends."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ for line in sys.stdin:
         print(cache.stats()["owner"], flush=True)
     elif word == "check":
         cache.check()
-        print("sound", flush=True)
+        print("checked", flush=True)
     else:
         break
 cache.close()
 """
 
 
-def owned(path: Path) -> Cache:
+def open_cache(path: Path) -> Cache:
     return small_cache(capacity=2 << 20, path=path)
 
 
 def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path) as cache:
+    with open_cache(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         store_of(cache).flush()
         child = spawn(CHILD, path)
@@ -71,7 +71,7 @@ def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
         assert (answer.outcome, is_answer(answer.payload, 2)) == ("hit", True)
         assert cache.stats()["collected"] == 1
         assert send(child, "fetch 2") == "hit"
-        assert send(child, "check") == "sound"
+        assert send(child, "check") == "checked"
         cache.purge()
         assert send(child, "fetch 2") == "miss"
         cache.check()
@@ -84,17 +84,17 @@ def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
 
 def test_a_reader_in_the_same_process_cannot_purge(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path) as cache:
+    with open_cache(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         store_of(cache).flush()
-        with owned(path) as reader:
+        with open_cache(path) as reader:
             assert not reader.stats()["owner"]
             assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
             with pytest.raises(NotOwner):
                 reader.purge()
 
 
-def test_readers_take_over_from_an_owner_that_was_killed(ram_path: Path) -> None:
+def test_a_reader_becomes_the_owner_when_the_owner_is_killed(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     first = spawn(CHILD, path)
     assert read_line(first) == "ready"
@@ -103,27 +103,27 @@ def test_readers_take_over_from_an_owner_that_was_killed(ram_path: Path) -> None
     assert (send(first, "owner"), send(second, "owner")) == ("True", "False")
     for name in range(20):
         assert send(first, f"fetch {name}") == "miss"
-    assert send(second, "fetch 30") == "miss"  # handed over, and not collected yet, or collected: both are fine
+    assert send(second, "fetch 30") == "miss"  # handed over; whether it is collected yet does not matter
     first.send_signal(signal.SIGKILL)
     wait_ended(first)
-    assert send(second, "fetch 31") == "miss"  # answered, whoever owns the file
+    assert send(second, "fetch 31") == "miss"  # answered without an owner
     limit = time.monotonic() + 20
     while send(second, "owner") != "True":
-        assert time.monotonic() < limit, "nobody takes over"
+        assert time.monotonic() < limit, "no process becomes the owner"
         assert send(second, "maintain") == "maintained"
     assert send(second, "maintain") == "maintained"
-    assert sum(send(second, f"fetch {name}") == "hit" for name in range(20)) >= 15  # the youngest may not be promised
+    assert sum(send(second, f"fetch {name}") == "hit" for name in range(20)) >= 15  # the newest may not be durable yet
     assert send(second, "fetch 31") == "hit"
-    assert send(second, "check") == "sound"
+    assert send(second, "check") == "checked"
     os.kill(second.pid, signal.SIGKILL)
     wait_ended(second)
-    with owned(path) as cache:
+    with open_cache(path) as cache:
         cache.check()
 
 
-def test_an_owner_that_closes_hands_over_its_place(ram_path: Path) -> None:
+def test_a_reader_becomes_the_owner_when_the_owner_closes(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    owner, reader = owned(path), owned(path)
+    owner, reader = open_cache(path), open_cache(path)
     owner.fetch(CHAT, request_of(1), Upstream()(1))
     owner.close()
     reader.maintain()
@@ -133,16 +133,16 @@ def test_an_owner_that_closes_hands_over_its_place(ram_path: Path) -> None:
     reader.close()
 
 
-def test_a_full_outbox_costs_nothing_but_the_answer(ram_path: Path) -> None:
+def test_a_full_spool_loses_only_the_answer(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path), owned(path) as reader:
+    with open_cache(path), open_cache(path) as reader:
         for name in range(40):
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
             assert is_answer(answer.payload, name)
         assert reader.stats()["handover_failed"] > 0
 
 
-def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(ram_path: Path) -> None:
+def test_a_collected_answer_does_not_replace_a_newer_one(ram_path: Path) -> None:
     path, now = ram_path / "answers.db", [1000.0]
     clock = lambda: now[0]  # noqa: E731
     with (
@@ -159,15 +159,15 @@ def test_what_was_handed_over_is_not_taken_for_younger_than_it_is(ram_path: Path
         owner.check()
 
 
-def test_a_cache_that_nobody_closed_lets_go(ram_path: Path) -> None:
+def test_a_cache_that_is_not_closed_releases_the_store(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    cache = owned(path)
+    cache = open_cache(path)
     cache.fetch(CHAT, request_of(1), Upstream()(1))
     thread = cache._coordinator._thread._thread
     assert thread
     del cache
     gc.collect()
-    with owned(path) as cache:
+    with open_cache(path) as cache:
         assert cache.stats()["owner"]
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         thread.join(10)
@@ -208,7 +208,39 @@ def test_a_child_of_the_owner_is_a_reader(ram_path: Path) -> None:
     wait_ended(child)
 
 
-def requests_of_rows(cache: Cache) -> dict[str, float]:
+FORKED_OWNER = """
+import os, sys
+from tests.support.caches import CHAT, Upstream, request_of, small_cache, store_of
+cache = small_cache(capacity=2 << 20, path=sys.argv[1])
+cache.fetch(CHAT, request_of(1), Upstream()(1))
+store_of(cache).flush()
+closed, closing = os.pipe()
+child = os.fork()
+if child == 0:
+    assert not cache.owner
+    os.read(closed, 1)
+    cache.maintain()
+    assert cache.owner
+    assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
+    assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
+    assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "hit"
+    cache.check()
+    cache.close()
+    os._exit(0)
+cache.close()
+os.write(closing, b"1")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print("done", flush=True)
+"""
+
+
+def test_a_child_becomes_the_owner_when_its_parent_closes(ram_path: Path) -> None:
+    child = spawn(FORKED_OWNER, ram_path / "answers.db")
+    assert read_line(child) == "done"
+    wait_ended(child)
+
+
+def request_counts(cache: Cache) -> dict[str, float]:
     return {row["key"]: row["requests"] for row in cache.entries(limit=1000)["rows"]}
 
 
@@ -223,10 +255,10 @@ def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
         paid = owner.stats()["shadows"]["none"]
         reader.maintain()
         owner.maintain()
-        assert [requests_of_rows(owner)[key] for key in keys] == [2, 4, 1]
+        assert [request_counts(owner)[key] for key in keys] == [2, 4, 1]
         stats = owner.stats()
         assert stats["reported_hits"] == 4
-        assert stats["requests"] == 3, "the ledger counts its own"
+        assert stats["requests"] == 3, "the ledger counts only its own requests"
         assert stats["shadows"]["none"] == paid + 4.0
         reader.maintain()
         owner.maintain()
@@ -234,9 +266,9 @@ def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
         owner.check()
 
 
-def test_a_reader_for_whom_somebody_else_tells(ram_path: Path) -> None:
+def test_a_reader_that_does_not_report_hits(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path) as owner, small_cache(capacity=2 << 20, path=path, report_hits=False) as reader:
+    with open_cache(path) as owner, small_cache(capacity=2 << 20, path=path, report_hits=False) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         store_of(owner).flush()
         assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
@@ -249,25 +281,25 @@ def test_a_reader_for_whom_somebody_else_tells(ram_path: Path) -> None:
 def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost"}
-    owner, reader, heir = small_cache(**options), small_cache(**options), small_cache(**options)
+    owner, reader, successor = small_cache(**options), small_cache(**options), small_cache(**options)
     (key,) = [owner.fetch(CHAT, request_of(1), Upstream()(1)).key]
     store_of(owner).flush()
-    for cache in (reader, heir, heir):
+    for cache in (reader, successor, successor):
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.close()
     owner.maintain()
-    assert requests_of_rows(owner)[key] == 2
+    assert request_counts(owner)[key] == 2
     owner.close()
-    heir.maintain()
-    assert heir.stats()["owner"]
-    assert requests_of_rows(heir)[key] == 4
-    heir.check()
-    heir.close()
+    successor.maintain()
+    assert successor.stats()["owner"]
+    assert request_counts(successor)[key] == 4
+    successor.check()
+    successor.close()
 
 
-def test_what_readers_tell_is_bounded(ram_path: Path) -> None:
+def test_the_number_of_reported_keys_is_bounded(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path) as owner, owned(path) as reader:
+    with open_cache(path) as owner, open_cache(path) as reader:
         role = reader._coordinator.role
         assert isinstance(role, Reader)
         spool = role.store._spool  # type: ignore[attr-defined]
@@ -284,13 +316,13 @@ def test_what_readers_tell_is_bounded(ram_path: Path) -> None:
         assert len(role._hits) <= bound
         owner.maintain()
         assert spool.size() == 0
-        assert owner.stats()["reported_hits"] == 0, "keys that it does not know"
+        assert owner.stats()["reported_hits"] == 0, "unknown keys"
         owner.check()
 
 
-def test_counts_that_were_tampered_with_are_not_believed(ram_path: Path) -> None:
+def test_damaged_counts_are_dropped(ram_path: Path) -> None:
     path = ram_path / "answers.db"
-    with owned(path) as owner, owned(path) as reader:
+    with open_cache(path) as owner, open_cache(path) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         reader.touch({key: 5})
         reader.maintain()
@@ -302,11 +334,11 @@ def test_counts_that_were_tampered_with_are_not_believed(ram_path: Path) -> None
         assert owner.stats().get("reported_hits", 0) == 0
 
 
-def test_touching_by_hand() -> None:
+def test_touch() -> None:
     with small_cache(policy="gdsf-cost") as cache:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
         assert cache.touch({key: 3, "00" * 32: 7}) == 3
-        assert requests_of_rows(cache) == {key: 4}
+        assert request_counts(cache) == {key: 4}
         assert cache.stats()["requests"] == 1
         for bad in ({key: -1}, {key: 1.5}, {"no key": 1}):
             with pytest.raises(InvalidInput):

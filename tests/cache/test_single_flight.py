@@ -1,4 +1,4 @@
-"""Single flight: one call for all who ask at the same time, and nobody hangs."""
+"""Single flight: concurrent requests share one call, and none hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_
 
 
 def in_threads(many: int, function: Callable[[], Any]) -> list[Any]:
-    """Results, or what was raised."""
+    """Run a function in threads. Return results, or what was raised."""
     results: list[Any] = []
     gate = threading.Barrier(many)
 
@@ -35,7 +35,7 @@ def in_threads(many: int, function: Callable[[], Any]) -> list[Any]:
         thread.start()
     for thread in threads:
         thread.join(30)
-        assert not thread.is_alive(), "somebody hangs"
+        assert not thread.is_alive(), "a thread hangs"
     return results
 
 
@@ -82,7 +82,7 @@ async def test_500_coroutines_one_call() -> None:
         cache.check()
 
 
-def test_threads_and_two_event_loops_share_a_flight() -> None:
+def test_threads_and_two_event_loops_share_a_call() -> None:
     calls: list[int] = []
     with small_cache() as cache:
 
@@ -100,7 +100,7 @@ def test_threads_and_two_event_loops_share_a_flight() -> None:
         assert all(is_answer(answer.payload, 1) for answer in found)
 
 
-async def test_a_cancelled_leader_is_served_for_the_others_and_kept() -> None:
+async def test_the_call_of_a_cancelled_leader_goes_on_and_is_stored() -> None:
     calls: list[int] = []
     async with small_cache() as cache:
         leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
@@ -116,7 +116,7 @@ async def test_a_cancelled_leader_is_served_for_the_others_and_kept() -> None:
         assert cache.fetch(CHAT, request_of(1), slow(1, calls)).outcome == "hit"
 
 
-async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     calls: list[int] = []
     async with small_cache() as cache:
         tasks = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(10)]
@@ -129,7 +129,7 @@ async def test_a_cancelled_waiter_disturbs_nobody() -> None:
         assert len(calls) == 1
 
 
-def test_a_failure_reaches_all_after_one_more_try() -> None:
+def test_a_failure_reaches_all_threads_after_one_retry() -> None:
     calls: list[int] = []
 
     def failing() -> Reply:
@@ -145,7 +145,7 @@ def test_a_failure_reaches_all_after_one_more_try() -> None:
         cache.check()
 
 
-async def test_a_failure_reaches_all_coroutines_after_one_more_try() -> None:
+async def test_a_failure_reaches_all_coroutines_after_one_retry() -> None:
     calls: list[int] = []
 
     async def failing() -> Reply:
@@ -160,7 +160,7 @@ async def test_a_failure_reaches_all_coroutines_after_one_more_try() -> None:
         assert len(calls) == 2
 
 
-def test_one_who_waits_calls_again_when_the_leader_fails() -> None:
+def test_one_waiter_calls_again_when_the_leader_fails() -> None:
     calls: list[int] = []
 
     def once() -> Reply:
@@ -177,7 +177,7 @@ def test_one_who_waits_calls_again_when_the_leader_fails() -> None:
         assert all(is_answer(result.payload, 1) for result in results if isinstance(result, Answer))
 
 
-def test_who_has_waited_long_enough_calls_for_itself_and_keeps_nothing() -> None:
+def test_a_waiter_calls_alone_after_the_timeout() -> None:
     calls: list[int] = []
     with small_cache(wait=0.05) as cache:
         leader = threading.Thread(target=lambda: cache.fetch(CHAT, request_of(1), slow(1, calls, 0.6)))
@@ -188,12 +188,12 @@ def test_who_has_waited_long_enough_calls_for_itself_and_keeps_nothing() -> None
         assert (answer.outcome, upstream.calls) == ("miss", 1)
         assert (
             cache.fetch(CHAT, request_of(1), upstream(1, version=8)).outcome == "miss"
-        )  # nobody joins that flight now
+        )  # no request joins the abandoned call
         leader.join()
         cache.check()
 
 
-def test_a_loop_that_ends_takes_its_call_along_and_nobody_hangs() -> None:
+def test_the_call_of_a_closed_event_loop_is_replaced() -> None:
     calls: list[int] = []
     with small_cache(wait=20.0) as cache:
         joined = threading.Event()
@@ -236,7 +236,7 @@ def test_an_interrupted_leader_is_replaced() -> None:
         thread.join()
 
 
-def test_a_call_that_asks_for_its_own_key_goes_alone() -> None:
+def test_a_call_that_requests_its_own_key_does_not_wait() -> None:
     with small_cache(wait=20.0) as cache:
         inner: list[str] = []
 
@@ -250,7 +250,7 @@ def test_a_call_that_asks_for_its_own_key_goes_alone() -> None:
         assert time.monotonic() - start < 10.0
 
 
-async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
+async def test_a_blocking_request_in_the_event_loop_of_the_call_does_not_wait() -> None:
     calls: list[int] = []
     async with small_cache(wait=20.0) as cache:
         task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
@@ -261,7 +261,7 @@ async def test_a_plain_call_in_the_loop_of_the_flight_goes_alone() -> None:
         await task
 
 
-def test_a_task_cancelled_before_it_began_ends_its_flight() -> None:
+def test_a_task_cancelled_before_its_start_releases_the_call() -> None:
     calls: list[int] = []
 
     async def main() -> None:
@@ -288,7 +288,7 @@ def test_nothing_is_left_behind() -> None:
         assert not cache._engine._tasks
 
 
-def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
+def test_a_late_waiter_joins_the_call_of_a_newcomer() -> None:
     single_flight: SingleFlight[int] = SingleFlight()
     failed, first = single_flight._join("k")
     assert first
@@ -301,7 +301,7 @@ def test_who_wakes_up_late_joins_the_call_of_a_newcomer() -> None:
     assert len(single_flight) == 0
 
 
-def test_an_answer_that_came_between_look_and_lead_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with small_cache() as cache:
         upstream = Upstream()
         join = cache._engine.single_flight.join

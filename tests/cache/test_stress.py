@@ -1,4 +1,4 @@
-"""Everything at once: threads, two event loops, cancelled requests, purging, expiry, ids that run out, and checks."""
+"""All at once: threads, two event loops, cancelled requests, purges, expiry, recycled ids, and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from knapcache import Cache, Reply
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
 
 
-def ask(cache: Cache, seed: int, until: float) -> None:
+def fetch_in_thread(cache: Cache, seed: int, until: float) -> None:
     rng = random.Random(seed)
     while time.monotonic() < until:
         name, chance = rng.randrange(300), rng.random()
@@ -29,7 +29,7 @@ def ask(cache: Cache, seed: int, until: float) -> None:
             cache.check()
 
 
-async def ask_and_leave(cache: Cache, seed: int, until: float) -> None:
+async def fetch_and_cancel(cache: Cache, seed: int, until: float) -> None:
     rng = random.Random(seed)
 
     async def one() -> None:
@@ -51,7 +51,7 @@ async def ask_and_leave(cache: Cache, seed: int, until: float) -> None:
                 raise result
 
 
-def storm(path: Path, seconds: float) -> None:
+def run_load(path: Path, seconds: float) -> None:
     with small_cache(capacity=2 << 20, path=path, policy="gdsf-cost", shadows=("lru",), ids=150, ttl=0.3) as cache:
         until = time.monotonic() + seconds
         errors: list[BaseException] = []
@@ -59,9 +59,9 @@ def storm(path: Path, seconds: float) -> None:
         def guarded(k: int) -> None:
             try:
                 if k < 4:
-                    ask(cache, k, until)
+                    fetch_in_thread(cache, k, until)
                 else:
-                    asyncio.run(ask_and_leave(cache, k, until))
+                    asyncio.run(fetch_and_cancel(cache, k, until))
             except BaseException as error:
                 errors.append(error)
 
@@ -70,18 +70,18 @@ def storm(path: Path, seconds: float) -> None:
             thread.start()
         for thread in threads:
             thread.join(seconds + 60)
-            assert not thread.is_alive(), "somebody hangs"
+            assert not thread.is_alive(), "a thread hangs"
         assert not errors
         cache.check()
         stats = cache.stats()
-        assert min(stats[what] for what in ("hits", "coalesced", "misses", "evictions", "recycled_ids")) > 0
+        assert min(stats[counter] for counter in ("hits", "coalesced", "misses", "evictions", "recycled_ids")) > 0
         assert len(cache._engine.single_flight) == 0
 
 
-def test_everything_at_once(ram_path: Path) -> None:
-    storm(ram_path / "answers.db", 2.0)
+def test_mixed_load(ram_path: Path) -> None:
+    run_load(ram_path / "answers.db", 2.0)
 
 
 @pytest.mark.long
-def test_everything_at_once_for_long(ram_path: Path) -> None:
-    storm(ram_path / "answers.db", 60.0)
+def test_mixed_load_for_long(ram_path: Path) -> None:
+    run_load(ram_path / "answers.db", 60.0)

@@ -1,4 +1,4 @@
-"""Keys: what makes two requests the same, and what other caches got wrong."""
+"""Keys: which requests are the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from knapcache.model import Endpoint
 
 SECRET = bytes(range(32))
 KEYER = Keyer(SECRET)
-ASK: dict[str, Any] = {
+BODY: dict[str, Any] = {
     "model": "gpt-4o",
     "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a knapsack?"}],
     "temperature": 0,
@@ -33,14 +33,14 @@ def key(body: Any, at: str = Endpoint.CHAT, keyer: Keyer = KEYER, **options: Any
     return found.digest
 
 
-def asked(**changes: Any) -> dict[str, Any]:
-    return {**ASK, **changes}
+def body_with(**changes: Any) -> dict[str, Any]:
+    return {**BODY, **changes}
 
 
-def test_keys_stay_what_they_are_from_version_to_version() -> None:
-    """Stored entries are found by them: a change here empties every cache, and must change VERSION."""
+def test_keys_do_not_change_between_versions() -> None:
+    """A change of keys empties every cache, and must change VERSION."""
     (found,) = KEYER.read(
-        Endpoint.CHAT, asked(top_p=0.95, seed=2**70, x=[1e-7, 1e23, "é\n\x01/"], stream=True), "me"
+        Endpoint.CHAT, body_with(top_p=0.95, seed=2**70, x=[1e-7, 1e23, "é\n\x01/"], stream=True), "me"
     ).keys
     assert found.canonical == (
         b'19:knapcache request 1,16:chat/completions,2:me,0:,{"messages":[{"content":"Be brief.","role":"system"},'
@@ -50,48 +50,50 @@ def test_keys_stay_what_they_are_from_version_to_version() -> None:
     assert found.digest.hex() == "b0154ee4a527ccfa32f078509528013d55609fdf92de8ba9780a3e6c96a4227b"
 
 
-# What GPTCache, LiteLLM and Bifrost were seen to get wrong.
+# Mistakes of other caches (GPTCache, LiteLLM, Bifrost).
 
 
-def test_every_message_counts_not_only_the_last() -> None:
-    other = [{"role": "system", "content": "Answer as a pirate."}, ASK["messages"][1]]
-    assert key(asked(messages=other)) != key(ASK)
+def test_every_message_is_part_of_the_key() -> None:
+    other = [{"role": "system", "content": "Answer as a pirate."}, BODY["messages"][1]]
+    assert key(body_with(messages=other)) != key(BODY)
 
 
-def test_one_models_answer_is_not_anothers() -> None:
-    assert key(asked(model="gpt-4o-mini")) != key(ASK)
+def test_the_model_is_part_of_the_key() -> None:
+    assert key(body_with(model="gpt-4o-mini")) != key(BODY)
 
 
-def test_fields_do_not_run_into_one_another() -> None:
+def test_fields_do_not_run_together() -> None:
     keyer = Keyer(SECRET, Rules(include={"user"}))
-    assert key(asked(stop="y", user="z"), keyer=keyer) != key(asked(stop="yuser: z"), keyer=keyer)
+    assert key(body_with(stop="y", user="z"), keyer=keyer) != key(body_with(stop="yuser: z"), keyer=keyer)
     assert key({"a": "b", "c": "d"}) != key({"a": 'b","c":"d'})
 
 
 @pytest.mark.parametrize(
     "name", ["extra_body", "guided_json", "top_k", "reasoning_effort", "seed", "store", "logit_bias"]
 )
-def test_fields_we_do_not_know_count(name: str) -> None:
-    assert len({key(ASK), key(asked(**{name: 1})), key(asked(**{name: 2})), key(asked(**{name: None}))}) == 4
+def test_unknown_fields_are_part_of_the_key(name: str) -> None:
+    assert (
+        len({key(BODY), key(body_with(**{name: 1})), key(body_with(**{name: 2})), key(body_with(**{name: None}))}) == 4
+    )
 
 
-def test_tenants_do_not_share() -> None:
-    assert key(ASK, namespace="alice") != key(ASK, namespace="bob") != key(ASK)
+def test_namespaces_have_different_keys() -> None:
+    assert key(BODY, namespace="alice") != key(BODY, namespace="bob") != key(BODY)
 
 
 @pytest.mark.parametrize(
     "text", ["what is a knapsack?", "What is a knapsack? ", "What is a knapsack？", "What is a knapsack"]
 )
-def test_text_is_taken_as_it_is(text: str) -> None:
-    assert key(asked(messages=[ASK["messages"][0], {"role": "user", "content": text}])) != key(ASK)
+def test_text_is_not_normalised(text: str) -> None:
+    assert key(body_with(messages=[BODY["messages"][0], {"role": "user", "content": text}])) != key(BODY)
 
 
-def test_order_of_arguments_and_spelling_of_numbers_do_not_matter() -> None:
-    backwards = dict(reversed(asked(temperature=0.0).items()))
-    assert key(backwards) == key(ASK) == key(asked(temperature=Decimal("-0.00")))
+def test_order_of_fields_and_spelling_of_numbers_do_not_matter() -> None:
+    backwards = dict(reversed(body_with(temperature=0.0).items()))
+    assert key(backwards) == key(BODY) == key(body_with(temperature=Decimal("-0.00")))
     text = b'{"temperature": 0e3, "messages": [{"content": "Be \\u0062rief.", "role": "system"}, \n'
     text += b'{"content": "What is a knapsack?", "role": "user"}], "model": "gpt-4o"}'
-    assert key(text) == key(ASK) == key(bytearray(text)) == key(memoryview(text))
+    assert key(text) == key(BODY) == key(bytearray(text)) == key(memoryview(text))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,8 @@ def test_order_of_arguments_and_spelling_of_numbers_do_not_matter() -> None:
         {"indent": 2, "ensure_ascii": False},
     ],
 )
-def test_what_clients_write_is_read_by_the_quick_reader(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = asked(temperature=0.7, messages=[{"role": "user", "content": 'Größe? 😀 "\n\x7f</é>'}], top_p=1.0)
+def test_the_fast_parser_accepts_what_clients_write(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = body_with(temperature=0.7, messages=[{"role": "user", "content": 'Größe? 😀 "\n\x7f</é>'}], top_p=1.0)
     wanted = key(body)
     monkeypatch.setattr(parse, "parse_text_exactly", None)
     assert key(json.dumps(body, **form).encode()) == wanted
@@ -118,52 +120,54 @@ def test_long_lists_of_numbers() -> None:
 
 
 def test_order_of_lists_matters() -> None:
-    assert key(asked(messages=ASK["messages"][::-1])) != key(ASK)
+    assert key(body_with(messages=BODY["messages"][::-1])) != key(BODY)
 
 
 def test_one_entry_serves_stream_and_plain_form() -> None:
-    assert key(asked(stream=True, stream_options={"include_usage": True})) == key(asked(stream=False)) == key(ASK)
+    assert (
+        key(body_with(stream=True, stream_options={"include_usage": True})) == key(body_with(stream=False)) == key(BODY)
+    )
 
 
-def test_only_the_top_of_a_body_has_fields_that_do_not_count() -> None:
+def test_nested_fields_are_part_of_the_key() -> None:
     tool = {"type": "function", "function": {"name": "f", "arguments": {"user": 1, "stream": 2, "metadata": 3}}}
     other = {"type": "function", "function": {"name": "f", "arguments": {"user": 9, "stream": 2, "metadata": 3}}}
-    assert key(asked(tools=[tool])) != key(asked(tools=[other]))
+    assert key(body_with(tools=[tool])) != key(body_with(tools=[other]))
 
 
-def test_cache_control_counts_where_it_is_not_anthropics() -> None:
+def test_cache_control_is_left_out_for_messages_only() -> None:
     control = {"type": "ephemeral"}
-    assert key(asked(cache_control=control), Endpoint.MESSAGES) == key(ASK, Endpoint.MESSAGES)
-    assert key(asked(cache_control=control)) != key(ASK)
+    assert key(body_with(cache_control=control), Endpoint.MESSAGES) == key(BODY, Endpoint.MESSAGES)
+    assert key(body_with(cache_control=control)) != key(BODY)
 
 
-def test_the_secret_and_the_context_count() -> None:
-    assert key(ASK, keyer=Keyer(b"another secret, 16+")) != key(ASK)
+def test_secret_and_context_are_part_of_the_key() -> None:
+    assert key(BODY, keyer=Keyer(b"another secret, 16+")) != key(BODY)
     contexts = [{}, {"upstream": "a"}, {"upstream": "b"}, {"upstrea": "ma"}, {"upstream": "a", "anthropic-beta": "x"}]
-    assert len({key(ASK, context=context) for context in contexts}) == len(contexts)
-    assert key(ASK, context={"a": "1", "b": "2"}) == key(ASK, context={"b": "2", "a": "1"})
+    assert len({key(BODY, context=context) for context in contexts}) == len(contexts)
+    assert key(BODY, context={"a": "1", "b": "2"}) == key(BODY, context={"b": "2", "a": "1"})
 
 
-def test_the_body_comes_back_whole() -> None:
+def test_the_whole_body_is_returned() -> None:
     found = KEYER.read("chat/completions", b'{"model":"m","stream":true,"temperature":1.0}')
     assert found.endpoint is Endpoint.CHAT
     assert found.body == {"model": "m", "stream": True, "temperature": 1}
 
 
-def test_a_body_that_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parsed_body_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b'{"model": "m", "temperature": 1.0, "seed": 123456789012345678901234567890, "stream": true}'
     body = parse.parse_body(text)
     assert type(body) is parse.ParsedBody
     wanted = KEYER.read("chat/completions", text)
-    for reader in ("parse_text", "normalized_copy"):
-        monkeypatch.setattr(f"knapcache.keys.canonical.{reader}", None)
+    for parser in ("parse_text", "normalized_copy"):
+        monkeypatch.setattr(f"knapcache.keys.canonical.{parser}", None)
     found = KEYER.read("chat/completions", body)
     assert found.keys == wanted.keys
     assert found.body is body
     assert set(body) == {"model", "temperature", "seed", "stream"}
 
 
-def test_a_dict_with_the_fields_of_a_body_is_read_like_any_other() -> None:
+def test_a_copy_of_a_parsed_body_is_parsed() -> None:
     body = parse.parse_body(b'{"model": "m", "input": "a"}')
     for like in ({**body, "x": float("nan")}, dict(body, x={1: 2})):
         with pytest.raises(Uncacheable):
@@ -173,31 +177,31 @@ def test_a_dict_with_the_fields_of_a_body_is_read_like_any_other() -> None:
 # Embeddings.
 
 
-def digests(body: Any) -> list[bytes]:
+def embedding_digests(body: Any) -> list[bytes]:
     return [found.digest for found in KEYER.read(Endpoint.EMBEDDINGS, body).keys]
 
 
 def test_embeddings_have_a_key_per_item() -> None:
-    a, b = digests({"model": "e", "input": ["a", "b"]})
-    assert digests({"input": ["b", "a", "b"], "model": "e"}) == [b, a, b]
-    assert digests({"model": "e", "input": "a"}) == [a]
-    assert digests(b'{"model": "e", "input": ["a"], "user": "u"}') == [a]
-    assert digests({"model": "e", "input": "a", "dimensions": 8}) != [a]
-    assert digests({"model": "e", "input": "a", "encoding_format": "base64"}) != [a]
+    a, b = embedding_digests({"model": "e", "input": ["a", "b"]})
+    assert embedding_digests({"input": ["b", "a", "b"], "model": "e"}) == [b, a, b]
+    assert embedding_digests({"model": "e", "input": "a"}) == [a]
+    assert embedding_digests(b'{"model": "e", "input": ["a"], "user": "u"}') == [a]
+    assert embedding_digests({"model": "e", "input": "a", "dimensions": 8}) != [a]
+    assert embedding_digests({"model": "e", "input": "a", "encoding_format": "base64"}) != [a]
 
 
 def test_an_array_of_tokens_is_one_item() -> None:
-    (one,) = digests({"model": "e", "input": [1, 2.0, 3]})
-    assert digests({"model": "e", "input": [[1, 2, 3]]}) == [one]
-    assert digests({"model": "e", "input": [[1, 2], [3]]})[0] != one
-    assert digests(b'{"model":"e","input":[%b]}' % b",".join(b"%d" % k for k in range(1000))) == digests(
-        {"model": "e", "input": list(range(1000))}
-    )
-    assert digests({"model": "e", "input": ["1"]}) != digests({"model": "e", "input": [1]})
+    (one,) = embedding_digests({"model": "e", "input": [1, 2.0, 3]})
+    assert embedding_digests({"model": "e", "input": [[1, 2, 3]]}) == [one]
+    assert embedding_digests({"model": "e", "input": [[1, 2], [3]]})[0] != one
+    assert embedding_digests(
+        b'{"model":"e","input":[%b]}' % b",".join(b"%d" % k for k in range(1000))
+    ) == embedding_digests({"model": "e", "input": list(range(1000))})
+    assert embedding_digests({"model": "e", "input": ["1"]}) != embedding_digests({"model": "e", "input": [1]})
 
 
 @pytest.mark.parametrize(
-    ("given", "where"),
+    ("texts", "path"),
     [
         (None, "input"),
         ([], "input"),
@@ -212,21 +216,21 @@ def test_an_array_of_tokens_is_one_item() -> None:
         (["a", {"image": "x"}], "input[1]"),
     ],
 )
-def test_inputs_that_are_no_items(given: Any, where: str) -> None:
+def test_invalid_inputs_have_no_key(texts: Any, path: str) -> None:
     with pytest.raises(Uncacheable) as caught:
-        digests({"model": "e", "input": given})
-    assert caught.value.path == where
+        embedding_digests({"model": "e", "input": texts})
+    assert caught.value.path == path
     with pytest.raises(Uncacheable, match="input"):
-        digests({"model": "e"})
+        embedding_digests({"model": "e"})
 
 
-def test_embeddings_that_depend_on_one_another_have_no_key() -> None:
+def test_late_chunking_has_no_key() -> None:
     with pytest.raises(Uncacheable, match="late_chunking"):
-        digests({"model": "e", "input": ["a", "b"], "late_chunking": True})
-    assert digests({"model": "e", "input": ["a"], "late_chunking": False})
+        embedding_digests({"model": "e", "input": ["a", "b"], "late_chunking": True})
+    assert embedding_digests({"model": "e", "input": ["a"], "late_chunking": False})
 
 
-def test_requests_that_depend_on_a_servers_state_have_no_key() -> None:
+def test_requests_that_depend_on_server_state_have_no_key() -> None:
     with pytest.raises(Uncacheable, match="state of a server at conversation"):
         key({"model": "m", "input": "a", "conversation": "conv_1"}, Endpoint.RESPONSES)
     with pytest.raises(Uncacheable, match="container"):
@@ -237,7 +241,7 @@ def test_requests_that_depend_on_a_servers_state_have_no_key() -> None:
     )
 
 
-# Refusals.
+# Requests without a key.
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_requests_that_depend_on_a_servers_state_have_no_key() -> None:
     ],
     ids=itertools.count(),  # by number: some are a million bytes long
 )
-def test_text_that_gets_no_key(text: bytes, reason: str) -> None:
+def test_text_without_a_key(text: bytes, reason: str) -> None:
     with pytest.raises(Uncacheable, match=reason):
         key(text)
 
@@ -299,14 +303,14 @@ class Word(StrEnum):
     ],
     ids=itertools.count(),
 )
-def test_objects_that_get_no_key(value: Any, reason: str) -> None:
+def test_objects_without_a_key(value: Any, reason: str) -> None:
     with pytest.raises(Uncacheable, match=re.escape(reason)) as caught:
-        key(asked(x={"y": [0, value]}))
+        key(body_with(x={"y": [0, value]}))
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.reason, again.path) == (str(caught.value), caught.value.reason, caught.value.path)
 
 
-def test_objects_within_themselves_get_no_key() -> None:
+def test_recursive_objects_have_no_key() -> None:
     ring: list[Any] = []
     ring.append(ring)
     with pytest.raises(Uncacheable, match="levels of nesting at x") as caught:
@@ -315,25 +319,25 @@ def test_objects_within_themselves_get_no_key() -> None:
 
 
 @pytest.mark.parametrize("body", [None, "text", 5, ["a"], ()])
-def test_bodies_that_are_no_objects(body: Any) -> None:
+def test_a_body_must_be_an_object(body: Any) -> None:
     with pytest.raises(Uncacheable, match="not a JSON object"):
         key(body)
 
 
-def test_bad_arguments_are_named() -> None:
+def test_bad_arguments() -> None:
     for secret in (b"short", b"x" * 65, "a string of letters"):
         with pytest.raises(InvalidInput, match="16 to 64 bytes"):
             Keyer(secret)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"endpoint must be one of .*'audio'"):
-        key(ASK, "audio")
+        key(BODY, "audio")
     for bad in ({"namespace": b"x"}, {"namespace": None}, {"context": {"a": 1}}, {"context": [("a", "b")]}):
         with pytest.raises(InvalidInput, match="context must be"):
-            key(ASK, **bad)
+            key(BODY, **bad)
     with pytest.raises(InvalidInput, match="lone surrogate"):
-        key(ASK, namespace="\ud800")
+        key(BODY, namespace="\ud800")
 
 
-def test_rules_are_checked() -> None:
+def test_bad_rules() -> None:
     assert Rules(include=["user"]) == Rules(include={"user"})  # type: ignore[arg-type]
     for options, reason in (
         ({"include": {"model"}}, "part of the key anyway"),
@@ -346,13 +350,13 @@ def test_rules_are_checked() -> None:
             Rules(**options)
 
 
-def test_more_can_be_left_out() -> None:
+def test_more_fields_can_be_left_out() -> None:
     keyer = Keyer(SECRET, Rules(exclude={"trace_id"}))
-    assert key(asked(trace_id=1), keyer=keyer) == key(ASK, keyer=keyer)
-    assert key(asked(trace_id=1)) != key(ASK)
+    assert key(body_with(trace_id=1), keyer=keyer) == key(BODY, keyer=keyer)
+    assert key(body_with(trace_id=1)) != key(BODY)
 
 
-def test_what_does_not_count_is_documented() -> None:
+def test_excluded_fields_are_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "keys.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     listed = [(name, "every endpoint", why) for name, why in EXCLUDED.items()]

@@ -1,4 +1,4 @@
-"""Same meaning ⇔ same key, against a slow judge."""
+"""Same meaning ⇔ same key, tested against the reference in tests/support/keys_reference.py."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from knapcache.keys.parse import MAX_DEPTH, normalized_copy, parse_body, parse_t
 from knapcache.keys.rules import EXCLUDED
 from knapcache.model import Endpoint
 from tests.support import keys_reference as reference
-from tests.support.keys_reference import ALIKE, bodies, meaning, rebuilt, respelled, texts, values
+from tests.support.keys_reference import SIMILAR, bodies, meaning, rebuilt, texts, values, write_json
 
 SECRET = b"a secret of the server"
 KEYER = Keyer(SECRET)
 
 
 def split(request: bytes) -> tuple[list[bytes], bytes]:
-    """The four netstrings and the body of a request."""
+    """Split a canonical request into its four netstrings and its body."""
     parts = []
     for _ in range(4):
         length, _, rest = request.partition(b":")
@@ -43,7 +43,7 @@ def key(body: Any, **options: Any) -> bytes:
 
 
 @given(bodies)
-def test_what_is_digested_means_what_the_body_means(body: dict[str, Any]) -> None:
+def test_the_canonical_request_means_the_same_as_the_body(body: dict[str, Any]) -> None:
     (found,) = KEYER.read(Endpoint.CHAT, body, "me").keys
     parts, text = split(found.canonical)
     assert parts == [b"knapcache request 1", b"chat/completions", b"me", b""]
@@ -53,26 +53,26 @@ def test_what_is_digested_means_what_the_body_means(body: dict[str, Any]) -> Non
 
 
 @given(bodies, st.data())
-def test_the_same_request_has_one_key_however_it_is_spelled(body: dict[str, Any], data: st.DataObject) -> None:
-    text = respelled(data.draw, body).encode()
+def test_all_spellings_of_a_request_have_one_key(body: dict[str, Any], data: st.DataObject) -> None:
+    text = write_json(data.draw, body).encode()
     assert meaning(reference.read(text)) == meaning(body)
     assert key(text) == key(body) == key(rebuilt(data.draw, body))
 
 
-@given(st.data(), st.dictionaries(st.sampled_from("abc"), st.sampled_from(ALIKE), max_size=2))
-def test_two_requests_that_look_alike_have_one_key_exactly_if_they_mean_the_same(
+@given(st.data(), st.dictionaries(st.sampled_from("abc"), st.sampled_from(SIMILAR), max_size=2))
+def test_similar_requests_have_one_key_if_and_only_if_they_mean_the_same(
     data: st.DataObject, first: dict[str, Any]
 ) -> None:
-    second = data.draw(st.dictionaries(st.sampled_from("abc"), st.sampled_from(ALIKE), max_size=2))
+    second = data.draw(st.dictionaries(st.sampled_from("abc"), st.sampled_from(SIMILAR), max_size=2))
     assert (key(first) == key(second)) == (meaning(first) == meaning(second))
 
 
-def test_every_two_values_that_look_alike() -> None:
-    keys = [key({"x": value}) for value in ALIKE]
-    meanings = [meaning(value) for value in ALIKE]
-    for k in range(len(ALIKE)):
+def test_every_pair_of_similar_values() -> None:
+    keys = [key({"x": value}) for value in SIMILAR]
+    meanings = [meaning(value) for value in SIMILAR]
+    for k in range(len(SIMILAR)):
         for j in range(k):
-            assert (keys[k] == keys[j]) == (meanings[k] == meanings[j]), f"{ALIKE[k]!r} and {ALIKE[j]!r}"
+            assert (keys[k] == keys[j]) == (meanings[k] == meanings[j]), f"{SIMILAR[k]!r} and {SIMILAR[j]!r}"
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1, 1) | st.floats(-1e17, 1e17))
@@ -81,8 +81,8 @@ def test_every_two_values_that_look_alike() -> None:
 @example(9999999999999998.0)
 @example(0.00001)
 @example(1.5e16)
-def test_floats_are_written_alike_by_every_version_of_orjson(value: float) -> None:
-    """In full between 10^-4 and 10^16, as Python does; beyond that by us."""
+def test_floats_do_not_depend_on_the_version_of_orjson(value: float) -> None:
+    """Written in full between 10^-4 and 10^16, like Python; outside of that by our own code."""
     written = split(KEYER.read(Endpoint.CHAT, {"x": value}).keys[0].canonical)[1].decode()
     number = written.removeprefix('{"x":').removesuffix("}")
     digits = repr(value).removesuffix(".0").replace("-0", "0") if value == 0 else repr(value).removesuffix(".0")
@@ -91,8 +91,8 @@ def test_floats_are_written_alike_by_every_version_of_orjson(value: float) -> No
 
 
 @given(bodies, st.data())
-def test_both_readers_of_text_agree(body: dict[str, Any], data: st.DataObject) -> None:
-    text = respelled(data.draw, body).encode()
+def test_both_parsers_agree(body: dict[str, Any], data: st.DataObject) -> None:
+    text = write_json(data.draw, body).encode()
     assert canonical(parse_body(text)) == canonical(parse_text_exactly(text))
 
 
@@ -101,7 +101,7 @@ def canonical(body: dict[str, Any]) -> bytes:
 
 
 @given(st.data(), bodies)
-def test_what_json_writers_write_has_the_key_of_the_objects(data: st.DataObject, body: dict[str, Any]) -> None:
+def test_json_text_has_the_key_of_its_objects(data: st.DataObject, body: dict[str, Any]) -> None:
     body = without_decimals(body)
     blanks = data.draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:")]))
     for ascii_ in (True, False):
@@ -122,7 +122,7 @@ def without_decimals(value: Any) -> Any:
 
 
 @given(st.data(), bodies.filter(bool))
-def test_a_name_given_twice_is_found_however_neat_the_text(data: st.DataObject, body: dict[str, Any]) -> None:
+def test_duplicate_names_are_always_found(data: st.DataObject, body: dict[str, Any]) -> None:
     body = without_decimals(body)
     name = data.draw(st.sampled_from(sorted(body)))
     again = data.draw(st.sampled_from([body[name], None, 0, {}, "", "0"]))
@@ -138,16 +138,16 @@ def test_a_name_given_twice_is_found_however_neat_the_text(data: st.DataObject, 
 
 @settings(max_examples=200)
 @given(bodies, st.data())
-def test_damaged_text_is_read_as_the_judge_reads_it_or_refused(body: dict[str, Any], data: st.DataObject) -> None:
+def test_damaged_text_is_parsed_like_the_reference_or_rejected(body: dict[str, Any], data: st.DataObject) -> None:
     neat = json.dumps(without_decimals(body), ensure_ascii=False)
-    text = bytearray((neat if data.draw(st.booleans()) else respelled(data.draw, body)).encode())
+    text = bytearray((neat if data.draw(st.booleans()) else write_json(data.draw, body)).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text)))
         text[at : at + data.draw(st.integers(0, 2))] = data.draw(
             st.binary(max_size=2)
             | st.sampled_from([b'"', b"\\", b"{", b'"a":1,', b"1e", b"\\ud800", b"NaN", b"\xff", b"0"])
         )
-    judge_and_compare(bytes(text))
+    compare_with_reference(bytes(text))
 
 
 @given(st.binary(max_size=40))
@@ -164,22 +164,22 @@ def test_damaged_text_is_read_as_the_judge_reads_it_or_refused(body: dict[str, A
 @example(b'{"a":"\\ud83d\\ude00"}')
 @example(b'{"a":"\\ude00\\ud83d"}')
 def test_arbitrary_bytes(text: bytes) -> None:
-    judge_and_compare(text)
+    compare_with_reference(text)
 
 
-def judge_and_compare(text: bytes) -> None:
+def compare_with_reference(text: bytes) -> None:
     try:
         wanted = reference.read(text)
     except ValueError:
         wanted = None
-    refused, found = "", b""
+    rejected, found = "", b""
     try:
         found = KEYER.read(Endpoint.CHAT, text).keys[0].canonical
     except Uncacheable as error:
-        refused = str(error)
-    if refused:
-        limits = re.search("digits|characters|beyond", refused)  # the judge has none
-        assert not isinstance(wanted, dict) or limits, f"refused, {refused}: {text!r}"
+        rejected = str(error)
+    if rejected:
+        limits = re.search("digits|characters|beyond", rejected)  # the reference has no limits
+        assert not isinstance(wanted, dict) or limits, f"rejected, {rejected}: {text!r}"
     else:
         assert isinstance(wanted, dict), f"accepted: {text!r}"
         counted = {name: value for name, value in wanted.items() if name not in EXCLUDED}
@@ -187,32 +187,30 @@ def judge_and_compare(text: bytes) -> None:
 
 
 @given(bodies)
-def test_objects_given_are_not_changed(body: dict[str, Any]) -> None:
+def test_objects_are_not_changed(body: dict[str, Any]) -> None:
     before = copy.deepcopy(body)
     KEYER.read(Endpoint.CHAT, body)
     assert repr(body) == repr(before)
 
 
 @given(bodies, texts, texts, st.dictionaries(texts, texts, max_size=2), st.dictionaries(texts, texts, max_size=2))
-def test_namespaces_and_contexts_never_meet(
+def test_namespaces_and_contexts_have_different_keys(
     body: dict[str, Any], one: str, other: str, here: dict[str, str], there: dict[str, str]
 ) -> None:
     same = (one, here) == (other, there)
     assert (key(body, namespace=one, context=here) == key(body, namespace=other, context=there)) == same
-    opening = split(KEYER.read(Endpoint.CHAT, body, one, here).keys[0].canonical)[0]
-    assert opening[2] == one.encode()
+    parts = split(KEYER.read(Endpoint.CHAT, body, one, here).keys[0].canonical)[0]
+    assert parts[2] == one.encode()
 
 
 @given(values)
-def test_endpoints_never_meet(value: Any) -> None:
+def test_endpoints_have_different_keys(value: Any) -> None:
     keys = {KEYER.read(at, {"input": "text", "x": value}).keys[0].digest for at in Endpoint}
     assert len(keys) == len(Endpoint)
 
 
 @given(bodies, st.sampled_from(sorted(EXCLUDED)), values)
-def test_what_does_not_count_changes_nothing_and_can_be_made_to_count(
-    body: dict[str, Any], name: str, value: Any
-) -> None:
+def test_excluded_fields_change_nothing_unless_included(body: dict[str, Any], name: str, value: Any) -> None:
     body.pop(name, None)
     assert key({**body, name: value}) == key(body)
     strict = Keyer(SECRET, Rules(include={name}))

@@ -1,4 +1,4 @@
-"""Prices learned from genai-prices are those of genai-prices."""
+"""Flat rates give the prices of genai-prices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from knapcache.price import Meter
 from knapcache.price.flat_rate import shape_of
 
 COUNT = st.integers(0, 400_000)
-MODELS = ("gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "gemini-2.5-pro", "claude-sonnet-4-5", "deepseek-chat", "unheard-of")
+MODELS = ("gpt-4o", "gpt-4.1-mini", "gpt-5", "o3", "gemini-2.5-pro", "claude-sonnet-4-5", "deepseek-chat", "unknown")
 
 
 @st.composite
 def chats(draw: Any) -> dict[str, Any]:
-    """Usages as OpenAI has them, some of which contradict themselves."""
+    """Usages in OpenAI's format, some of them inconsistent."""
     prompt, completion = draw(COUNT), draw(COUNT)
     usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     if draw(st.booleans()):
@@ -33,7 +33,7 @@ def chats(draw: Any) -> dict[str, Any]:
 
 @st.composite
 def messages(draw: Any) -> dict[str, Any]:
-    """Usages as Anthropic has them."""
+    """Usages in Anthropic's format."""
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return {name: draw(COUNT) for name in names if name in names[:2] or draw(st.booleans())}
 
@@ -45,30 +45,30 @@ def messages(draw: Any) -> dict[str, Any]:
     tier=st.sampled_from([None, "flex"]),
 )
 def test_chats(model: str, usages: list[dict[str, Any]], tier: str | None) -> None:
-    agree(Endpoint.CHAT, model, usages, tier)
+    assert_same_price(Endpoint.CHAT, model, usages, tier)
 
 
 @settings(max_examples=40)
 @given(model=st.sampled_from(MODELS), usages=st.lists(messages(), min_size=2, max_size=6))
 def test_messages(model: str, usages: list[dict[str, Any]]) -> None:
-    agree(Endpoint.MESSAGES, model, usages, None)
+    assert_same_price(Endpoint.MESSAGES, model, usages, None)
 
 
-def agree(endpoint: Endpoint, model: str, usages: list[dict[str, Any]], tier: str | None) -> None:
-    """One meter that learns, and for every usage one that knows nothing yet."""
+def assert_same_price(endpoint: Endpoint, model: str, usages: list[dict[str, Any]], tier: str | None) -> None:
+    """Compare one meter that learns with a new meter for every usage."""
     meter = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
     for usage in [*usages, *usages]:
         found = meter.bill(endpoint, model, usage, 2.0, service_tier=tier)
-        asked, source = Meter("usd")._usd(endpoint, model, usage, {"service_tier": tier} if tier else {}, None)
+        expected, source = Meter("usd")._usd(endpoint, model, usage, {"service_tier": tier} if tier else {}, None)
         assert found.source == source
-        assert found.usd == (None if asked is None else pytest.approx(asked, rel=1e-9, abs=1e-15))
+        assert found.usd == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-15))
 
 
-def test_flat_prices_are_learned_and_others_are_not() -> None:
+def test_only_flat_prices_are_learned() -> None:
     meter = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
-    for model in ("gpt-4o", "ours", "gemini-2.5-pro", "unheard-of"):
+    for model in ("gpt-4o", "ours", "gemini-2.5-pro", "unknown"):
         meter.bill(Endpoint.CHAT, model, {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
-    assert [flat is not None for flat, _ in meter._flat_rates.values()] == [True, True, False, False]
+    assert [rate is not None for rate, _ in meter._flat_rates.values()] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("odd", [1.5, True, -1, [1], b"1"])

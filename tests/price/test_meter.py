@@ -1,4 +1,4 @@
-"""Bills: by hand, by genai-prices itself, and in every state of not knowing."""
+"""Bills compared with arithmetic by hand and with genai-prices, and bills without a price."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def usd(endpoint: Endpoint, model: str, usage: Any, **options: Any) -> float:
         ),
     ],
 )
-def test_bills_by_hand(endpoint: Endpoint, model: str, usage: Any, millionths: float) -> None:
+def test_bills_match_prices_by_hand(endpoint: Endpoint, model: str, usage: Any, millionths: float) -> None:
     assert usd(endpoint, model, usage) == pytest.approx(millionths / 1e6, rel=1e-12)
 
 
@@ -104,14 +104,14 @@ counts = st.integers(0, 10**7)
 @given(
     counts, counts, st.floats(0, 1), st.sampled_from(["gpt-4o", "gpt-4.1-nano", "o3", "gpt-5-mini", "deepseek-chat"])
 )
-def test_chat_as_genai_prices_bills_it(asked: int, answered: int, cached: float, model: str) -> None:
+def test_chat_is_billed_like_genai_prices(prompt: int, completion: int, cached: float, model: str) -> None:
     usage = {
-        "prompt_tokens": asked,
-        "completion_tokens": answered,
-        "prompt_tokens_details": {"cached_tokens": int(cached * asked)},
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": int(cached * prompt)},
     }
     own = genai_prices.calc_price(
-        genai_prices.Usage(input_tokens=asked, output_tokens=answered, cache_read_tokens=int(cached * asked)),
+        genai_prices.Usage(input_tokens=prompt, output_tokens=completion, cache_read_tokens=int(cached * prompt)),
         model,
         genai_request_timestamp=DAY,
     )
@@ -119,14 +119,14 @@ def test_chat_as_genai_prices_bills_it(asked: int, answered: int, cached: float,
 
 
 @given(counts, counts, counts, counts)
-def test_messages_as_genai_prices_bills_them(asked: int, read: int, written: int, answered: int) -> None:
+def test_messages_are_billed_like_genai_prices(prompt: int, read: int, written: int, completion: int) -> None:
     answer = {
         "model": "claude-sonnet-4-5",
         "usage": {
-            "input_tokens": asked,
+            "input_tokens": prompt,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": written,
-            "output_tokens": answered,
+            "output_tokens": completion,
         },
     }
     own = genai_prices.extract_usage(answer, provider_id="anthropic").calc_price(genai_request_timestamp=DAY)
@@ -134,27 +134,27 @@ def test_messages_as_genai_prices_bills_them(asked: int, read: int, written: int
     assert found.usd == float(own.total_price)
 
 
-# Who bills.
+# The provider that bills.
 
 
-def test_the_address_tells_who_bills() -> None:
+def test_the_base_url_tells_the_provider() -> None:
     groq = Meter(base_url="https://api.groq.com/openai/v1").bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1)
     assert groq.usd == pytest.approx((1000 * 0.59 + 100 * 0.79) / 1e6)
     assert Meter(provider="groq").bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1) == groq
     assert Meter().bill(Endpoint.CHAT, "llama-3.3-70b-versatile", CHAT, 1).usd is None
 
 
-def test_an_address_that_tells_nothing_leaves_the_name() -> None:
+def test_an_unknown_base_url_leaves_the_models_name() -> None:
     local = Meter(base_url="http://localhost:8000/v1")
     assert local.bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd == usd(Endpoint.CHAT, "gpt-4o", CHAT)
 
 
-def test_a_model_unknown_to_who_bills_is_unknown() -> None:
-    """Another provider's price is not this one's."""
+def test_a_model_that_the_provider_does_not_have_is_unknown() -> None:
+    """Other providers have other prices."""
     assert Meter(provider="groq").bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd is None
 
 
-def test_a_provider_that_counts_in_its_own_way() -> None:
+def test_a_provider_with_its_own_way_of_counting() -> None:
     """Reasoning is beside the output for xAI, within it for OpenAI."""
     usage = CHAT | {"completion_tokens_details": {"reasoning_tokens": 300}}
     grok = METER.bill(Endpoint.CHAT, "grok-4", usage, 1, at=DAY).usd
@@ -184,7 +184,7 @@ def test_a_fallback_in_tokens(caplog: pytest.LogCaptureFixture) -> None:
     assert own.bill(Endpoint.CHAT, "mine", None, 10) == Bill(None, 10.0, 10 * meter.USD_PER_SECOND, "seconds")
 
 
-def test_a_model_of_unknown_price_is_named_once_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_of_unknown_price_is_logged_once_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
     own = Meter(fallback=0.01)
     for _ in range(3):
         assert own.bill(Endpoint.CHAT, "mine", CHAT, 3) == Bill(None, 3.0, 0.03, "seconds")
@@ -195,7 +195,9 @@ def test_a_model_of_unknown_price_is_named_once_and_costs_its_seconds(caplog: py
     ]
 
 
-def test_the_log_has_an_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_logged_models_is_bounded(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meter, "MAX_MODELS", 3)
     own = Meter()
     for k in range(10):
@@ -204,12 +206,12 @@ def test_the_log_has_an_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     assert "further ones are not" in caplog.text
 
 
-def test_models_billed_by_other_things_than_tokens_are_unknown_not_free() -> None:
-    """Whisper has a price by the hour, and an answer with tokens would come out at nothing."""
+def test_models_not_billed_by_tokens_are_unknown_not_free() -> None:
+    """Whisper has a price per hour; tokens would cost nothing."""
     assert METER.bill(Endpoint.CHAT, "whisper-1", CHAT, 1).usd is None
 
 
-def test_what_is_free_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_free_model_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert Meter(prices={"gift": {"input": 0, "output": 0}}).bill(Endpoint.CHAT, "gift", CHAT, 1).cost == 0
     assert "is billed at 0 dollars" in caplog.text
 
@@ -263,7 +265,7 @@ usages = st.builds(
     st.floats(0, 1e12),
     st.sampled_from(["usd", "usd + 0.01*seconds", "1e12*usd + 1e12*seconds"]),
 )
-def test_bills_are_never_negative_nor_nonsense(
+def test_bills_are_finite_and_not_negative(
     endpoint: Endpoint, model: str, usage: Any, seconds: float, cost: str
 ) -> None:
     bill = METERS[cost].bill(endpoint, model, usage, seconds)
@@ -277,7 +279,7 @@ def test_bills_are_never_negative_nor_nonsense(
 METERS = {cost: Meter(cost) for cost in ("usd", "usd + 0.01*seconds", "1e12*usd + 1e12*seconds")}
 
 
-# What a cost is.
+# Costs.
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ METERS = {cost: Meter(cost) for cost in ("usd", "usd + 0.01*seconds", "1e12*usd 
         (Weights(1, 1), Weights(1, 1)),
     ],
 )
-def test_costs_are_read(cost: Any, weights: Weights) -> None:
+def test_costs_are_parsed(cost: Any, weights: Weights) -> None:
     assert Meter(cost).weights == weights
 
 
@@ -317,7 +319,7 @@ def test_costs_are_read(cost: Any, weights: Weights) -> None:
         *(None, 3, ["usd"], "1e*usd", "..*usd"),
     ],
 )
-def test_costs_that_are_none(cost: Any) -> None:
+def test_bad_costs(cost: Any) -> None:
     with pytest.raises(InvalidInput, match=r"cost|weight"):
         Meter(cost)
 
@@ -329,7 +331,7 @@ def test_a_blend() -> None:
     assert unknown.cost == pytest.approx(2 * 0.5 * 3 + 0.3)
 
 
-def test_dollars_can_be_counted_and_not_weighed() -> None:
+def test_dollars_can_have_no_weight() -> None:
     bill = Meter({"usd": 0, "seconds": 1}).bill(Endpoint.CHAT, "gpt-4o", CHAT, 3)
     assert (bill.usd, bill.cost) == (0.0035, 3.0)
 
@@ -357,20 +359,20 @@ def test_seconds_are_checked(seconds: Any) -> None:
         ({"fallback": -1}, "fallback, in dollars per second, must be a number from 0"),
         ({"fallback": "seconds"}, "fallback, in dollars per second, must be a number from 0"),
         ({"fallback": {"output": 1}}, "prices of the fallback must be"),
-        ({"provider": "nobody at all"}, "provider must be known to genai-prices, not .nobody at all."),
+        ({"provider": "unknown"}, "provider must be known to genai-prices, not .unknown."),
     ],
 )
-def test_settings_are_checked(options: Any, reason: str) -> None:
+def test_bad_settings(options: Any, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         Meter(**options)
 
 
-def test_models_have_names() -> None:
+def test_a_model_is_a_string() -> None:
     with pytest.raises(InvalidInput, match="model must be a str"):
         METER.bill(Endpoint.CHAT, None, CHAT, 1)  # type: ignore[arg-type]
 
 
-def test_prices_are_not_rounded_on_the_way() -> None:
+def test_prices_are_not_rounded() -> None:
     price = Meter(prices={"m": {"input": 0.1}}).prices["m"]
     assert price.input_mtok == Decimal("0.1")
 
@@ -378,7 +380,7 @@ def test_prices_are_not_rounded_on_the_way() -> None:
 # Packages and the network.
 
 
-def test_without_the_package_dollars_are_refused_and_seconds_are_not() -> None:
+def test_without_genai_prices_only_seconds_work() -> None:
     code = """
 import sys
 sys.modules["genai_prices"] = None
@@ -394,18 +396,18 @@ except MissingExtra as error:
     assert done.stdout.splitlines() == ["2.0", "cost in dollars needs genai-prices: pip install 'knapcache[price]'"]
 
 
-def test_the_package_is_loaded_when_dollars_are_asked_for_and_never_before() -> None:
+def test_genai_prices_is_imported_only_for_dollars() -> None:
     code = "import sys, knapcache.price; knapcache.price.Meter('seconds'); print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object, **__: object) -> None:
+def test_no_network_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a socket was opened")
 
-    monkeypatch.setattr(socket, "socket", never)
-    monkeypatch.setattr(socket, "getaddrinfo", never)
+    monkeypatch.setattr(socket, "socket", forbidden)
+    monkeypatch.setattr(socket, "getaddrinfo", forbidden)
     own = Meter(base_url="https://api.openai.com/v1")
     assert own.bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd == 0.0035
-    assert own.bill(Endpoint.CHAT, "never seen", CHAT, 1).usd is None
+    assert own.bill(Endpoint.CHAT, "unknown", CHAT, 1).usd is None

@@ -1,4 +1,4 @@
-"""What a request means, slowly: the judge of keys. Exact fractions, no shared code with what it judges."""
+"""The reference for keys: what a request means, slowly, with exact fractions, and no code shared with `keys`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 
 def meaning(value: Any) -> Any:
-    """Equal exactly when two JSON values mean the same."""
+    """Return a value that is equal for two JSON values if and only if they mean the same."""
     if value is None or isinstance(value, bool):
         return ("word", repr(value))
     if isinstance(value, str):
@@ -28,23 +28,23 @@ def meaning(value: Any) -> Any:
 
 
 def read(text: bytes) -> Any:
-    """JSON, strictly, or ValueError."""
+    """Parse JSON strictly, or raise ValueError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):
-            raise ValueError("twice")
+            raise ValueError("duplicate name")
         return dict(pairs)
 
-    def never(word: str) -> None:
-        raise ValueError(word)
+    def reject(literal: str) -> None:
+        raise ValueError(literal)
 
-    value = json.loads(text.decode(), object_pairs_hook=unique, parse_float=Decimal, parse_constant=never)
+    value = json.loads(text.decode(), object_pairs_hook=unique, parse_float=Decimal, parse_constant=reject)
     json.dumps(value, ensure_ascii=False, default=str).encode()  # lone surrogates
     return value
 
 
-# Values that are easily taken for one another.
-ALIKE: list[Any] = [
+# Values that are easily mistaken for one another.
+SIMILAR: list[Any] = [
     *(0, 0.0, -0.0, Decimal("0.000"), "0", False, None, "", [], {}, "null", "None", "false", [None], [0], [[]]),
     *(1, 1.0, Decimal("1.00"), "1", "1.0", True, "true", [1], ["1"], {"1": 1}, 10, 1e1, 100, 1e2, -1, -1.0, 0.1),
     *(Decimal("0.1"), Decimal("0.10000000000000001"), Decimal("1e-1"), 0.30000000000000004, 0.3, 5e-324, 1e308),
@@ -71,7 +71,7 @@ ALIKE: list[Any] = [
     *({"a": 1, "b": 2}, {"b": 2.0, "a": 1.0}, {"a": 1}, {"a": None}, {"a": {"b": 1}}, {"a.b": 1}, ["a", "b"], ["ab"]),
 ]
 
-# Within the limits however they are spelled: what is beyond has tests of its own.
+# Within the limits in every spelling; numbers beyond them have their own tests.
 numbers = st.one_of(
     st.integers(-(10**50), 10**50),
     st.floats(allow_nan=False, allow_infinity=False),
@@ -79,7 +79,7 @@ numbers = st.one_of(
     st.builds(lambda digits, power: Decimal(f"{digits}e{power}"), st.integers(-(10**40), 10**40), st.integers(-60, 60)),
 )
 texts = st.text(st.characters(exclude_categories=["Cs"]))
-scalars = st.one_of(st.sampled_from(ALIKE), numbers, texts, st.none(), st.booleans())
+scalars = st.one_of(st.sampled_from(SIMILAR), numbers, texts, st.none(), st.booleans())
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=12
 )
@@ -88,44 +88,46 @@ bodies = st.dictionaries(
 )
 
 
-def respelled(draw: Callable[[st.SearchStrategy[Any]], Any], value: Any) -> str:
-    """The same value as other JSON text: order, blanks, escapes and the spelling of numbers are drawn."""
+def write_json(draw: Callable[[st.SearchStrategy[Any]], Any], value: Any) -> str:
+    """Return JSON text of a value; order, white space, escapes and spelling of numbers are drawn."""
 
-    def blank() -> str:
+    def white_space() -> str:
         return str(draw(st.sampled_from(["", "", "", " ", "\n", "\t \r\n"])))
 
     if isinstance(value, dict):
         items = draw(st.permutations(list(value.items())))
         inner = ",".join(
-            f"{blank()}{spelled_text(draw, name)}{blank()}:{blank()}{respelled(draw, item)}{blank()}"
+            f"{white_space()}{write_text(draw, name)}{white_space()}:{white_space()}{write_json(draw, item)}{white_space()}"
             for name, item in items
         )
-        return f"{{{inner or blank()}}}"
+        return f"{{{inner or white_space()}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(blank() + respelled(draw, item) + blank() for item in value) or blank()}]"
+        return (
+            f"[{','.join(white_space() + write_json(draw, item) + white_space() for item in value) or white_space()}]"
+        )
     if isinstance(value, str):
-        return spelled_text(draw, value)
+        return write_text(draw, value)
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return spelled_number(draw, Decimal(repr(value)) if isinstance(value, float) else Decimal(value))
+    return write_number(draw, Decimal(repr(value)) if isinstance(value, float) else Decimal(value))
 
 
-def spelled_text(draw: Callable[[st.SearchStrategy[Any]], Any], text: str) -> str:
-    outcome = draw(st.sampled_from(["ascii", "utf-8", "all escaped", "slashes"]))
-    if outcome == "all escaped":
+def write_text(draw: Callable[[st.SearchStrategy[Any]], Any], text: str) -> str:
+    form = draw(st.sampled_from(["ascii", "utf-8", "all escaped", "slashes"]))
+    if form == "all escaped":
         units = text.encode("utf-16-be")
         return '"' + "".join(f"\\u{units[k]:02x}{units[k + 1]:02X}" for k in range(0, len(units), 2)) + '"'
-    spelled = json.dumps(text, ensure_ascii=outcome == "ascii")
-    return spelled.replace("/", "\\/") if outcome == "slashes" else spelled
+    written = json.dumps(text, ensure_ascii=form == "ascii")
+    return written.replace("/", "\\/") if form == "slashes" else written
 
 
-def spelled_number(draw: Callable[[st.SearchStrategy[Any]], Any], value: Decimal) -> str:
-    sign, found, exponent = value.as_tuple()
+def write_number(draw: Callable[[st.SearchStrategy[Any]], Any], value: Decimal) -> str:
+    sign, all_digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     if not value:
         return str(draw(st.sampled_from(["0", "-0", "0.0", "-0.00", "0e5", "0E-7", "0.0e+0"])))
     zeros = draw(st.integers(0, 3))
-    digits = "".join(map(str, found)).lstrip("0") + "0" * zeros
+    digits = "".join(map(str, all_digits)).lstrip("0") + "0" * zeros
     exponent -= zeros
     minus = "-" if sign else ""
     if -20 < exponent < 0 and draw(st.booleans()):
@@ -138,7 +140,7 @@ def spelled_number(draw: Callable[[st.SearchStrategy[Any]], Any], value: Decimal
 
 
 def rebuilt(draw: Callable[[st.SearchStrategy[Any]], Any], value: Any) -> Any:
-    """The same value as other objects: order of dicts, tuples for lists, kinds of numbers are drawn."""
+    """Return an equal value; order of dicts, tuples or lists, and types of numbers are drawn."""
     if isinstance(value, dict):
         return {name: rebuilt(draw, item) for name, item in draw(st.permutations(list(value.items())))}
     if isinstance(value, (list, tuple)):

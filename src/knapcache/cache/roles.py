@@ -71,7 +71,7 @@ class Owner:
     # Maintenance.
 
     def maintain(self, *, sweep: bool) -> None:
-        """Collect from readers; sweep when asked to or due: remove expired entries and save a snapshot."""
+        """Collect from readers; sweep if `sweep` or if it is due: remove expired entries and save a snapshot."""
         self._collect()
         if sweep or not 0 <= self._clock() - self._swept_at < SWEEP_SECONDS:
             self._swept_at = self._clock()

@@ -50,8 +50,8 @@ class Keyer:
 
     def __init__(self, secret: bytes, rules: Rules | None = None) -> None:
         if not isinstance(secret, bytes) or not 16 <= len(secret) <= 64:
-            given = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-            raise InvalidInput(f"the secret must be 16 to 64 bytes, not {given}")
+            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+            raise InvalidInput(f"the secret must be 16 to 64 bytes, not {size}")
         self.rules = rules or Rules()
         self._excluded = {at: self.rules.excluded(at) for at in Endpoint}
         self._keyed_hash = hashlib.blake2b(key=secret, digest_size=DIGEST_SIZE)

@@ -89,7 +89,7 @@ class Meter:
         if self.weights.usd is None:
             return  # genai-prices need not be installed
         require_genai_prices()
-        self.prices = {model: model_price(f"model {model}", given) for model, given in (prices or {}).items()}
+        self.prices = {model: model_price(f"model {model}", price) for model, price in (prices or {}).items()}
         if isinstance(fallback, Mapping):
             self.fallback = model_price("the fallback", fallback)
         else:
@@ -289,20 +289,20 @@ def has_token_price(price: ModelPrice) -> bool:
     return any(kind.endswith("_mtok") and value is not None for kind, value in vars(price).items())
 
 
-def model_price(what: str, given: Mapping[str, float]) -> ModelPrice:
+def model_price(what: str, prices: Mapping[str, float]) -> ModelPrice:
     """Return a user's prices per million tokens."""
     from genai_prices.types import ModelPrice, Usage
 
-    if not isinstance(given, Mapping) or "input" not in given:
+    if not isinstance(prices, Mapping) or "input" not in prices:
         shape = '{"input": 2.5, "output": 10}'
-        raise InvalidInput(f"prices of {what} must be dollars per million tokens such as {shape}, not {given!r}")
-    prices = {}
-    for kind, price in given.items():
+        raise InvalidInput(f"prices of {what} must be dollars per million tokens such as {shape}, not {prices!r}")
+    fields = {}
+    for kind, price in prices.items():
         if not isinstance(kind, str) or not hasattr(ModelPrice(), f"{kind}_mtok"):
             known = "input, output, cache_read, cache_write, input_audio, output_audio and others of genai-prices"
             raise InvalidInput(f"prices of {what} name {kind!r}; kinds of tokens are {known}")
-        prices[f"{kind}_mtok"] = Decimal(repr(amount(f"the price of {what} for {kind}", price)))
-    found = ModelPrice(**prices)
+        fields[f"{kind}_mtok"] = Decimal(repr(amount(f"the price of {what} for {kind}", price)))
+    found = ModelPrice(**fields)
     try:
         found.calc_price(Usage())
     except ValueError as error:

@@ -26,10 +26,10 @@ class Weights:
         """Return the weights that a user gave."""
         if isinstance(cost, Weights):
             return cost
-        given = parse(cost) if isinstance(cost, str) else cost
-        if not isinstance(given, Mapping) or not given or not set(given) <= {"usd", "seconds"}:
+        terms = parse(cost) if isinstance(cost, str) else cost
+        if not isinstance(terms, Mapping) or not terms or not set(terms) <= {"usd", "seconds"}:
             raise InvalidInput(f"{ALLOWED}, not {cost!r}")
-        weights = {unit: amount(f"the weight of {unit}", weight) for unit, weight in given.items()}
+        weights = {unit: amount(f"the weight of {unit}", weight) for unit, weight in terms.items()}
         if not any(weights.values()):
             raise InvalidInput(f"cost must have a weight above 0, not {cost!r}")
         return cls(weights.get("usd"), weights.get("seconds", 0.0))
