@@ -60,7 +60,11 @@ class Durations:
 
 
 class Metrics(Collector):
-    """Counts events on the event loop's thread. `render` runs on any thread; with many series it takes long."""
+    """Counts events on the event loop's thread. `render` runs on any thread; with many series it takes long.
+
+    dropped   functions that return how much was dropped, by a name of DROPPED
+    tasks     returns the number of tasks of the event loop
+    """
 
     def __init__(
         self,
@@ -68,10 +72,6 @@ class Metrics(Collector):
         dropped: Mapping[str, Callable[[], int]] | None = None,
         tasks: Callable[[], int] | None = None,
     ) -> None:
-        """
-        Dropped   functions that return how much was dropped, by a name of DROPPED
-        tasks     returns the number of tasks of the event loop
-        """
         if unknown := sorted(set(dropped or {}) - set(DROPPED)):
             raise InvalidInput(f"dropped must be of {', '.join(DROPPED)}, not {unknown[0]!r}")
         self._cache_stats, self._tasks = cache_stats, tasks
