@@ -267,9 +267,8 @@ def main() -> None:
     option(
         "--capacities",
         metavar="LIST",
-        help=f"capacities in % of the working set (default: {CAPACITIES['public']}, and {CAPACITIES['synthetic']} for synthetic traffic)".replace(
-            "%", "%%"
-        ),
+        help=f"capacities in % of the working set (default: {CAPACITIES['public']}, "
+        f"and {CAPACITIES['synthetic']} for synthetic traffic)".replace("%", "%%"),
     )
     option("--policies", metavar="LIST", help="policies (default: all online policies and the references)")
     option("--subject", metavar="NAME", default="adaptive", help="the policy with targets (default: adaptive)")

@@ -94,7 +94,8 @@ def zipf_order(count: int = 20_000) -> list[int]:
 def run_load(**job: Any) -> dict[str, Any]:
     """Run the load generator in its own process."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "_load_generator.py")], input=json.dumps(job), stdout=subprocess.PIPE, text=True, check=True,
+        [sys.executable, str(HERE / "_load_generator.py")], input=json.dumps(job), stdout=subprocess.PIPE, text=True,
+        check=True,
         preexec_fn=pin_to(LOAD_CORE),
     )  # fmt: skip
     result: dict[str, Any] = json.loads(done.stdout)
@@ -290,7 +291,8 @@ def main() -> None:
     targets = check_targets(hits, misses)
     print_table([{k: v for k, v in row.items() if k != "rounds"} for row in hits], title="hits, one core per server")
     print(
-        f"not started: {'; '.join(not_started) or 'none'}. Cores: server {SERVER_CORE}, load {LOAD_CORE}, upstream {UPSTREAM_CORE}"
+        f"not started: {'; '.join(not_started) or 'none'}. Cores: server {SERVER_CORE}, "
+        f"load {LOAD_CORE}, upstream {UPSTREAM_CORE}"
     )
     print_table(misses, title=f"misses, with an upstream that takes {UPSTREAM_DELAY * 1e3:g} ms")
     print_table(targets, title="targets")

@@ -188,7 +188,8 @@ def main() -> None:
         record = {
             "name": "soak", "python": platform.python_version(), "machine": platform.machine(), "minutes": args.minutes,
             "clients": args.clients, "targets": targets, "answered": counts["answered"], "hits": counts["hits"],
-            "disconnected": counts["disconnected"], "misdelivered": counts["misdelivered"], "failed": counts["failed"], "timed_out": counts["timed_out"],
+            "disconnected": counts["disconnected"], "misdelivered": counts["misdelivered"], "failed": counts["failed"],
+            "timed_out": counts["timed_out"],
             "descriptors_leaked": counts["descriptors_leaked"], "tasks_leaked": counts["tasks_leaked"],
             "prompts": args.prompts, "capacity": CAPACITY, "curve": curve,
         }  # fmt: skip

@@ -482,9 +482,11 @@ def test_numbers_and_options_of_the_local_model() -> None:
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
     for line in (
         f"| from start to ready | {bench['load_seconds']:.2f} s |",
-        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens | {bench['prompt_tokens_per_second']:.0f} |",
+        f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens "
+        f"| {bench['prompt_tokens_per_second']:.0f} |",
         f"| tokens written a second, one answer at a time | {bench['answer_tokens_per_second']:.0f} |",
-        f"| tokens written a second, two answers at a time, together | {bench['concurrent_answer_tokens_per_second']:.0f} |",
+        f"| tokens written a second, two answers at a time, together "
+        f"| {bench['concurrent_answer_tokens_per_second']:.0f} |",
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"

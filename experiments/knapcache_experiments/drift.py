@@ -1,4 +1,5 @@
-"""Excess cost when popularity is redrawn K times, relative to a clairvoyant cache that holds the best set of each phase.
+"""Excess cost when popularity is redrawn K times, relative to a clairvoyant cache that holds the best set of each
+phase.
 
 VSOCB and the Berkeley policies never forget, so their estimates stay biased after each change. LRU and GDSF forget, and
 `adaptive` learns how fast to forget.

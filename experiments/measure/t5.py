@@ -52,7 +52,9 @@ TINY = Shape(layers=2, width=32, inner=48, heads=4, head=8, vocabulary=97)
 
 
 def position_bias(shape: Shape, table: torch.Tensor, queries: int, keys: int, bidirectional: bool) -> torch.Tensor:
-    """Return T5's attention bias, [1, heads, queries, keys]. Short distances have their own buckets, long ones share."""
+    """Return T5's attention bias, [1, heads, queries, keys]. Short distances have their own buckets, long ones
+    share.
+    """
     distance = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
     buckets, start = shape.buckets, torch.zeros_like(distance)
     if bidirectional:

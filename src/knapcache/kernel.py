@@ -50,7 +50,8 @@ def records(fields: list[tuple[str, str]], length: int) -> Records:
     """Return a zeroed record array that kernels read and write by field name.
 
     Passing a structured array to compiled code is three times faster than passing a `recarray`. But only a `recarray`
-    supports `rows[i].field` in plain Python, and there NumPy's own attributes (`size`, `clip`) hide fields of that name.
+    supports `rows[i].field` in plain Python, and there NumPy's own attributes (`size`, `clip`) hide fields of that
+    name.
     """
     if hidden := [name for name, _ in fields if hasattr(np.record, name)]:
         raise InvalidInput(f"fields {', '.join(hidden)} would be hidden by attributes of NumPy scalars; rename them")
@@ -263,8 +264,8 @@ if COMPILED:
     def inlined(function: F) -> F:
         """Compile `function` as a kernel that is inlined into its callers: for short code that runs once per request.
 
-        Called from Python it keeps the GIL: after releasing it for a microsecond, a thread may wait milliseconds for it.
-        Do not inline everything: with the Oracle's kernels inlined, `vsocb-lazy` took a third longer to compile.
+        Called from Python it keeps the GIL: after releasing it for a microsecond, a thread may wait milliseconds for
+        it. Do not inline everything: with the Oracle's kernels inlined, `vsocb-lazy` took a third longer to compile.
         """
         return _compiled(function, inline=True)
 

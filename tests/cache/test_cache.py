@@ -467,7 +467,8 @@ for name, spec in SPECS.items():
     if spec.online:
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
-                with small_cache(policy=name, shadows=(name,), ids=40, path=pathlib.Path(folder) / "answers.db") as cache:
+                path = pathlib.Path(folder) / "answers.db"
+                with small_cache(policy=name, shadows=(name,), ids=40, path=path) as cache:
                     for k in range(300):
                         number = (k * k) % 97 % 60
                         answer = cache.fetch(CHAT, request_of(number), Upstream()(number, 4000 * (number % 9)))

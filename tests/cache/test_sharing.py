@@ -180,7 +180,7 @@ from tests.support.caches import CHAT, Upstream, admission_of, request_of, small
 cache = small_cache(capacity=2 << 20, path=sys.argv[1])
 cache.fetch(CHAT, request_of(1), Upstream()(1))
 store_of(cache).flush()
-with admission_of(cache).deciding, cache._ledger._lock, cache._engine.single_flight._lock:  # no thread holds them in the child
+with admission_of(cache).deciding, cache._ledger._lock, cache._engine.single_flight._lock:  # free in the child
     child = os.fork()
 if child == 0:
     assert not cache.stats()["owner"]

@@ -1,4 +1,6 @@
-"""A transport never stores incomplete answers, never shares between tenants, and makes one call for concurrent requests."""
+"""A transport never stores incomplete answers, never shares between tenants, and makes one call for concurrent
+requests.
+"""
 
 from __future__ import annotations
 

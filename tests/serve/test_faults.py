@@ -1,4 +1,6 @@
-"""Upstream faults and clients that disconnect: no incomplete answer is stored, no request hangs, errors are reported."""
+"""Upstream faults and clients that disconnect: no incomplete answer is stored, no request hangs, errors are
+reported.
+"""
 
 from __future__ import annotations
 

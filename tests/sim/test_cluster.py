@@ -1,4 +1,6 @@
-"""A sweep on a real cluster of two processes equals a local one, and a cluster that fails gives an error of one line."""
+"""A sweep on a real cluster of two processes equals a local one, and a cluster that fails gives an error of one
+line.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ def test_stationary_is_zipf() -> None:
 
 
 def test_news_fades() -> None:
-    """A popular key is requested in a small part of the trace, more often in the first half of it than in the second."""
+    """A popular key is requested in a small part of the trace, more often in the first half of it than in the
+    second.
+    """
     trace = traffic.draw("news")
     falling = []
     for key in np.argsort(np.bincount(trace.keys))[-200:]:

@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 RECORD_VIOLATIONS = """
 window.violations = [];

@@ -11,9 +11,9 @@
                         ▼
                      closed
 
-A read fails when the disk reports an error, or nothing within DEADLINE. That there is no entry is not a failure. A probe
-that never returns leaves the breaker half-open and costs its thread. There is one probe at a time, and no request waits
-for it: of a hundred requests a second, one that waited for the probe would be one in a hundred.
+A read fails when the disk reports an error, or nothing within DEADLINE. That there is no entry is not a failure. A
+probe that never returns leaves the breaker half-open and costs its thread. There is one probe at a time, and no request
+waits for it: of a hundred requests a second, one that waited for the probe would be one in a hundred.
 
 The breaker does no I/O. The clock is an argument, and the reader reports how each read ended.
 """

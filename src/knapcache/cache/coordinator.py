@@ -8,10 +8,10 @@ A store in memory belongs to its process. A shared store may be open in many pro
 An entry that the owner evicts is gone for all. A child process is a reader. A reader counts its hits by key, for a
 bounded number of keys, and reports them once a round; the owner's policy counts them like its own.
 
-For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. The owner
-collects what readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy, which
-is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are removed
-after every SWEEP_SETTLED settled answers.
+For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. The
+owner collects what readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
+which is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are
+removed after every SWEEP_SETTLED settled answers.
 
 The Oracle needs no thread. `adaptive` calls it only for caches of at most 8 residents, with a bound on its work; the
 `vsocb` policies call it within the request that requires it.

@@ -41,7 +41,8 @@ NO_KEY = Key(b"", b"")
 class PendingFetch:
     """A miss that the caller must fetch, and then complete or abandon. Waiters are held until then.
 
-    As a context manager it starts the clock, marks the code inside as part of the call, and abandons it on an exception.
+    As a context manager it starts the clock, marks the code inside as part of the call, and abandons it on an
+    exception.
     """
 
     __slots__ = ("_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started")

@@ -1,7 +1,7 @@
 """Cached functions: arguments become a key, results become JSON.
 
-Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] are two, because a function can tell them
-apart. How they are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. An
+Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] are two, because a function can tell
+them apart. How they are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. An
 argument that cannot be part of a key raises Uncacheable: a function that is silently never cached would be a trap.
 
 A function is identified by module and name. The module of a script is `__main__`, whichever the script, so the name of

@@ -10,8 +10,8 @@
 A request never waits for itself. Code that runs inside a call (`leading`) and requests the same key makes a call of its
 own. So does a blocking request in the thread of the event loop that runs the call.
 
-Blocking and async requests share the code. `join` is a coroutine in which only the wait differs; with `blocking` nothing
-in it suspends, so `threads.run_blocking` runs it without an event loop.
+Blocking and async requests share the code. `join` is a coroutine in which only the wait differs; with `blocking`
+nothing in it suspends, so `threads.run_blocking` runs it without an event loop.
 
     Invariant: the future of a call is resolved once, with a CallResult and never with an exception, so abandoned
     waiters never log "exception was never retrieved".

@@ -6,9 +6,9 @@ The key depends on the body and on
     namespace   a hash of the caller's credentials: two API keys never share an answer, unless a tenant is named
     context     where the request is sent (scheme, host, path; the query hashed) and headers that change answers
 
-An entry holds the body in the form in which it came (`knapcache.wire`) and the provider's request id. No other header is
-stored: cookies and rate limits belong to one client. Answers that are not stored (errors, incomplete answers) still go
-to all waiters of the same fetch, with their headers.
+An entry holds the body in the form in which it came (`knapcache.wire`) and the provider's request id. No other header
+is stored: cookies and rate limits belong to one client. Answers that are not stored (errors, incomplete answers) still
+go to all waiters of the same fetch, with their headers.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A plain answer that was paid for is written before it is stored, because storing
 stream is read in the task that writes it. Its last blocks are yielded only after the answer is stored, so that a caller
 that repeats its request gets a hit.
 
-Nothing here knows asyncio. All waiting is done by `send`, by the response that it returns and by the cache's coroutines,
-so that blocking callers can run the same code (`threads.run_blocking`).
+Nothing here knows asyncio. All waiting is done by `send`, by the response that it returns and by the cache's
+coroutines, so that blocking callers can run the same code (`threads.run_blocking`).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class LiveStream(Fetched):
 class Fetcher:
     """Fetches responses.
 
-    ask_usage          ask for the usage of streams that come without, so that their cost is known; callers do not get it
+    ask_usage          ask for the usage of streams that come without, so that their cost is known
     finish_abandoned   read a stream to its end and store it when its caller leaves
     blocking           the cache blocks the thread; `fetch` is to be run with `run_blocking`
     """

@@ -1,7 +1,7 @@
 """A live stream: forwarded to the caller block by block, and collected for the cache. Pure.
 
-The last blocks are held back (`tail`) until the answer is stored, so that a caller that has read the end of a stream and
-repeats its request gets a hit.
+The last blocks are held back (`tail`) until the answer is stored, so that a caller that has read the end of a stream
+and repeats its request gets a hit.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     client = knapcache.integrations.anthropic.client(cache, api_key=…)     anything else that `Anthropic` takes
     client.messages.create(…)                                              as without it
 
-To pass your own HTTP client: `Anthropic(http_client=httpx2.Client(transport=CacheTransport(cache)))`, with httpx or httpx2,
-whichever the SDK uses.
+To pass your own HTTP client: `Anthropic(http_client=httpx2.Client(transport=CacheTransport(cache)))`, with httpx or
+httpx2, whichever the SDK uses.
 """
 
 from __future__ import annotations

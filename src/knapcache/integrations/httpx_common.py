@@ -1,7 +1,7 @@
 """What the transports for httpx and httpx2 share: requests and responses of either library, and handing over streams.
 
-The two libraries have the same interface. The class of a request tells which one it is of, and its response is made from
-the same.
+The two libraries have the same interface. The class of a request tells which one it is of, and its response is made
+from the same.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TransportBase:
 
     cache              where answers are stored
     inner              the transport that sends; by default the library's own
-    tenant             the namespace of the answers; by default each API key has its own. With a name, keys share answers
-    ask_usage          ask for the usage of streams that come without, so that their cost is known; callers do not get it
+    tenant             the namespace of the answers; by default each API key has its own. A name lets keys share
+    ask_usage          ask for the usage of streams that come without, so that their cost is known
     finish_abandoned   read a stream to its end and store it when its caller leaves
     """
 

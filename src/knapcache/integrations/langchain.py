@@ -4,11 +4,11 @@
 
 LangChain's key is the prompt and a string with the model's settings; both are part of ours. Answers are stored as
 LangChain's own JSON. Loading allows only the classes of answers, so that a file that was tampered with can create
-messages and nothing else. An answer that does not survive that JSON unchanged (it holds an object of the caller's) is not
-stored.
+messages and nothing else. An answer that does not survive that JSON unchanged (it holds an object of the caller's) is
+not stored.
 
-Costs are dollars if the model reports its usage (`usage_metadata`), and otherwise follow from the time between lookup and
-update (`two_phase.py`). LangChain makes the calls, so concurrent requests for the same key are all sent.
+Costs are dollars if the model reports its usage (`usage_metadata`), and otherwise follow from the time between lookup
+and update (`two_phase.py`). LangChain makes the calls, so concurrent requests for the same key are all sent.
 """
 
 from __future__ import annotations

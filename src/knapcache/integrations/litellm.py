@@ -10,7 +10,8 @@ through the cache instead, with knapcache's keys, single flight and streams:
 
     litellm.client_session = httpx.Client(transport=CacheTransport(cache))         for models that OpenAI's SDK calls
 
-Costs are dollars if the answer has its usage, and otherwise follow from the time between the two calls (`two_phase.py`).
+Costs are dollars if the answer has its usage, and otherwise follow from the time between the two calls
+(`two_phase.py`).
 
 LiteLLM 1.106 imports parts of its proxy on every hit of any cache, so hits fail without FastAPI.
 """

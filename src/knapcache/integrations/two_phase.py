@@ -78,7 +78,9 @@ class TwoPhaseCache:
 
 
 def request_digest(request: dict[str, Any]) -> bytes:
-    """Return the digest that pairs a miss with its answer. A collision would store a wrong answer, so it has 32 bytes."""
+    """Return the digest that pairs a miss with its answer. A collision would store a wrong answer, so it has 32
+    bytes.
+    """
     try:
         text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # a lone surrogate: such a request has no key either

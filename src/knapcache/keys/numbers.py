@@ -9,8 +9,8 @@ provider parses to the same double are two numbers here, and the worst result is
     the shortest decimal of a double from 10^-4 to 10^16      that float, written in full: 0.7
     any other                                                 digits and a power of ten: 123…789e-40
 
-Which line applies depends on the value alone, and what is written spells the value: equal ⇔ written alike. Floats outside
-the second line are not left to orjson: whether it writes 1e-05, 1e-5 or 0.00001 depends on its version.
+Which line applies depends on the value alone, and what is written spells the value: equal ⇔ written alike. Floats
+outside the second line are not left to orjson: whether it writes 1e-05, 1e-5 or 0.00001 depends on its version.
 """
 
 from __future__ import annotations

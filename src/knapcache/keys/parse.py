@@ -8,8 +8,8 @@ that fit neither 64 bits nor a double. So its result is checked by writing it ag
 
     without white space, text = write(read(text))   ⇒   nothing was lost
 
-White space never separates two tokens of JSON, so both texts have the same tokens, except for blanks inside strings: the
-same number of fields, and the same spellings of numbers. Compact and spaced JSON in UTF-8 passes, and so does what
+White space never separates two tokens of JSON, so both texts have the same tokens, except for blanks inside strings:
+the same number of fields, and the same spellings of numbers. Compact and spaced JSON in UTF-8 passes, and so does what
 Python's json module writes, which escapes everything but ASCII. What does not pass (1E5, needless escapes, duplicates)
 is parsed again by the standard library, exactly, with Decimals and a check of every object's names; that takes four
 times as long. Rejected: counting quotes, which shows that no field was lost, but not that no digit was.

@@ -33,7 +33,8 @@ EXCLUDED_AT = {Endpoint.MESSAGES: {"cache_control": "controls the provider's pro
 """Fields left out at one endpoint, and why."""
 
 STATEFUL_FIELDS = {Endpoint.RESPONSES: ("conversation",), Endpoint.MESSAGES: ("container",)}
-"""Fields that name mutable state on the server. `previous_response_id` is not one: a stored response does not change."""
+"""Fields that name mutable state on the server. `previous_response_id` is not one: a stored response does not
+change."""
 
 CROSS_ITEM_OPTIONS = ("late_chunking",)
 """Options of embeddings that make a vector depend on the other items: such a request has no keys."""

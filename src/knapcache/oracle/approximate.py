@@ -7,8 +7,8 @@ min-knapsack. The paper asks for a (1+β)-approximation of its cost:
     C ≤ (1 + β)·C*        C value left out, C* the least possible
 
 The paper uses a separate scheme. Here the exact search is reused: OPT − z = C − C*, so the search may stop as soon as
-OPT − z ≤ β·(a lower bound on C*). The linear relaxation gives such a bound for free. Let the greedy break solution leave
-out the value V_out, with r units of capacity free, at price λ; then
+OPT − z ≤ β·(a lower bound on C*). The linear relaxation gives such a bound for free. Let the greedy break solution
+leave out the value V_out, with r units of capacity free, at price λ; then
 
     C* ≥ V_out − λ·r
 

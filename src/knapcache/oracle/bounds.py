@@ -114,8 +114,8 @@ def cardinality_bound(values: Floats, sizes: Ints, chosen: Flags, first: Ints, c
     """Return an upper bound on the gain over the chosen set if w = a + b·S for all classes; infinite if not.
 
     The chosen set has k0 items of total size W0, so a set of k items gains a·(k − k0) + b·(size − W0). These are
-    differences of integers, so almost nothing is rounded. Where classes deviate from the line, by the last bits of their
-    values, the bound is widened by as much.
+    differences of integers, so almost nothing is rounded. Where classes deviate from the line, by the last bits of
+    their values, the bound is widened by as much.
     """
     smallest_item = largest_item = first[0]
     for i in first:

@@ -7,16 +7,16 @@ from the break solution.
     items by density   0 … left−1 | left … right−1 | right … m−1
                         still in       decided         still out
 
-A *state* is one way to decide the window [left, right). Its size and value are those of the items it put in, minus those
-it took out. The window starts empty at the break item and grows by one item per step, to the right and to the left in
-turn, because good solutions differ near the break. In each step every state either leaves the item as it is or flips it,
-so the list doubles. Three rules keep it short:
+A *state* is one way to decide the window [left, right). Its size and value are those of the items it put in, minus
+those it took out. The window starts empty at the break item and grows by one item per step, to the right and to the
+left in turn, because good solutions differ near the break. In each step every state either leaves the item as it is or
+flips it, so the list doubles. Three rules keep it short:
 
 * Dominance. A state that is no smaller and no more valuable than another can never overtake it. The list is sorted by
   size and therefore by value; two such lists merge in one pass.
 * Bound. A state can at most reach its linear relaxation: from the window's edge, add whole items to fill the free
-  capacity (or, if the state is too large, remove items on the other side), then a fraction of item k. A state whose bound
-  does not beat the best known solution by more than the tolerance is dropped.
+  capacity (or, if the state is too large, remove items on the other side), then a fraction of item k. A state whose
+  bound does not beat the best known solution by more than the tolerance is dropped.
 * Incumbent. The same walk without the fraction is a solution, so every state yields one for free.
 
 An item whose reduced cost is too high, given the best solution known by then, is not branched on.
@@ -45,7 +45,8 @@ from knapcache.oracle.problem import Flags, Floats, Ints
 SIZE, VALUE, MASK, PAST = 0, 1, 2, 3
 WORD = 60
 # Elements of `progress`. BEST: value of the best solution; its flips are BEST_MASK and BEST_PAST after STEPS steps, and
-# the items FROM … TO−1 of its walk. DROPPED: highest bound of the dropped states. OPEN: highest bound of the live states.
+# the items FROM … TO−1 of its walk. DROPPED: highest bound of the dropped states. OPEN: highest bound of the live
+# states.
 BEST, BEST_MASK, BEST_PAST, STEPS, FROM, TO, DROPPED, OPEN = 0, 1, 2, 3, 4, 5, 6, 7
 NONE = -1
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -223,7 +224,9 @@ def last_within(prefix: Ints, low: int, high: int, limit: int) -> int:
 
 @kernel
 def write_history(states: Ints, count: int, past: Ints, written: int) -> Ints:
-    """Append every state's mask and row to the history and reset them; returns the history, reallocated if too short."""
+    """Append every state's mask and row to the history and reset them; returns the history, reallocated if too
+    short.
+    """
     if past.shape[0] < written + count:
         longer = np.empty((2 * (written + count), 2), np.int64)
         for i in range(written):  # a loop, because two-dimensional slices take seconds to compile

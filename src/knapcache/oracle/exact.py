@@ -175,7 +175,9 @@ def improve_break(
 
 @kernel
 def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: int) -> tuple[float, float, int]:
-    """Search cores of growing width until the best is proven or the work limit is reached; returns (gap, gain, work)."""
+    """Search cores of growing width until the best is proven or the work limit is reached; returns (gap, gain,
+    work).
+    """
     values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
     price, free, bound = broken.price, broken.free, broken.bound
     threshold = math.inf

@@ -6,7 +6,8 @@ Let x be an optimal set for values w, and λ any price. For every set y, Lagrang
 
 and for x itself w(x) = L − G, where the *slack* G is what x loses against the price:
 
-    G = λ·(capacity x leaves free) + Σ over kept items with w < λS of (λS − w) + Σ over the others with w > λS of (w − λS)
+    G = λ·(capacity x leaves free) + Σ over kept items with w < λS of (λS − w)
+        + Σ over the others with w > λS of (w − λS)
 
 Now values change to w'. Call a change harmless
 

@@ -216,7 +216,9 @@ class WarmSolver:
 
 @kernel
 def freeze(space: Workspace, capacity: int, margins: Margins, position: Ints) -> tuple[int, FrozenItems]:
-    """Set every item's position and write the near items to `space.items`; returns their number and the frozen totals."""
+    """Set every item's position and write the near items to `space.items`; returns their number and the frozen
+    totals.
+    """
     values, sizes, chosen, near = space.values, space.sizes, space.chosen, space.items
     low, high, margin = margins.low, margins.high, margins.margin
     count, size, kept, kept_error, left_out = 0, 0, 0.0, 0.0, 0.0

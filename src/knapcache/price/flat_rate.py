@@ -2,10 +2,10 @@
 
     usd(usage) = Σ_k c_k · usage_k        for usages of one shape: the same fields, with the same ones of them zero
 
-genai-prices takes half a millisecond to price a usage, a quarter of what a miss costs a proxy. For a price without tiers
-and conditions the result is linear in the numbers of the usage, so each coefficient is the difference between its prices
-of two usages. The coefficients are used only if they reproduce its price of the first usage. genai-prices is called every
-time where a price is not flat, or where it might reject a usage (details that exceed their total).
+genai-prices takes half a millisecond to price a usage, a quarter of what a miss costs a proxy. For a price without
+tiers and conditions the result is linear in the numbers of the usage, so each coefficient is the difference between its
+prices of two usages. The coefficients are used only if they reproduce its price of the first usage. genai-prices is
+called every time where a price is not flat, or where it might reject a usage (details that exceed their total).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     usd  = Σ tokens of a kind · price of the kind        by the user's prices, or else by genai-prices
     cost = w_usd · usd + w_seconds · seconds
 
-Kinds are what providers bill: input, cached input read and written, output, audio, images, searches. Reasoning is part of
-the output. OpenAI counts cached input as part of the input, Anthropic beside it: the endpoint says which. Prices are
+Kinds are what providers bill: input, cached input read and written, output, audio, images, searches. Reasoning is part
+of the output. OpenAI counts cached input as part of the input, Anthropic beside it: the endpoint says which. Prices are
 those of the installed genai-prices; nothing here uses the network.
 
 If no price is known, `usd` is None, because a saving must not be made up, and the cost comes from the user's fallback:
@@ -55,8 +55,8 @@ class Bill(NamedTuple):
     cost: float
     """The cost for the policy: finite, never negative."""
     source: str
-    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown), `reply`
-    (the caller's) or `stored` (an entry)."""
+    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown),
+    `reply` (the caller's) or `stored` (an entry)."""
 
 
 class Meter:
@@ -214,8 +214,8 @@ class Meter:
         return model.calc_price(counted, provider, genai_request_timestamp=at, price_context=context or None)
 
     def _search(self, model: str, endpoint: Endpoint) -> tuple[Provider, ModelInfo] | None:
-        """Return the provider that bills a model, and the model: by `provider` or `base_url`, or else by the prefix of the
-        model's name (`openai/gpt-4o`), by its name, or by the endpoint.
+        """Return the provider that bills a model, and the model: by `provider` or `base_url`, or else by the prefix of
+        the model's name (`openai/gpt-4o`), by its name, or by the endpoint.
 
         With `provider` or `base_url`, a model that the provider does not have is unknown: others have other prices.
         """

@@ -4,9 +4,9 @@
     several workers  the owner of the store has them; the others send it their events and forward admin requests to it
                      (workers/owner_link.py)
 
-If the store cannot be opened (full disk, not a knapcache file, another secret), the proxy still serves. Answers are then
-kept in memory, an error is logged, the summary reports it, and the file is left untouched until the next start. With
-several workers each process then has its own memory store, and the first to take the lock has the pipeline.
+If the store cannot be opened (full disk, not a knapcache file, another secret), the proxy still serves. Answers are
+then kept in memory, an error is logged, the summary reports it, and the file is left untouched until the next start.
+With several workers each process then has its own memory store, and the first to take the lock has the pipeline.
 """
 
 from __future__ import annotations

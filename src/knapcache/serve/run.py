@@ -25,8 +25,8 @@ from knapcache.serve.workers.supervisor import supervise
 
 BACKLOG = 2048
 KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open. Longer than clients' pools keep theirs: otherwise the server might close a
-connection on which a request is just being sent."""
+"""Seconds that an idle connection stays open. Longer than clients' pools keep theirs: otherwise the server might close
+a connection on which a request is just being sent."""
 
 STARTUP_MESSAGE = """
 knapcache {version} is running at {url}

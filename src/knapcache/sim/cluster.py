@@ -4,8 +4,8 @@
         rows = replay_grid(trace, policies, capacities, jobs=cluster)
 
 A batch is *scattered*: sent through the scheduler to one worker, from there to the others, and to a worker that joins
-later when it first needs it. Workers need no common file system. A task is the number of an item. If a worker dies, Dask
-gives its items to other workers, three times by default, and then gives up.
+later when it first needs it. Workers need no common file system. A task is the number of an item. If a worker dies,
+Dask gives its items to other workers, three times by default, and then gives up.
 
 Equal rows need equal code: before anything is sent, every worker reports a digest of its sources. A worker compares it
 again with every item, in case it joined later.
@@ -116,7 +116,9 @@ def _connect(address: str) -> Client:
 
 
 async def _probe(address: str) -> None:
-    """Send one request and wait for the reply. A Client would wait forever for a server that accepts and stays silent."""
+    """Send one request and wait for the reply. A Client would wait forever for a server that accepts and stays
+    silent.
+    """
     from distributed.comm.core import connect
     from distributed.security import Security
 

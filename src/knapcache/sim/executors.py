@@ -1,11 +1,11 @@
 """Executors of a sweep: processes of this machine here, workers of a cluster in cluster.py.
 
-The work of a sweep is one *batch*: a function, the values that all its calls share, and the items. The batch is sent once
-to each process; for an item only its number is sent. So a trace of millions of requests is copied once per machine,
-however many cells it is replayed in.
+The work of a sweep is one *batch*: a function, the values that all its calls share, and the items. The batch is sent
+once to each process; for an item only its number is sent. So a trace of millions of requests is copied once per
+machine, however many cells it is replayed in.
 
-An executor takes a batch and yields the results in the order of the items. If it is closed early (an error, Ctrl-C, or a
-caller that stops iterating), it stops all work that can be stopped.
+An executor takes a batch and yields the results in the order of the items. If it is closed early (an error, Ctrl-C, or
+a caller that stops iterating), it stops all work that can be stopped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Replays of a trace for every combination of policy and capacity: one row each.
 
-Cells run in local processes or on a cluster. The trace is sent once to each process, not with every cell (executors.py).
+Cells run in local processes or on a cluster. The trace is sent once to each process, not with every cell
+(executors.py).
 """
 
 from __future__ import annotations

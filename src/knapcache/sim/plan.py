@@ -237,7 +237,9 @@ def oracle_prices(trace: Trace, capacities: Sequence[int]) -> list[float]:
 
 
 def recommend(stats: TraceStats, capacities: Sequence[int], curves: Sequence[SavingsCurve]) -> Recommendation | None:
-    """Return the online policy with the smallest knee; without any knee, the one that saves most at the end of the range."""
+    """Return the online policy with the smallest knee; without any knee, the one that saves most at the end of the
+    range.
+    """
     online = [curve for curve in curves if registry.find(curve.policy).online]
     if not online or not stats.largest_saving:
         return None

@@ -1,7 +1,7 @@
 """Replay: run a policy over a trace.
 
-The loop is compiled separately for each policy, around the policy's own kernels. All state is in the policy's arrays, so
-a long trace can be replayed in pieces, with a progress report after each, and the same result.
+The loop is compiled separately for each policy, around the policy's own kernels. All state is in the policy's arrays,
+so a long trace can be replayed in pieces, with a progress report after each, and the same result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
         hits: npt.NDArray[np.bool_],
         resident_values: Floats,
     ) -> int:
-        """Fill `hits`, and `resident_values` with the total value of the residents before each request; returns the peak size."""
+        """Fill `hits`, and `resident_values` with the total value of the residents before each request; returns the
+        peak size.
+        """
         head, rows = borrowed(head), borrowed(rows)
         peak = head[0].used
         for k in range(len(keys)):

@@ -5,8 +5,8 @@ all of its requests or none, and the distance between two requests for one key s
 R·capacity on the sample behaves like one of `capacity` on the whole trace. Sampling single requests would not work: it
 would thin out the repeats of every key.
 
-The sample consists of several slices of the hash's range, which share no key. Each slice is replayed separately, and the
-spread between slices gives the standard error.
+The sample consists of several slices of the hash's range, which share no key. Each slice is replayed separately, and
+the spread between slices gives the standard error.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def hashes(ids: Ints, seed: int) -> npt.NDArray[np.float64]:
 
 
 def subset(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
-    """Return the requests where `kept` is True, with keys renumbered without gaps so that policies have no unused rows."""
+    """Return the requests where `kept` is True, with keys renumbered without gaps so that policies have no unused
+    rows.
+    """
     found, keys = np.unique(trace.keys[kept], return_inverse=True)
     return Trace(keys, trace.sizes[kept], trace.costs[kept], len(found))

@@ -58,7 +58,8 @@ def recommendation_text(plan: CapacityPlan) -> str:
     saves = f"{percent(share)} of the largest possible saving: {number(recommended.saved)} per {stats.per}"
     if recommended.at_knee:
         return f"Recommended: {choice}. It saves {saves}."
-    return f"No capacity in this range saves {percent(KNEE_SHARE)} of the largest possible saving. Best: {choice}. It saves {saves}."
+    none = f"No capacity in this range saves {percent(KNEE_SHARE)} of the largest possible saving."
+    return f"{none} Best: {choice}. It saves {saves}."
 
 
 def table(plan: CapacityPlan) -> list[dict[str, Any]]:
@@ -92,7 +93,9 @@ def cost_text(plan: CapacityPlan, policy: str, k: int) -> str:
 
 
 def cost(plan: CapacityPlan, policy: str, k: int) -> tuple[float | None, float | None]:
-    """Return the cost ratio at the k-th capacity and its standard error; None where it is undefined or not estimated."""
+    """Return the cost ratio at the k-th capacity and its standard error; None where it is undefined or not
+    estimated.
+    """
     stats, curve = plan.stats, plan.curve(policy)
     whole = stats.rate(stats.total_cost)
     if not whole:

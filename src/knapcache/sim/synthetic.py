@@ -1,7 +1,7 @@
 """Synthetic workloads: the paper's model, and traffic that violates its assumptions.
 
-A workload is drawn in two steps from one generator that the caller seeds. First the queries: size S(q), probability P(q),
-mean cost C*(q). Then the requests: one query per round, and its cost if it misses.
+A workload is drawn in two steps from one generator that the caller seeds. First the queries: size S(q), probability
+P(q), mean cost C*(q). Then the requests: one query per round, and its cost if it misses.
 
 Distributions are named by a word and optional numbers after colons:
 
@@ -12,9 +12,9 @@ Distributions are named by a word and optional numbers after colons:
                two:1:101        mean cost 1 or 101
                lognormal        median 1.5, log-sd 0.8
 
-The cost of a miss is normal around C*(q). The paper also requires it to be bounded and positive, which a normal variable
-is not. So it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, so its mean is exactly C*(q), and never
-negative.
+The cost of a miss is normal around C*(q). The paper also requires it to be bounded and positive, which a normal
+variable is not. So it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, so its mean is exactly C*(q), and
+never negative.
 """
 
 from __future__ import annotations

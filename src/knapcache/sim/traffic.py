@@ -8,9 +8,9 @@
     news          keys appear, are popular at once and fade                                     decaying frequency
     half          half sessions, half Zipf                                                      a mix of both
 
-Sizes and costs are like those of LLM answers. The number of tokens is log-normal, at four bytes each. The cost of a miss
-is a start time plus a time per token, times noise drawn for every request. All kinds are models: good results show that
-a policy is not tuned to a few files, and say nothing about real traffic.
+Sizes and costs are like those of LLM answers. The number of tokens is log-normal, at four bytes each. The cost of a
+miss is a start time plus a time per token, times noise drawn for every request. All kinds are models: good results show
+that a policy is not tuned to a few files, and say nothing about real traffic.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def zipf(rng: np.random.Generator, requests: int, keys: int, exponent: float) ->
 def in_order(keys: Ints, times: Floats, span: float) -> Ints:
     """Sort keys by time, modulo the span.
 
-    Requests after the end move to the beginning under another key, as the rest of something that began before the trace.
-    So the first requests are distributed like the others.
+    Requests after the end move to the beginning under another key, as the rest of something that began before the
+    trace. So the first requests are distributed like the others.
     """
     laps = (times // span).astype(np.int64)
     return (keys + laps * (int(keys.max()) + 1))[np.argsort(times % span, kind="stable")]

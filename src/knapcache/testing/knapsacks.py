@@ -106,7 +106,9 @@ CACHE_MODES = ("independent", "noisy cost", "counts", "cost is size", "tokens")
 
 
 def cache_like(mode: str, rng: Rng, n: int, median_size: int = 60) -> KnapsackInstance:
-    """Generate Zipf popularity with costs a + b·size, or independent costs. Items that were never requested have value 0."""
+    """Generate Zipf popularity with costs a + b·size, or independent costs. Items that were never requested have value
+    0.
+    """
     sizes = np.maximum(1, rng.lognormal(np.log(median_size), 1.0, n)).astype(np.int64)
     popularity = 1.0 / rng.permutation(np.arange(1.0, n + 1)) ** rng.uniform(0.6, 1.2)
     popularity /= popularity.sum()

@@ -7,8 +7,8 @@ A message is the sum of its deltas (`json_util.py`), with all fields that the pr
 tool calls, refusal, audio. An answer is complete if every choice has a finish reason; a stream must also end in [DONE].
 
 With `stream_options.include_usage` the last chunk has the usage and no choices, and all others have `usage: null`. A
-stored stream is replayed with or without these, as the request asks. Chunks with both usage and choices are sent by some
-providers on their own, and stay.
+stored stream is replayed with or without these, as the request asks. Chunks with both usage and choices are sent by
+some providers on their own, and stay.
 
 A plain answer becomes a stream by splitting its texts. Where there are log probabilities, each chunk is one token.
 """

@@ -7,7 +7,7 @@ Every event has its name as `type` and a running `sequence_number`. The last one
 stream is converted by reading its last event. A response is complete if its status is `completed`; one that is queued,
 failed, cancelled or truncated (`incomplete`) is not stored. There is no [DONE].
 
-A plain response becomes a stream by splitting the items that a model generates (messages, reasoning, arguments of calls)
+A plain response becomes a stream by splitting the items that a model generates (messages, reasoning, calls)
 into deltas. Items of other types are sent whole.
 """
 

@@ -139,7 +139,7 @@ GOOD = "from knapcache.policy.registry import Spec\nP = Spec('{0}', '{1}', 'Evic
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
-        ("bad", "import nowhere\n", "'bad' of broken: cannot import broken:P: ModuleNotFoundError: No module named 'nowhere'"),
+        ("bad", "import nowhere\n", "'bad' of broken: cannot import broken:P: ModuleNotFoundError: No module"),
         ("bad", "1 / 0\n", "'bad' of broken: cannot import broken:P: ZeroDivisionError: division by zero"),
         ("bad", "", "'bad' of broken: cannot import broken:P: AttributeError"),
         ("bad", "P = 1\n", "'bad' of broken: broken:P must be a Spec, not int"),

@@ -48,7 +48,10 @@ def test_without_a_directory_secrets_are_new() -> None:
 
 
 def test_concurrent_processes_use_one_secret(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from knapcache.serve.settings.secrets import server_secret as s; sys.stdin.read(); print(s(Path(sys.argv[1])).hex())"  # fmt: skip
+    code = (
+        "import sys; from pathlib import Path; from knapcache.serve.settings.secrets import server_secret as s; "
+        "sys.stdin.read(); print(s(Path(sys.argv[1])).hex())"
+    )
     processes = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(6)

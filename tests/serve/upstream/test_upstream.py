@@ -187,7 +187,8 @@ def test_headers_for_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KEY", "sk-ours")
     headers = {
         "user-agent": "sdk", "authorization": "Bearer sk-caller", "connection": "close", "cookie": "c", "via": "v",
-        "proxy-authorization": "Basic x", "x-forwarded-for": "1.2.3.4", "cache-control": "no-store", "content-length": "2",
+        "proxy-authorization": "Basic x", "x-forwarded-for": "1.2.3.4", "cache-control": "no-store",
+        "content-length": "2",
         "content-encoding": "gzip", "x-team": "caller",
     }  # fmt: skip
     passed = [("user-agent", "sdk"), ("authorization", "Bearer sk-caller"), ("x-team", "caller")]

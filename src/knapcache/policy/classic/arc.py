@@ -57,7 +57,9 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def replace_one_for_one(head: Records, rows: Records, size: int) -> None:
-    """Case IV: evict one answer and drop one ghost. If case A finds B1 empty, evict the oldest of T1 without a ghost."""
+    """Case IV: evict one answer and drop one ghost. If case A finds B1 empty, evict the oldest of T1 without a
+    ghost.
+    """
     h = head[0]
     if list_size(rows, T1) + list_size(rows, B1) + size > h.capacity:  # case A
         if list_size(rows, B1) == 0:

@@ -81,6 +81,8 @@ class GDSF(HeapPolicy):
     def __init__(
         self, capacity: int, ids: int, *, by_cost: bool = False, history: bool = False, trial: bool = True
     ) -> None:
-        """`by_cost`: C is the mean cost; `history`: F counts all requests; `trial`: a newcomer may be evicted at once."""
+        """`by_cost`: C is the mean cost; `history`: F counts all requests; `trial`: a newcomer may be evicted at
+        once.
+        """
         super().__init__(capacity, ids)
         self.head["by_cost"], self.head["history"], self.head["trial"] = by_cost, history, trial

@@ -111,7 +111,9 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def worst(head: Records, rows: Records) -> int:
-    """Return the id of least hit density in a sample and the latest admissions, or in a pool no larger than a sample."""
+    """Return the id of least hit density in a sample and the latest admissions, or in a pool no larger than a
+    sample.
+    """
     h = head[0]
     exhaustive = h.pool_size <= h.samples
     found = -1

@@ -109,7 +109,8 @@ class Belady(HeapPolicy):
         when, gain = np.asarray(following, np.int64), np.asarray(gains, np.float64)
         if when.ndim != 1 or when.shape != gain.shape:
             raise InvalidInput(
-                f"following and gains must be one-dimensional and equally long, not of shapes {when.shape}, {gain.shape}"
+                f"following and gains must be one-dimensional and equally long, "
+                f"not of shapes {when.shape}, {gain.shape}"
             )
         self.spare = len(when) + 1
         super().__init__(capacity, ids)

@@ -9,9 +9,9 @@ Two conditions make this exact, so that the cache decides as if every call had b
 
 * Values change only when their query is seen. With γ_arrival = 0 the value of a query is T_q·Ĉ/t; the common factor 1/t
   changes no optimum and is left out. If a radius drifts with t or with other queries' costs, all values change all the
-  time, and no call is skipped (`values_are_static`). A radius of zero does not drift, as while every query costs the same
-  each time: then the certificate ends when a first cost differs. No call is skipped with the approximate Oracle, which
-  guarantees less than an optimum, nor when queries of value 0 have to be placed.
+  time, and no call is skipped (`values_are_static`). A radius of zero does not drift, as while every query costs the
+  same each time: then the certificate ends when a first cost differs. No call is skipped with the approximate Oracle,
+  which guarantees less than an optimum, nor when queries of value 0 have to be placed.
 * Ties keep M̂. An optimum need not be unique, and a call might find another one. So a call that finds nothing better
   keeps M̂ as it is. Both tolerances below are far above rounding errors and the Oracle's own tolerance (1e-13), so a
   skipped call is always one that would have kept M̂. Values of kept queries do not fall while a certificate holds, so

@@ -4,8 +4,8 @@
     models.py     requests and responses      overview.py  the numbers of cache and history
     planning.py   the capacity plan           pages.py     the dashboard's files
 
-Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then shows
-on the dashboard, and the proxy continues to serve.
+Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then
+shows on the dashboard, and the proxy continues to serve.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from knapcache.serve.http.asgi_request import RequestRejected
 
 
 def _from_query(text: Any) -> Any:
-    """Convert a query parameter to an integer or a boolean. Other text is left to the strict model, which rejects it."""
+    """Convert a query parameter to an integer or a boolean. Other text is left to the strict model, which rejects
+    it.
+    """
     if isinstance(text, str):
         if re.fullmatch(r"-?[0-9]{1,15}", text):
             return int(text)

@@ -197,7 +197,8 @@ def _cached_operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": endpoint.value.replace("/", "_"),
         "summary": f"The provider's {endpoint.value}, answered from the cache if possible",
         "description": "Authenticate with the provider's key or a tenant's key. Cache-Control: no-store, no-cache, "
-        'max-age=N and only-if-cached are supported. With "stream": true the response is a stream of server-sent events.',
+        'max-age=N and only-if-cached are supported. With "stream": true the response is a stream of server-sent '
+        "events.",
         "tags": ["cached"],
         "requestBody": {"required": True, "content": _body(None)},
         "responses": {

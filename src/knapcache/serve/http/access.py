@@ -3,7 +3,8 @@
 A client sends the same head with every request, apart from the length of its body. So heads are cached by their bytes:
 the principal, whether a header affects caching, and the headers for the upstream are worked out once per head.
 
-    Invariant: at most MAX_HEADS heads of at most MAX_HEAD_SIZE bytes, oldest evicted first. Rejected heads are not cached.
+    Invariant: at most MAX_HEADS heads of at most MAX_HEAD_SIZE bytes, oldest evicted first. Rejected heads are not
+    cached.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     /healthz, /readyz                      here
     admin API, dashboard, metrics          serve/admin
 
-This is the edge of the proxy: every exception becomes an error response, an event, and at most one log line, which names
-the kind of error and no content.
+This is the edge of the proxy: every exception becomes an error response, an event, and at most one log line, which
+names the kind of error and no content.
 """
 
 from __future__ import annotations

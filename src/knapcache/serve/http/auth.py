@@ -11,8 +11,8 @@ Nothing else in a request affects its namespace, so a client cannot ask for anot
 it, and it is encoded as JSON, so no two principals have the same encoding. Without the secret a namespace reveals
 nothing about its principal, and credentials cannot be tested against it.
 
-Without tenants every credential of a request is part of its principal, because all of them are passed on: we cannot know
-which one the provider uses. A dummy credential that many clients send beside their own must not merge them.
+Without tenants every credential of a request is part of its principal, because all of them are passed on: we cannot
+know which one the provider uses. A dummy credential that many clients send beside their own must not merge them.
 
 A credential that is malformed, or unknown when tenants are configured, is rejected. It never counts as no credential.
 """
@@ -76,8 +76,8 @@ class Authenticator:
                 self._quotas[namespace] = tenant.quota
             for digest in tenant.keys:
                 self._tenants[digest] = Principal(tenant.name, namespace, None), tenant.pass_key
-        # By the credentials themselves. Python's hash of text is randomised per process, so timing reveals nothing here.
-        # Invariant: at most MAX_CACHED.
+        # By the credentials themselves. Python's hash of text is randomised per process, so timing reveals nothing
+        # here. Invariant: at most MAX_CACHED.
         self._cached: dict[tuple[str | None, ...], Principal] = {}
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal | None:

@@ -1,12 +1,13 @@
 """Recognises repeated requests by their bytes, and answers hits without parsing them.
 
-The key of a request depends only on its body, its principal and some headers. A request that was answered from the cache
-is remembered by its bytes. If the same bytes come again, from the same namespace and without such headers, the key is
-known: nothing has to be parsed, checked or hashed. The lookup itself is the same as ever: the policy counts the request,
-the stored request is compared, expired answers are not served. This more than halves the cost of a hit.
+The key of a request depends only on its body, its principal and some headers. A request that was answered from the
+cache is remembered by its bytes. If the same bytes come again, from the same namespace and without such headers, the
+key is known: nothing has to be parsed, checked or hashed. The lookup itself is the same as ever: the policy counts the
+request, the stored request is compared, expired answers are not served. This more than halves the cost of a hit.
 
-    Invariant: Σ charge(request) ≤ capacity; the oldest request is dropped first. Only hits are remembered, so a flood of
-    requests that never return changes nothing. Of a body only the fields that select the form of the answer are kept.
+    Invariant: Σ charge(request) ≤ capacity; the oldest request is dropped first. Only hits are remembered, so a flood
+    of requests that never return changes nothing. Of a body only the fields that select the form of the answer are
+    kept.
 """
 
 from __future__ import annotations

@@ -259,7 +259,9 @@ class Call:
         )  # fmt: skip
 
     def _with_attempts(self, event: Event) -> Event:
-        """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has them."""
+        """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has
+        them.
+        """
         if not self._attempts:
             return event
         attempts = tuple(self._attempts)

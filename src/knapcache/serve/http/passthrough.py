@@ -1,4 +1,5 @@
-"""Requests that are not cacheable go to the upstream untouched, streams included. Bodies stay encoded in both directions.
+"""Requests that are not cacheable go to the upstream untouched, streams included. Bodies stay encoded in both
+directions.
 
 The upstream is the model's, if there are several and the body is JSON with a model; otherwise it is the first one.
 """

@@ -5,15 +5,15 @@
 
     Invariant: days, models and tenants each add up to the total, whatever was dropped since.
 
-A day is a calendar day in the machine's time zone, 23 or 25 hours long when clocks change. Minutes and hours are counted
-in Unix time, which has no clock changes.
+A day is a calendar day in the machine's time zone, 23 or 25 hours long when clocks change. Minutes and hours are
+counted in Unix time, which has no clock changes.
 
 `consume` adds a batch to a few rows under a lock; the event loop waits for nothing else. What other policies would have
 saved comes from the cache's statistics, which may need the disk. So a thread polls them once a second while there is
 traffic. The same thread saves the file SAVE_INTERVAL seconds after a change, and ends when there is nothing left to do.
 
-The file is written as a whole beside the old one and renamed, so it is never half written. A file that cannot be read is
-renamed to history.json.damaged and logged, and history starts again. Several workers have one history, the owner's:
+The file is written as a whole beside the old one and renamed, so it is never half written. A file that cannot be read
+is renamed to history.json.damaged and logged, and history starts again. Several workers have one history, the owner's:
 the others send it their events (workers/owner_link.py).
 """
 

@@ -1,10 +1,10 @@
 """Logging: lines on stderr as text or JSON, without secrets and without prompts.
 
-Credentials: as the last step before it is written, every line is searched for known secrets and for text that looks like
-one. Both are replaced.
+Credentials: as the last step before it is written, every line is searched for known secrets and for text that looks
+like one. Both are replaced.
 
-Prompts: the proxy never logs a body. The text of another library's exception may quote its input, which may be a prompt.
-So only the text of exceptions in SAFE_ERRORS is logged; of all others, type and traceback locations.
+Prompts: the proxy never logs a body. The text of another library's exception may quote its input, which may be a
+prompt. So only the text of exceptions in SAFE_ERRORS is logged; of all others, type and traceback locations.
 
 A thread writes the lines: a terminal or a pipe that nobody reads must not block the event loop.
 """

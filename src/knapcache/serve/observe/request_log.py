@@ -15,8 +15,8 @@ capacity. Then there is room for the compressed part, and for s bytes of the nex
 
 The lab can read the folder whenever the process dies. A file gets its final name when its header is complete
 (requests.csv) or its last line is (a part). A part that exists compressed and plain is read once. Lines are written
-whole, but a kill can still truncate the last one where a write crosses a page. It then has too few fields, the lab skips
-it, and the next start removes it. `outcome` is the last field, because truncation inside the last field is not
+whole, but a kill can still truncate the last one where a write crosses a page. It then has too few fields, the lab
+skips it, and the next start removes it. `outcome` is the last field, because truncation inside the last field is not
 detectable. Rejected: fsync after each write. Only a power cut would make a difference, and it may cost the last lines.
 
 Only one process writes to a folder.

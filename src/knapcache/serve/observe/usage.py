@@ -4,9 +4,9 @@
     would(none) = spent + saved                         without a cache every answer is paid for
     would(p)    = spent + saved − what policy p would have saved
 
-What p would have saved comes from a shadow. Requests without a key and answers that may not be stored cost the same with
-every policy, so shadows do not see them. For a time without a shadow of p, p has saved nothing. A row of one minute may
-be off by the requests that were in flight when the minute ended; the next row has them, and sums are exact.
+What p would have saved comes from a shadow. Requests without a key and answers that may not be stored cost the same
+with every policy, so shadows do not see them. For a time without a shadow of p, p has saved nothing. A row of one
+minute may be off by the requests that were in flight when the minute ended; the next row has them, and sums are exact.
 
 Rows only grow. Every stored row is a sum of rows, so the parts always add up to the total.
 """

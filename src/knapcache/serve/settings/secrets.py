@@ -50,7 +50,8 @@ def server_secret(folder: Path | None) -> bytes:
     text = _read_or_create(folder / SECRET, secrets.token_hex(BYTES))
     if not HEX.fullmatch(text):
         raise InvalidInput(
-            f"{folder / SECRET} must be {2 * BYTES} hex digits; restore it, or delete it, which invalidates every cached entry"
+            f"{folder / SECRET} must be {2 * BYTES} hex digits; restore it, or delete it, "
+            "which invalidates every cached entry"
         )
     return bytes.fromhex(text)
 

@@ -9,8 +9,8 @@ has OpenAI's and Anthropic's endpoints. It runs in a child process:
 
 It could run inside the proxy's process, because it does not hold the interpreter's lock. But an abort in native code
 would end the proxy, its memory could not be freed, and it would compete with cache hits for the core at equal priority
-(the child runs with a higher nice value). A pipe rather than PR_SET_PDEATHSIG, which exists only on Linux and fires when
-the thread that started the child ends.
+(the child runs with a higher nice value). A pipe rather than PR_SET_PDEATHSIG, which exists only on Linux and fires
+when the thread that started the child ends.
 
     starting   the child loads, for about a second; `ready` waits for it
     ready      `url` is its address. If the child dies it is restarted: back to `starting`
@@ -48,7 +48,8 @@ PRICES = {MODEL_NAME: {"input": 2.0, "output": 4.0}}
 """Nominal prices in dollars per million tokens, so that savings can be shown: `USD_PER_SECOND` (0.0002) at 100 tokens
 a second for input and 50 for output. Nothing is billed."""
 SLOTS = 2
-"""Answers generated at a time, each with the whole context; further requests wait. A slot of 2,048 tokens takes 47 MB."""
+"""Answers generated at a time, each with the whole context; further requests wait. A slot of 2,048 tokens takes 47
+MB."""
 MAX_CONNECTIONS = 64
 """Open connections. Each has a thread, also while it is idle or waits for a slot."""
 DEFAULT_MAX_TOKENS = 256
@@ -237,7 +238,9 @@ async def stop_process(process: asyncio.subprocess.Process) -> None:
 
 
 def server_params(path: Path, name: str, threads: int, context: int) -> Any:
-    """Parameters of llama.cpp's server: loopback only, silent, bounded memory, no endpoint that shows other requests."""
+    """Parameters of llama.cpp's server: loopback only, silent, bounded memory, no endpoint that shows other
+    requests.
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()

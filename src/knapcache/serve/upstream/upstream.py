@@ -5,8 +5,8 @@
 
 Addresses come only from the settings. Redirects are not followed.
 
-Credentials: an upstream with a key of its own is sent that key, and never the caller's. Otherwise the caller's credential
-is passed on unchanged, unless it is one that the proxy has issued to a tenant.
+Credentials: an upstream with a key of its own is sent that key, and never the caller's. Otherwise the caller's
+credential is passed on unchanged, unless it is one that the proxy has issued to a tenant.
 
 Retries. `send_with_retries` sends a request again in two cases only:
     no byte of a response was received (`UpstreamFailed.safe_to_retry`), which includes failed connects;

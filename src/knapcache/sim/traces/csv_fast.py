@@ -43,7 +43,9 @@ class RemainingBytes(io.RawIOBase):
 
 
 def read_clean_blocks(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[RemainingBytes, int]:
-    """Add the rows of the clean beginning; returns the header with the remaining bytes, and the number of lines added."""
+    """Add the rows of the clean beginning; returns the header with the remaining bytes, and the number of lines
+    added.
+    """
     header = file.readline(MAX_HEADER)
     tail, lines = b"", 0
     if parser := PolarsParser.of(header, columns, builder):

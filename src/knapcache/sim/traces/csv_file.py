@@ -48,7 +48,8 @@ def chunks(
     done: int = 0,
     cut: Callable[[], bool] = lambda: False,
 ) -> Iterator[Chunk]:
-    """Yield the columns that `find` selects from the header, in chunks of rows. Rows of another length are broken lines.
+    """Yield the columns that `find` selects from the header, in chunks of rows. Rows of another length are broken
+    lines.
 
     `done` is the number of lines after the header that are already read and not in the file. `cut` returns whether the
     last row read has no newline. It is called in time, because the csv module returns such a row only at the end.

@@ -2,8 +2,8 @@
 `{"timestamp": ms, "input_length", "output_length", "hash_ids": [block, …]}`.
 
 A block is 512 tokens of input. Its id identifies these tokens *and all before them*: equal ids mean equal prefixes.
-Nothing identifies equal whole requests, so what can be cached is a part of the input. A request becomes several entries,
-in the order of its input:
+Nothing identifies equal whole requests, so what can be cached is a part of the input. A request becomes several
+entries, in the order of its input:
 
     entry   a segment: the longest run of blocks that no request of the trace enters, leaves or ends in the middle of,
             as in a radix tree of all requests; its key is the id of its first block

@@ -2,8 +2,8 @@
 
     uint32 time · uint64 id · uint32 size · int64 next request for this id
 
-Every request costs 1 by default, so cost counts misses; with `--cost size` it counts bytes, with `--cost-each` it is any
-other number. The field for the next request is not used.
+Every request costs 1 by default, so cost counts misses; with `--cost size` it counts bytes, with `--cost-each` it is
+any other number. The field for the next request is not used.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ def read_trace(
 
 
 def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files in order. In a directory, hidden files are skipped, and compressed ones beside the plain file."""
+    """Return the files in order. In a directory, hidden files are skipped, and compressed ones beside the plain
+    file.
+    """
     found: list[Path] = []
     for one in [path] if isinstance(path, str | Path) else path:
         one = Path(one)

@@ -40,7 +40,8 @@ class TokenLog:
             )
         if rules.no_cost:
             raise InvalidInput(
-                f"{builder.path} ({self.name}) contains no costs: use --prices IN,OUT per million tokens, --cost COLUMN "
+                f"{builder.path} ({self.name}) contains no costs: use --prices IN,OUT per million tokens, "
+                "--cost COLUMN "
                 f"or --cost-each X"
             )
         time = None if rules.no_time else rules.time or self.time
