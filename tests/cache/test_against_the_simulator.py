@@ -18,7 +18,9 @@ CAPACITY = 200_000
 
 
 def trace_of(seed: int) -> Trace:
-    """Return a trace whose popular keys move; sizes and costs depend on the key, and keys are in order of appearance."""
+    """Return a trace whose popular keys move; sizes and costs depend on the key, and keys are in order of
+    appearance.
+    """
     rng = np.random.default_rng(seed)
     raw = rng.zipf(1.2, REQUESTS) % 400 + 40 * (np.arange(REQUESTS) // (REQUESTS // 4))
     _, first, inverse = np.unique(raw, return_index=True, return_inverse=True)

@@ -199,8 +199,8 @@ class AdmissionController:
 
     def _decide(self, i: int, entry: Entry) -> bool:
         if (reason := self._rejection(entry)) is not None:
-            # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk hangs,
-            # only such evictions are queued, and no more of them than there are entries.
+            # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk
+            # hangs, only such evictions are queued, and no more of them than there are entries.
             if self._forget(i):
                 self.queue.append(StoreChange(evict=[entry.key]))
             self.ledger.count(reason)
