@@ -97,9 +97,8 @@ def write_json(draw: Callable[[st.SearchStrategy[Any]], Any], value: Any) -> str
     if isinstance(value, dict):
         items = draw(st.permutations(list(value.items())))
         inner = ",".join(
-            f"{white_space()}{write_text(draw, name)}{white_space()}:{white_space()}{write_json(draw, item)}{
-                white_space()
-            }"
+            f"{white_space()}{write_text(draw, name)}{white_space()}:"
+            f"{white_space()}{write_json(draw, item)}{white_space()}"
             for name, item in items
         )
         return f"{{{inner or white_space()}}}"
