@@ -8,7 +8,7 @@ MAX_LABELS = 200
 MAX_LENGTH = 100
 """Characters of a label."""
 OTHER = "other"
-"""The label of all names for which there is no room."""
+"""The label of all names beyond the limit."""
 
 
 class LabelLimiter:

@@ -6,7 +6,7 @@ like one. Both are replaced.
 Prompts: the proxy never logs a body. The text of another library's exception may quote its input, which may be a
 prompt. So only the text of exceptions in SAFE_ERRORS is logged; of all others, type and traceback locations.
 
-A thread writes the lines: a terminal or a pipe that nobody reads must not block the event loop.
+A thread writes the lines: a terminal or a pipe without a reader must not block the event loop.
 """
 
 from __future__ import annotations

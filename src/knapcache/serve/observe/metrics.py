@@ -202,6 +202,6 @@ class Metrics(Collector):
         for name, field, text in (
             ("knapcache_oracle_calls", "oracle_calls", "Calls of the Oracle, the knapsack solver."),
             ("knapcache_oracle_seconds", "oracle_seconds", "Seconds spent in the Oracle."),
-            ("knapcache_evictions", "evictions", "Answers evicted to make room for others."),
+            ("knapcache_evictions", "evictions", "Evicted entries."),
         ):
             yield CounterMetricFamily(name, text, value=stats.get(field) or 0)

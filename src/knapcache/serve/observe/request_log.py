@@ -11,7 +11,7 @@ replay cannot use them.
 
 requests.csv becomes a part at s = capacity/8. While it is compressed, its n ≤ s bytes exist twice, and gzip output is
 never longer than n + n/512 + 1024. So first the oldest parts are deleted, until Σ parts + n + s + s/512 + 1024 ≤
-capacity. Then there is room for the compressed part, and for s bytes of the next requests.csv.
+capacity. That leaves space for the compressed part, and for s bytes of the next requests.csv.
 
 The lab can read the folder whenever the process dies. A file gets its final name when its header is complete
 (requests.csv) or its last line is (a part). A part that exists compressed and plain is read once. Lines are written
