@@ -14,7 +14,7 @@ MAX_ITEMS = 12
 
 @kernel
 def select_tiny(values: Floats, sizes: Ints, capacity: int, chosen: Flags) -> float:
-    """Write the best set of at most MAX_ITEMS items into `chosen`; returns its value. Ties: the first in binary order."""
+    """Write the best set of at most MAX_ITEMS items into `chosen`; return its value. Ties: first in binary order."""
     n = len(values)
     best, best_set = -1.0, 0
     for subset in range(1 << n):

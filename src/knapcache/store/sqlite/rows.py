@@ -6,9 +6,9 @@ A row carries a seal of two halves, 16 bytes each, truncated SHA-256 over all fi
     seal   = H(header), H(header, request, payload)      `scan` verifies the first half, `get` the second
 
 So neither a flipped bit nor a page of another row can pass for an answer: SQLite's own format has no checksums and
-returns such bytes without an error. `prefix` is derived from the deployment's secret. With a secret, nobody without it
-can write a row that is accepted. SHA-256 rather than BLAKE2b: processors have instructions for it, and it took less
-than half the time here.
+returns such bytes without an error. `prefix` is derived from the deployment's secret. A row that is
+written without the secret is not accepted. SHA-256 rather than BLAKE2b: processors have instructions for it, and it
+took less than half the time here.
 
 A row's id is the first eight bytes of its key. Keys are digests, so ids are evenly distributed: the tree needs no
 second index, and later rows fill the gaps that evictions leave. Two keys with one id (probability 10⁻⁷ at a million
