@@ -1,7 +1,6 @@
 """Authentication of the admin API and the dashboard: the admin token, sessions and CSRF tokens.
 
-    host, origin   checked first (http/hosts.py). A request that changes something must also have the origin it is sent
-    to
+    host, origin   checked first (http/hosts.py). A request that changes something must come from the same origin
     token          `Authorization: Bearer TOKEN`, compared in constant time
     session        32 random bytes in an HttpOnly, SameSite=Strict cookie; the server stores their digest
     csrf           HMAC(key of this process, session); required with a session for requests that change something

@@ -12,8 +12,7 @@
     READING_HEAD        1xx head, at most MAX_INFORMATIONAL                READING_HEAD
     READING_HEAD        final head                                         READING_BODY
     READING_HEAD        final head of a response to HEAD                   COMPLETE       closed
-    READING_BODY        end by content-length, last chunk or status        COMPLETE       released if reusable, or
-    closed
+    READING_BODY        end by content-length, last chunk or status        COMPLETE       released or closed
     READING_BODY        connection closed, and the body has no length      COMPLETE       closed
     COMPLETE            more bytes in the same read                        COMPLETE       closed
     the first three     invalid HTTP, a limit, a timeout, a lost           FAILED         closed

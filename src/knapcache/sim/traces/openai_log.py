@@ -1,8 +1,7 @@
 """Logs of OpenAI-style calls: one call per line, `{"request": {…}, "response": {…}, …}`, bodies as objects or texts.
 
-    key    a digest of the request as canonical JSON (keys sorted, no spaces), without `stream`, `stream_options`,
-    `user`
-           and `metadata`, which do not change the answer
+    key    a digest of the request as canonical JSON (keys sorted, no spaces), without `stream`,
+           `stream_options`, `user` and `metadata`, which do not change the answer
     size   bytes of both bodies as compact UTF-8 JSON
     cost   `--prices`: tokens of the response's `usage` (prompt_tokens and completion_tokens, or input_tokens and
            output_tokens), all input at the full price; or `--cost FIELD`: a number in the line, such as `latency`
