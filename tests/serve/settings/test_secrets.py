@@ -84,7 +84,8 @@ def test_a_damaged_secret_is_not_replaced(tmp_path: Path, content: bytes) -> Non
     with pytest.raises(InvalidInput, match="must be 64 hex digits; restore it") as error:
         server_secret(tmp_path)
     assert (tmp_path / SECRET).read_bytes() == content
-    assert not content or content.decode(errors="replace") not in str(error.value)
+    message = str(error.value).replace(str(tmp_path), "")  # whose name may contain the same digits
+    assert not content or content.decode(errors="replace") not in message
 
 
 def test_a_damaged_token_is_rejected(tmp_path: Path) -> None:
