@@ -57,5 +57,6 @@ def execute(args: argparse.Namespace) -> None:
     if shown:
         print_table([{**row, "key": row["key"][:12]} for row in shown])
     more = f" ({len(rows) - len(shown)} more entries)" if len(rows) > len(shown) else ""
-    print(f"{found['entries']:,} entries, {found['bytes']:,} bytes, {found['disk_bytes']:,} bytes on disk{more}")
+    entries = "1 entry" if found["entries"] == 1 else f"{found['entries']:,} entries"
+    print(f"{entries}, {found['bytes']:,} bytes, {found['disk_bytes']:,} bytes on disk{more}")
     print(f"cost {found['cost']:.6g}, value {found['value']:.6g}, price of a megabyte {found['price_per_mb']:.6g}")
