@@ -19,7 +19,7 @@ Content = bytes | AsyncIterator[bytes] | None
 
 
 class Options(NamedTuple):
-    """What a client is created with; times in seconds."""
+    """Options of a client; times in seconds."""
 
     connect_timeout: float = 2.0
     idle_timeout: float = 5.0

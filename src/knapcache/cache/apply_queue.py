@@ -17,7 +17,7 @@ from knapcache.store.base import Entry, Store
 
 
 class StoreChange:
-    """What one decision puts into the store and evicts from it: all or nothing."""
+    """The put and the evictions of one decision, which the store applies together or not at all."""
 
     __slots__ = ("error", "evict", "i", "put", "serial", "snapshot")
 

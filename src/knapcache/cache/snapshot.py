@@ -88,7 +88,7 @@ def _packed(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes 
 
 
 def _form(name: str, policy: Policy) -> dict[str, object]:
-    """What must match for a snapshot to be loaded."""
+    """Return the properties that must match for a snapshot to be loaded."""
     return {
         "policy": name,
         "capacity": policy.capacity,

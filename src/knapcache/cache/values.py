@@ -35,7 +35,7 @@ class Reply:
     ttl: float | None = None
     """Seconds until it expires; None: the cache's default."""
     cost: float | None = None
-    """What it cost, where the caller knows better than the meter."""
+    """The cost, if the caller knows it better than the meter."""
     tier: str | None = None
     """The provider's `service_tier`, which has its own prices, or "batch"; None: as `usage` says, if it does."""
 
@@ -55,7 +55,7 @@ class Reply:
 
 
 class Answer(NamedTuple):
-    """What a request gets. A tuple, because creating a frozen dataclass took a tenth of a hit."""
+    """The result of a request. A tuple, because creating a frozen dataclass took a tenth of a hit."""
 
     payload: bytes
     meta: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Answer(NamedTuple):
     """US dollars not spent because the answer came from the cache; None: its price is unknown."""
     model: str
     bill: Bill = Bill(None, 0.0, 0.0, "")
-    """What it cost when it was paid for."""
+    """The cost when it was paid for."""
     size: int = 0
     """Bytes that its entry takes, or would take; 0: it may not be stored."""
 

@@ -1,4 +1,4 @@
-"""What the transports for httpx and httpx2 share: requests and responses of either library, and handing over streams.
+"""Shared by the transports for httpx and httpx2: requests and responses of either library, and handing over streams.
 
 The two libraries have the same interface. The class of a request tells which one it is of, and its response is made
 from the same.

@@ -76,7 +76,7 @@ class Workspace(NamedTuple):
 
 
 class SearchOptions(NamedTuple):
-    """What the result must prove, and how many search states that may take (negative: unlimited)."""
+    """The required proof, and the number of search states that it may take (negative: unlimited)."""
 
     beta: float
     tol: float

@@ -47,7 +47,7 @@ FLAVORS = {
 
 
 class Bill(NamedTuple):
-    """What an answer cost."""
+    """The cost of an answer."""
 
     usd: float | None
     """US dollars; None: the price is unknown, or dollars are not computed."""

@@ -58,7 +58,7 @@ class TraceStats:
 
 @dataclass(frozen=True)
 class SavingsCurve:
-    """What a policy saves at each capacity, per day or per request."""
+    """Savings of a policy at each capacity, per day or per request."""
 
     policy: str
     saved: tuple[float, ...]

@@ -115,7 +115,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What every kind of store is opened with (registry.py)."""
+    """Options of every kind of store (registry.py)."""
 
     size_limit: int
     """Bytes for everything that the store writes."""

@@ -1,4 +1,4 @@
-"""What the caller of a request wants: plain or streamed, with usage or not, and how the cache may serve it.
+"""Directives for the cache in a request, and the request for the usage of a stream.
 
 Directives come in the standard `Cache-Control` header
 

@@ -1,4 +1,4 @@
-"""What the admin API reads of the proxy."""
+"""The objects of the proxy that the admin API uses."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Login(RequestModel):
 
 
 class ErrorDetail(ResponseModel):
-    """What went wrong."""
+    """Message and type of an error."""
 
     message: str
     type: str
@@ -190,7 +190,7 @@ class StorageStatus(ResponseModel):
 
 
 class Doubling(ResponseModel):
-    """What twice the capacity would have saved in addition."""
+    """The additional savings of twice the capacity."""
 
     saves: float
     per_day: float

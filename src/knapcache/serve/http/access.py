@@ -27,7 +27,7 @@ LENGTH = b"content-length"
 
 
 class RequestHead:
-    """What is known about a head: its headers without content-length, and its principal."""
+    """The facts about a head: its headers without content-length, and its principal."""
 
     __slots__ = ("headers", "plain", "principal", "upstream_headers")
 

@@ -38,7 +38,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 class ParseState(Enum):
-    """What happens to the message that is being parsed."""
+    """State of the message that is being parsed."""
 
     IDLE = "idle"
     HOLDING = "holding"

@@ -54,7 +54,7 @@ class Event(NamedTuple):
     size: int = 0
     """Bytes charged for the answer in the cache; 0 if it may not be stored."""
     cost: float = 0.0
-    """What the answer cost when it was fetched, in the policy's unit."""
+    """Cost of the answer when it was fetched, in the policy's unit."""
     usd: float | None = None
     """The same in US dollars, if known."""
     upstream_seconds: float = 0.0

@@ -54,7 +54,7 @@ class UsageRow:
     cost_spent: float = 0.0
     cost_saved: float = 0.0
     shadows: dict[str, float] = field(default_factory=dict)
-    """What other policies would have saved, by name."""
+    """Savings of other policies on the same requests, by name."""
 
     def count(self, event: Event) -> None:
         """Add one request."""

@@ -36,7 +36,7 @@ FORMAT_ROW, SNAPSHOT_ROW, SECRET_ROW = 1, 2, 3
 """Ids in the table `state`."""
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
-"""What SQLite raises for a damaged file."""
+"""Errors that SQLite raises for a damaged file."""
 # While a file is opened, a damaged header also looks like an unknown format or a read-only file.
 DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, ValueError, TypeError)
 
