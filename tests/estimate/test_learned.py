@@ -1,4 +1,4 @@
-"""What `adaptive` learns about requests, returns and costs, against the formulas and NumPy."""
+"""Estimates of requests, returns and costs, compared with the formulas and NumPy."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
 from tests.support.scripted_server import wait_until
 
 Respond = Callable[[AsgiRequest], Awaitable[None]]
-"""What the application does with a request."""
+"""A function that serves one request of the application."""
 RawResponse = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers, body."""
 

@@ -92,7 +92,7 @@ class ServerConnection:
 
 
 Script = Callable[[ServerConnection], Awaitable[None]]
-"""What the server does on one connection, which is closed afterwards."""
+"""A function that serves one connection, which is closed afterwards."""
 
 
 class ScriptedServer:
