@@ -7,12 +7,13 @@ LOCK_FLAGS ?=
 ARGS ?=
 
 BIN := .venv/bin
+AUDIT := .venv-audit
 # Created last: a .venv without this file was interrupted during set-up and is rebuilt.
 READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak lint format bench bench-oracle docs experiments lock clean
+.PHONY: help setup run demo test test-long soak lint format bench bench-oracle docs experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,13 +72,33 @@ docs: $(READY) ## build the documentation site in out/docs; broken links are err
 experiments: $(READY) ## run every experiment in full; write numbers and figures to experiments/results
 	$(BIN)/knapcache experiment all --out experiments/results
 
-lock: $(READY) ## write requirements.lock (LOCK_FLAGS=--upgrade for newer versions)
-	@cp requirements.lock requirements.lock.new
-	$(BIN)/uv pip compile pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra docs --extra dev --universal --generate-hashes --python-version 3.11 \
-		--no-header --quiet $(LOCK_FLAGS) -o requirements.lock.new
-	@! grep -nE 'https?:|file:|--(index|extra-index|find)' requirements.lock.new || { \
-		echo "the lock must not contain URLs; see requirements.lock.new" >&2; exit 1; }
-	@mv requirements.lock.new requirements.lock
+# Tools for the supply chain have an environment of their own: 50 packages that nothing else needs.
+$(AUDIT)/.ready: requirements-audit.lock
+	@rm -f $@
+	$(PYTHON) -m venv --clear $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-audit.lock
+	@touch $@
+
+sbom: $(READY) $(AUDIT)/.ready ## write the software bill of materials (CycloneDX) of .venv to out/sbom.cdx.json
+	@mkdir -p out
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o out/sbom.cdx.json $(BIN)/python
+	@echo "wrote out/sbom.cdx.json"
+
+audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vulnerabilities (needs the internet)
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+
+lock: $(READY) ## write requirements.lock and requirements-audit.lock (LOCK_FLAGS=--upgrade for newer versions)
+	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra docs --extra dev)
+	$(call compile-lock,requirements-audit.lock,--group audit)
+
+# $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.
+define compile-lock
+	@cp $(1) $(1).new
+	$(BIN)/uv pip compile $(2) --universal --generate-hashes --python-version 3.11 --no-header --quiet $(LOCK_FLAGS) -o $(1).new
+	@! grep -nE 'https?:|file:|--(index|extra-index|find)' $(1).new || { \
+		echo "the lock must not contain URLs; see $(1).new" >&2; exit 1; }
+	@mv $(1).new $(1)
+endef
 
 clean: ## remove build and tool output, but not .venv
 	rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

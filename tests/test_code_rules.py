@@ -95,8 +95,9 @@ def test_registries_are_found(host: str) -> None:
     assert FOREIGN.search(b"https://" + host.replace(" ", ".").encode() + b"/simple")
 
 
-def test_the_lock_has_a_hash_for_every_pin_and_no_addresses() -> None:
-    text = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("lock", sorted(path.name for path in ROOT.glob("requirements*.lock")))
+def test_a_lock_has_a_hash_for_every_pin_and_no_addresses(lock: str) -> None:
+    text = (ROOT / lock).read_text()
     assert not re.search(r"https?:|file:|--(?:index|extra-index|find)", text)
     pins = [
         line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.lstrip().startswith("#")
