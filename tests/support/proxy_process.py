@@ -1,0 +1,95 @@
+"""`knapcache serve` in processes of its own: for memory, stalls and several workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+ADMIN_TOKEN = "0123456789abcdef-admin-token"
+
+
+class ProxyProcess:
+    """A started proxy. settings: as in the settings file; workers=2 starts real worker processes."""
+
+    def __init__(self, folder: Path, upstream: str, environment: dict[str, str] | None = None, **settings: Any) -> None:
+        defaults = {"policy": "lru", "shadows": "lru", "capacity": "20MB", "grace": 2}
+        command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
+        command += ["--upstream", upstream]
+        for name, value in (defaults | settings).items():
+            text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+            command += ["--set", f"{name}={text}"]
+        variables = {**os.environ, "KNAPCACHE_ADMIN_TOKEN": ADMIN_TOKEN, **(environment or {})}
+        self.folder = folder
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+        )
+        self.log: list[str] = []
+        """Lines of the proxy's log."""
+        self._readers = [threading.Thread(target=self._read_log, daemon=True)]
+        self._readers[0].start()
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if " is running at " in line:
+                self.url = line.split()[-1]
+                break
+        else:
+            raise AssertionError("the proxy did not start: " + "".join(self.log[-5:]))
+        self._readers.append(threading.Thread(target=self.process.stdout.read, daemon=True))
+        self._readers[1].start()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+
+    def pids(self) -> list[int]:
+        """Return the ids of the processes that serve: the workers, or the only process."""
+        pid = self.process.pid
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        workers = [int(child) for child in listed if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+        return workers or [pid]
+
+    def owner(self) -> int:
+        """Return the process id of the store's owner, or 0 while it changes."""
+        words = (self.folder / "cache.sqlite.lock").read_text().split()
+        return int(words[0]) if words else 0
+
+    def memory(self) -> int:
+        """Return the resident memory of all processes that serve, in bytes."""
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids()]
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_memory(self) -> int:
+        """Return the largest resident memory so far of the processes that serve, in bytes."""
+        peaks = []
+        for pid in self.pids():
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            peaks += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+        return sum(peaks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop with SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        for reader in self._readers:
+            reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        # uvicorn ends a single process by the signal itself.
+        assert code in (0, -signal.SIGTERM), f"exit code {code}: " + "".join(self.log[-5:])
