@@ -337,3 +337,10 @@ def test_paths_are_absolute_and_expand_the_home_directory(tmp_path: Path, monkey
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
     assert Settings(local_model=str(model)).local_model == model
+
+
+def test_trusted_proxies_are_addresses_or_networks() -> None:
+    settings = Settings(trusted_proxies="10.0.0.7, 172.16.0.0/12, fd00::/8")
+    assert settings.trusted_proxies == ("10.0.0.7/32", "172.16.0.0/12", "fd00::/8")
+    for wrong in ("*", "proxy.example", "10.0.0.1/8", "10.0.0.0/33"):
+        assert "must be IP addresses or networks" in settings_error(trusted_proxies=wrong)

@@ -12,7 +12,6 @@ names the kind of error and no content.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +45,7 @@ class App:
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         # Only the admin API needs the client's address and scheme behind a reverse proxy.
-        trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")
-        self._forwarded: Any = ProxyHeadersMiddleware(self._admin, trusted)
+        self._forwarded: Any = ProxyHeadersMiddleware(self._admin, list(proxy.settings.trusted_proxies))
         self._handler: Handler | None = None
         self._passthrough: Passthrough | None = None
 

@@ -34,7 +34,16 @@ from knapcache.price import Meter
 from knapcache.price.weights import Weights
 from knapcache.serve.settings.endpoints import TenantSettings, UpstreamSettings
 from knapcache.serve.settings.problems import problems
-from knapcache.serve.settings.value_types import LOCAL, ByteSize, NameList, PositiveSeconds, Seconds, Url, is_loopback
+from knapcache.serve.settings.value_types import (
+    LOCAL,
+    ByteSize,
+    NameList,
+    Networks,
+    PositiveSeconds,
+    Seconds,
+    Url,
+    is_loopback,
+)
 
 __all__ = ["Settings", "TenantSettings", "UpstreamSettings"]
 
@@ -133,10 +142,14 @@ class Settings(BaseSettings):
     allowed_hosts: NameList = Field(
         DERIVED, description="accepted Host headers; default: the loopback names; host is always accepted; *: any"
     )
+    trusted_proxies: Networks = Field(
+        (),
+        description="addresses or networks of reverse proxies; only their X-Forwarded-For and X-Forwarded-Proto count",
+    )
     dashboard: bool = Field(True, description="serve the dashboard")
     show_content: bool = Field(False, description="include requests and answers in the admin API and the dashboard")
     metrics_public: bool = Field(
-        DERIVED, description="serve /metrics without the admin token; default: true on loopback"
+        DERIVED, description="serve /metrics without the admin token; default: true on loopback without tenants"
     )
     request_log: bool = Field(True, description="write a log of requests, without content, for replay and plan")
     request_log_bytes: ByteSize = Field(64_000_000, description="maximum size of the request log")
@@ -283,11 +296,10 @@ class Settings(BaseSettings):
 
     @field_validator("allow_anonymous", "metrics_public", mode="before")
     @classmethod
-    def _true_on_loopback(cls, value: Any, info: ValidationInfo) -> Any:
+    def _true_on_loopback_without_tenants(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:
             return value
-        loopback = is_loopback(info.data.get("host", ""))
-        return loopback and not (info.field_name == "allow_anonymous" and info.data.get("tenants"))
+        return is_loopback(info.data.get("host", "")) and not info.data.get("tenants")
 
     @field_validator("admin_token")
     @classmethod

@@ -122,6 +122,14 @@ def header_fields(headers: dict[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
+def networks(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Check IP addresses and networks, and return each as a network: 10.0.0.7 becomes 10.0.0.7/32."""
+    try:
+        return tuple(str(ipaddress.ip_network(value)) for value in values)
+    except ValueError:
+        raise InvalidInput("must be IP addresses or networks such as 10.0.0.7, 10.0.0.0/8, fd00::/8") from None
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
     if host == "localhost":
@@ -136,5 +144,6 @@ ByteSize = Annotated[int, BeforeValidator(byte_size)]
 Seconds = Annotated[float, BeforeValidator(duration)]
 PositiveSeconds = Annotated[float, BeforeValidator(duration), AfterValidator(positive)]
 NameList = Annotated[tuple[str, ...], BeforeValidator(name_list)]
+Networks = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(networks)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]

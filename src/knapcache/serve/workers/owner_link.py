@@ -41,6 +41,8 @@ MAX_BATCH = 2000
 """Events in one message. With the longest texts (events.MAX_TEXT) they fit into MAX_MESSAGE."""
 MAX_MESSAGE = 8 << 20
 """Bytes of a message, and of an admin request on its way to the owner."""
+CLIENT, SCHEME = "x-knapcache-client", "x-knapcache-scheme"
+"""Headers in which a worker names the client's address and scheme. They are dropped from the client's own request."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -52,7 +54,13 @@ class OwnerServer:
         self._admin_app, self._pipeline = admin_app, pipeline
         self._path = folder / SOCKET
         config = uvicorn.Config(
-            self, uds=str(self._path), lifespan="off", access_log=False, log_config=None, server_header=False
+            self,
+            uds=str(self._path),
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
         )
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
@@ -69,7 +77,9 @@ class OwnerServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request of a worker."""
         if scope["type"] != "http" or scope["path"] != EVENTS_PATH:
-            await self._admin_app(scope, receive, send)
+            sent = dict(scope["headers"])
+            client, scheme = (sent.get(name.encode(), b"").decode() for name in (CLIENT, SCHEME))
+            await self._admin_app({**scope, "client": (client, 0), "scheme": scheme}, receive, send)
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
@@ -133,7 +143,8 @@ class OwnerClient:
         try:
             body = await request.read_body(MAX_MESSAGE, MAX_MESSAGE)
             headers = [(n, v) for n, v in request.headers.items() if n == "cookie" or is_forwarded(n)]
-            headers.append(("host", request.headers.get("host", "")))
+            client = scope.get("client") or ("",)
+            headers += [("host", request.headers.get("host", "")), (CLIENT, client[0]), (SCHEME, scope["scheme"])]
             response = await self._client.request(
                 request.method, OWNER_URL, request.target, encode_headers(headers), body, raw=True
             )
@@ -175,4 +186,4 @@ def decode_events(message: bytes) -> tuple[list[Event], int]:
 
 def is_forwarded(name: str) -> bool:
     """Return whether a header is forwarded between worker and owner."""
-    return name.lower() not in HOP_BY_HOP and name.lower() != "content-length"
+    return name.lower() not in HOP_BY_HOP and name.lower() not in ("content-length", CLIENT, SCHEME)
