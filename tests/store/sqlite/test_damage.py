@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import shutil
 from pathlib import Path
 
 import apsw
@@ -13,110 +12,22 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import SECRET_ROW
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of, is_right, key_of, spawn
-
-SIZE_LIMIT = 1 << 20
-NAMES = 24
-
-# Like a killed process, it leaves entries both in the file and in the log.
-WRITE_AND_DIE = f"""
-import os, sys
-from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of
-store = SqliteStore(sys.argv[1], {SIZE_LIMIT})
-for name in range({NAMES}):
-    ttl = None if name % 2 else 4e9
-    store.apply(entry_of(store, name, 300 * name, expires=ttl), snapshot=b"snapshot %d" % name).result()
-    if name == {NAMES} // 2:
-        store.close()
-        store = SqliteStore(sys.argv[1], {SIZE_LIMIT})
-os._exit(0)
-"""
+from tests.support.damage import NAMES, SIZE_LIMIT, damage_and_use, use_like_a_cache, write_crashed_file
+from tests.support.stores import entry_of, spawn
 
 
 @pytest.fixture(scope="module")
 def crashed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("crashed") / "answers.db"
-    child = spawn(WRITE_AND_DIE, path)
-    assert child.communicate()[1] == ""
-    assert child.returncode == 0
-    return path
-
-
-def use_like_a_cache(store: SqliteStore, rng: random.Random) -> int:
-    """Read and write entries; return how many were found."""
-    found = 0
-    for name in range(NAMES):
-        entry = store.get(key_of(name))
-        if entry is not None:
-            assert is_right(entry, name), f"a wrong answer for {name}"
-            meta = entry.meta
-            assert entry == entry_of(store, name, meta["n"], meta["version"], expires=entry.expires)
-            found += 1
-    try:
-        for info in store.scan():
-            assert info.key in {key_of(name) for name in range(NAMES)}
-            assert info.size < SIZE_LIMIT
-    except StoreError:
-        pass
-    snapshot = store.load_snapshot()
-    assert snapshot is None or snapshot in {b"snapshot %d" % name for name in range(NAMES)}
-    store.expire()
-    names = rng.sample(range(NAMES), 6)
-    for name in names:
-        store.apply(entry_of(store, name, 700, version=1), evict=[key_of(rng.randrange(NAMES))])
-    store.flush()
-    for name in range(NAMES):
-        entry = store.get(key_of(name))
-        assert entry is None or is_right(entry, name), f"a wrong answer for {name}, after writing"
-    return found
-
-
-def damage(content: bytes, rng: random.Random) -> bytes:
-    kind = rng.random()
-    if kind < 0.75:
-        bits = bytearray(content)
-        for _ in range(rng.choice([1, 1, 1, 3, 50])):
-            bits[rng.randrange(len(bits))] ^= 1 << rng.randrange(8)
-        return bytes(bits)
-    if kind < 0.9:
-        return content[: rng.randrange(len(content))]
-    # Two pages swapped: each is valid, but in the wrong place.
-    pages = [content[k : k + 2048] for k in range(0, len(content), 2048)]
-    a, b = rng.randrange(len(pages)), rng.randrange(len(pages))
-    pages[a], pages[b] = pages[b], pages[a]
-    return b"".join(pages)
-
-
-def damage_and_use(crashed_file: Path, ram_path: Path, rounds: int, seed: int) -> list[int]:
-    rng = random.Random(seed)
-    written = {suffix: Path(f"{crashed_file}{suffix}").read_bytes() for suffix in ("", "-wal")}
-    end = len(written["-wal"].rstrip(b"\0"))  # the rest is only allocated
-    written["-wal"] = written["-wal"][:end]
-    found = []
-    for k in range(rounds):
-        folder = ram_path / f"round{k}"
-        folder.mkdir()
-        path = folder / "answers.db"
-        damaged = rng.choice(["", "-wal"])
-        for suffix, content in written.items():
-            Path(f"{path}{suffix}").write_bytes(damage(content, rng) if suffix == damaged else content)
-        store = SqliteStore(path, SIZE_LIMIT, memory_tier=rng.choice([0, None]))
-        found.append(use_like_a_cache(store, rng))
-        store.close()
-        again = SqliteStore(path, SIZE_LIMIT)
-        use_like_a_cache(again, rng)
-        again.close()
-        shutil.rmtree(folder)
-    return found
+    return write_crashed_file(tmp_path_factory.mktemp("crashed"))
 
 
 def test_damaged_files_never_give_a_wrong_answer(
     crashed_file: Path, ram_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = damage_and_use(crashed_file, ram_path, 300, 0)
-    assert max(found) == NAMES, "every round lost an answer, even those with harmless damage"
-    assert min(found) < NAMES, "no round lost an answer: the damage has no effect"
+    counts = damage_and_use(crashed_file, ram_path, 300, 0)
+    assert counts["intact"] > 0, "every round lost an answer, even those with harmless damage"
+    assert counts["intact"] < counts["rounds"], "no round lost an answer: the damage has no effect"
+    assert counts["refused"] < counts["rounds"] / 10
     assert "quarantined" in caplog.text
 
 
