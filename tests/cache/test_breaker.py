@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import apsw
 import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cache import async_reads
 from knapcache.cache.breaker import COOLDOWN, FAILURES, Breaker
 from knapcache.errors import StoreError
-from knapcache.store import registry
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache, store_of
-from tests.support.faulty_disk import DiskFaults, FaultyVFS
+from tests.support.faulty_disk import DISK_FAULTS, SlowDisk, slow_disk_under_stores
 
 ENTRIES = 150
 
@@ -69,43 +65,10 @@ def test_opens_after_failures_in_a_row_and_closes_after_a_probe() -> None:
 # The cache.
 
 
-class SlowDisk(DiskFaults):
-    """Reads and writes take `delay` seconds (0: until `repair`), or fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.repaired = threading.Event()
-        self.repaired.set()
-        self.broken = False
-        self.delay = 0.0
-
-    def inject(self, *, writing: bool) -> None:  # noqa: ARG002 - reads and writes alike
-        if not self.repaired.is_set():
-            self.injected += 1
-            self.repaired.wait(self.delay or None)
-        if self.broken:
-            self.injected += 1
-            raise apsw.IOError("the disk is gone")
-
-    def start_fault(self, delay: float = 0.0, *, broken: bool = False) -> None:
-        self.delay, self.broken = delay, broken
-        if not broken:
-            self.repaired.clear()
-
-    def repair(self) -> None:
-        self.broken = False
-        self.repaired.set()
-
-
 @pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
-    found = SlowDisk()
-    disk = FaultyVFS(found)
-    opener = functools.partial(SqliteStore.open, vfs=disk.name, memory_tier=0, busy_timeout=0.05)
-    monkeypatch.setitem(registry.STORES, "sqlite", opener)
-    yield found
-    found.repair()
-    disk.unregister()
+def slow_disk() -> Iterator[SlowDisk]:
+    with slow_disk_under_stores() as found:
+        yield found
 
 
 def async_call(name: object, n: int = 8000) -> Callable[[], Awaitable[Reply]]:
@@ -156,13 +119,6 @@ async def wait_open(cache: Cache) -> None:
             return
         await fetch(cache, name)
     raise AssertionError("the breaker does not open")
-
-
-DISK_FAULTS: dict[str, Any] = {
-    "black-holed": lambda slow_disk: slow_disk.start_fault(),
-    "5 s slow": lambda slow_disk: slow_disk.start_fault(5.0),
-    "stopped": lambda slow_disk: slow_disk.start_fault(broken=True),
-}
 
 
 @pytest.mark.parametrize("kind", DISK_FAULTS)

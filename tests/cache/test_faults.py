@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import random
-import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,9 +11,7 @@ import pytest
 
 from knapcache import Cache
 from knapcache.errors import StoreError
-from knapcache.store import registry
 from knapcache.store.base import Entry
-from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import (
     CHAT,
     Upstream,
@@ -27,20 +23,15 @@ from tests.support.caches import (
     small_cache,
     store_of,
 )
-from tests.support.faulty_disk import DiskFaults, FaultyVFS
-from tests.support.stores import DiskUsageMonitor, files_bytes
-
-SIZE_LIMIT = 2 << 20
+from tests.support.capacity import SIZE_LIMIT, fill_with_mixed_sizes
+from tests.support.faulty_disk import DiskFaults, stores_on
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskFaults]:
+def faults() -> Iterator[DiskFaults]:
     found = DiskFaults()
-    disk = FaultyVFS(found)
-    opener = functools.partial(SqliteStore.open, vfs=disk.name, memory_tier=0, busy_timeout=0.05, keep_damaged=100)
-    monkeypatch.setitem(registry.STORES, "sqlite", opener)
-    yield found
-    disk.unregister()
+    with stores_on(found, keep_damaged=100):
+        yield found
 
 
 def fetch_all(cache: Cache, names: range, n: int = 3000) -> int:
@@ -112,33 +103,9 @@ def test_a_closed_cache_still_answers(ram_path: Path) -> None:
 
 
 def test_the_size_limit_holds_under_mixed_load(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
-    with (
-        small_cache(capacity=SIZE_LIMIT, path=path, policy="gdsf-cost", ttl=3600.0) as cache,
-        DiskUsageMonitor(path) as usage,
-    ):
-
-        def work(seed: int) -> None:
-            rng = random.Random(seed)
-            for _ in range(400):
-                name, n = rng.randrange(500), int(min(200_000, rng.lognormvariate(8, 1.5)))
-                assert is_answer(cache.fetch(CHAT, request_of(name), Upstream()(name, n)).payload, name)
-                if rng.random() < 0.02:
-                    cache.maintain()
-
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        cache.check()
-        stats = cache.stats()
-        assert stats["evictions"] > 50
-        assert stats["rejected_too_large"] > 0
-        assert stats.get("store_errors", 0) == 0
-    assert usage.samples > 10
-    assert 0 < usage.max_bytes <= SIZE_LIMIT
-    assert files_bytes(path) <= SIZE_LIMIT
+    counts = fill_with_mixed_sizes(ram_path / "answers.db", requests=400)
+    assert counts["samples"] > 10
+    assert counts["evictions"] > 50
 
 
 def test_a_failed_put_is_forgotten_and_a_newer_one_is_not() -> None:

@@ -5,9 +5,6 @@ reported.
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,14 +14,10 @@ import pytest
 
 from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
-from knapcache.testing.upstream import FAULTS
 from tests.serve.conftest import Start
 from tests.support.events import EventList
+from tests.support.proxy_scenarios import body, concurrent_clients, many_faults, wait_until
 from tests.support.running_proxy import RunningProxy
-
-
-def body(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
 def events(proxy: RunningProxy) -> list[Event]:
@@ -34,33 +27,6 @@ def events(proxy: RunningProxy) -> list[Event]:
     return seen
 
 
-async def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never became true"
-        await asyncio.sleep(0.02)
-
-
-async def concurrent_clients(proxy: RunningProxy, upstream: FakeUpstream, clients: int, *, killed: int = 0) -> None:
-    """Send one new request from many clients. Some disconnect before the answer, the leader among them."""
-    upstream.delay = 0.5
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=proxy.openai_url, limits=limits, timeout=60.0) as client:
-
-        async def post(k: int) -> httpx.Response:
-            return await client.post("/chat/completions", json=body("cold", stream=k % 2 == 1))
-
-        first = [asyncio.create_task(post(k)) for k in range(killed)]
-        await wait_until(lambda: upstream.count() == 1) if killed else None
-        others = [asyncio.create_task(post(k)) for k in range(clients)]
-        await asyncio.sleep(0.1)
-        for task in first:
-            task.cancel()
-        answers = await asyncio.gather(*others)
-    assert all(answer.status_code == 200 and b"cold" in answer.content for answer in answers)
-    assert upstream.count() == 1
-
-
 async def test_concurrent_clients_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     await concurrent_clients(proxy, upstream, 60, killed=3)
 
@@ -68,38 +34,6 @@ async def test_concurrent_clients_make_one_call(proxy: RunningProxy, upstream: F
 @pytest.mark.long
 async def test_five_hundred_concurrent_clients_make_one_call(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     await concurrent_clients(proxy, upstream, 500, killed=5)
-
-
-async def many_faults(proxy: RunningProxy, upstream: FakeUpstream, requests: int, share: float) -> None:
-    """Send requests while the upstream fails in every way, then all of them again: answers must be complete."""
-    upstream.stall = 0.3
-    rng = random.Random(1)
-    limit = asyncio.Semaphore(16)
-    async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
-
-        async def post(k: int) -> None:
-            async with limit:
-                if rng.random() < share:
-                    upstream.fail(rng.choice([fault for fault in FAULTS if fault != "no-options"]))
-                try:
-                    await client.post("/chat/completions", json=body(f"prompt {k}", stream=k % 2 == 0))
-                except httpx.HTTPError as error:
-                    raise AssertionError("the proxy itself must not break") from error
-
-        await asyncio.gather(*(post(k % (requests // 2)) for k in range(requests)))
-        upstream._faults.clear()
-        for k in range(requests // 2):
-            for stream in (False, True):
-                answer = await client.post("/chat/completions", json=body(f"prompt {k}", stream=stream))
-                assert answer.status_code == 200
-                assert answer.content.rstrip().endswith(b"[DONE]" if stream else b"}")
-                found = answer.text if stream else answer.json()["choices"][0]["message"]["content"]
-                assert f"{k}" in found
-                assert "overloaded" not in found
-                assert "<html>" not in found
-                if not stream:
-                    assert found == f"You said: prompt {k}"
-                    assert answer.json()["choices"][0]["finish_reason"] == "stop"
 
 
 async def test_faults_store_nothing_incomplete(start: Start, upstream: FakeUpstream) -> None:

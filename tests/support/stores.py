@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,20 +73,25 @@ def files_bytes(path: Path) -> int:
 
 
 class DiskUsageMonitor(threading.Thread):
-    """Measures the bytes on disk every few milliseconds while its block runs."""
+    """Measures the bytes on disk every few milliseconds while its block runs. `measure` is called each time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, measure: Callable[[], object] = lambda: None) -> None:
         super().__init__(daemon=True)
         self.path = path
         self.max_bytes = 0
         self.samples = 0
+        self.seconds = 0.0
+        self._measure = measure
         self._stop_requested = False
 
     def run(self) -> None:
+        start = time.monotonic()
         while not self._stop_requested:
             self.max_bytes = max(self.max_bytes, files_bytes(self.path))
+            self._measure()
             self.samples += 1
             time.sleep(0.002)
+        self.seconds = time.monotonic() - start
 
     def __enter__(self) -> Self:
         self.start()

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
-
 import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
+from tests.support.proxy_scenarios import key_of, tenant, tenant_matrix
 from tests.support.running_proxy import RunningProxy
-
-
-def key_of(k: int) -> str:
-    return f"kc-tenant-{k}-{'x' * 20}"
-
-
-def tenant(k: int, **more: Any) -> dict[str, Any]:
-    digest = hashlib.sha256(key_of(k).encode()).hexdigest()
-    return {"name": f"tenant-{k}", "keys": [f"sha256:{digest}"], **more}
 
 
 def post(
@@ -30,32 +19,20 @@ def post(
     return client.post("/chat/completions", json=body, headers=sent)
 
 
-def matrix(proxy: RunningProxy, upstream: FakeUpstream, tenants: int, questions: int) -> None:
-    """Every tenant sends every request three times: the first is a miss, the others are hits."""
-    with httpx.Client(base_url=proxy.openai_url) as client:
-        for outcome in ("miss", "hit", "hit"):
-            for k in range(tenants):
-                for q in range(questions):
-                    answer = post(client, key_of(k), f"question {q}", stream=(k + q) % 2 == 0)
-                    assert answer.headers["x-knapcache"] == outcome, (k, q)
-                    assert f"question {q}" in answer.text or f"{q}" in answer.text
-    assert upstream.count() == tenants * questions
-
-
 def test_without_tenants_clients_are_isolated_by_their_own_keys(proxy: RunningProxy, upstream: FakeUpstream) -> None:
-    matrix(proxy, upstream, 4, 4)
+    tenant_matrix(proxy, upstream, 4, 4)
     assert {call.headers["authorization"] for call in upstream.calls} == {f"Bearer {key_of(k)}" for k in range(4)}
 
 
 def test_tenants_are_isolated(start: Start, upstream: FakeUpstream) -> None:
     proxy = start(tenants=[tenant(k) for k in range(4)])
-    matrix(proxy, upstream, 4, 4)
+    tenant_matrix(proxy, upstream, 4, 4)
     assert not any("authorization" in call.headers for call in upstream.calls), "a tenant's key was sent upstream"
 
 
 @pytest.mark.long
 def test_ten_tenants_and_ten_questions(start: Start, upstream: FakeUpstream) -> None:
-    matrix(start(tenants=[tenant(k) for k in range(10)]), upstream, 10, 10)
+    tenant_matrix(start(tenants=[tenant(k) for k in range(10)]), upstream, 10, 10)
 
 
 def test_a_group_shares_and_others_do_not(start: Start, upstream: FakeUpstream) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.faulty_disk import DiskFaults, FaultyVFS
+from tests.support.faulty_disk import DiskFaults, FaultyVFS, locked_by_another_process
 from tests.support.stores import content, entry_of, is_right, key_of, spawn
 
 SIZE_LIMIT = 2 << 20
@@ -179,24 +179,12 @@ def test_a_database_locked_by_another_process_can_be_read(tmp_path: Path) -> Non
     with SqliteStore(path, SIZE_LIMIT, busy_timeout=0.1, memory_tier=0) as store:
         entry, other = entry_of(store, 0), entry_of(store, 1)
         store.apply(entry).result()
-        child = spawn(
-            """
-            import sys, apsw
-            connection = apsw.Connection(sys.argv[1])
-            connection.execute("BEGIN IMMEDIATE")
-            print("locked", flush=True)
-            sys.stdin.readline()
-            """,
-            path,
-        )
-        assert child.stdout
-        assert child.stdout.readline() == "locked\n"
-        began = time.monotonic()
-        done = [store.apply(entry_of(store, name)) for name in range(2, 40)]
-        assert store.get(entry.key) == entry, "a reader waited for the lock"
-        assert not any(succeeds(future) for future in done)
-        assert time.monotonic() - began < 3.0, "each write waited for the lock"
-        child.communicate("unlock\n")
+        with locked_by_another_process(path):
+            began = time.monotonic()
+            done = [store.apply(entry_of(store, name)) for name in range(2, 40)]
+            assert store.get(entry.key) == entry, "a reader waited for the lock"
+            assert not any(succeeds(future) for future in done)
+            assert time.monotonic() - began < 3.0, "each write waited for the lock"
         store.apply(other).result()
         assert store.get(other.key) == other
         store.check()
