@@ -153,6 +153,7 @@ def test_damaged_text_is_parsed_like_the_reference_or_rejected(body: dict[str, A
 @given(st.binary(max_size=40))
 @example(b"\xef\xbb\xbf{}")
 @example(b"{}\x00")
+@example(b'{"a":1e9999999999999999999}')
 @example(b'{"a":01}')
 @example(b'{"a":"\t"}')
 @example(b'{"a":1,}')

@@ -38,7 +38,13 @@ def read(text: bytes) -> Any:
     def reject(literal: str) -> None:
         raise ValueError(literal)
 
-    value = json.loads(text.decode(), object_pairs_hook=unique, parse_float=Decimal, parse_constant=reject)
+    def exactly(literal: str) -> Decimal:
+        try:
+            return Decimal(literal)
+        except ArithmeticError:
+            raise ValueError("an exponent that no Decimal has") from None
+
+    value = json.loads(text.decode(), object_pairs_hook=unique, parse_float=exactly, parse_constant=reject)
     json.dumps(value, ensure_ascii=False, default=str).encode()  # lone surrogates
     return value
 

@@ -1,0 +1,20 @@
+"""Mutated inputs of every parser that reads bytes from outside, each with a judge (tests/support/fuzzing)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fuzzing.keys import fuzz_keys
+
+
+def test_keys() -> None:
+    counts = fuzz_keys(3000, 1)
+    assert counts["keyed"] > 500
+    assert counts["refused"] > 500
+    assert counts["respelled"] > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_keys_for_long(seed: int) -> None:
+    print(fuzz_keys(100_000, seed))
