@@ -134,3 +134,20 @@ def test_a_failed_put_is_forgotten_and_a_newer_one_is_not() -> None:
         pending[1].set_exception(StoreError("the newest one"))
         assert not residents(admission)
         cache.check()
+
+
+def test_forget_returns_after_the_disk_has_removed_the_entry(ram_path: Path, faults: DiskFaults) -> None:
+    path = ram_path / "answers.db"
+    with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
+        keys = [cache.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(2)]
+        store_of(cache).flush()
+        faults.write_delay = 0.1
+        cache.forget(keys[0])
+        with SqliteStore(path, SIZE_LIMIT, own=False) as reader:
+            assert [info.key.hex() for info in reader.scan()] == [keys[1]]
+        faults.full = True
+        with pytest.raises(StoreError, match="1 entries are hidden, but not yet removed"):
+            cache.forget(keys[1])
+        faults.full, faults.write_delay = False, 0.0
+        store_of(cache).flush()
+        cache.check()

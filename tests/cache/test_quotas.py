@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from knapcache import Cache, InvalidInput
-from tests.support.caches import CHAT, Upstream, is_answer, request_of, small_cache, store_of
+from tests.support.caches import CHAT, Upstream, admission_of, is_answer, request_of, residents, small_cache, store_of
 
 QUOTA = 40_000
 
@@ -61,13 +61,50 @@ def test_an_entry_that_was_requested_since_the_last_ranking_stays() -> None:
     with small_cache(policy="gdsf-cost", quotas={"a": 70 * 6000}, capacity="2MiB") as cache:
         for name in range(100):
             fetch(cache, name, "a", cost=1.0)  # some are evicted by now, and the next victims are ranked
-        (first, *_) = sorted(cache.entries(tenant="a", limit=100)["rows"], key=lambda row: row["age"], reverse=True)
-        name = next(k for k in range(100) if cache.lookup(CHAT, request_of(k), namespace="a").key == first["key"])
+        admission = admission_of(cache)
+        (next_victim, _), *_ = admission.quotas._victims["a"]
+        assert next_victim in admission.policy.residents
+        name = next(k for k in range(100) if key_of(cache, k) == admission.ids.keys[next_victim])
         assert fetch(cache, name, "a") == "hit"
         for other in range(200, 220):
             fetch(cache, other, "a", cost=1.0)
+        assert next_victim not in [victim for victim, _ in admission.quotas._victims["a"]]
         assert fetch(cache, name, "a") == "hit"
         cache.check()
+
+
+def test_an_entry_of_exactly_the_quota_is_admitted_and_one_byte_more_is_not() -> None:
+    with small_cache() as cache:
+        fetch(cache, 1, "a")
+        size = used_bytes(cache, "a")
+    for quota, expected in ((size, "hit"), (size - 1, "miss")):
+        with small_cache(quotas={"a": quota}) as cache:
+            fetch(cache, 1, "a")
+            assert fetch(cache, 1, "a") == expected
+            cache.check()
+
+
+@pytest.mark.parametrize("entries", [10, 70, 900])
+def test_of_equal_entries_the_oldest_are_evicted_first(entries: int) -> None:
+    """Whatever their ids are: the times of creation are shuffled."""
+    times = list(range(2 * entries))
+    random.Random(entries).shuffle(times)
+    created = {100_000 + k: times[k] for k in range(entries)} | {200_000 + k: 10_000 + k for k in range(entries // 2)}
+    now = [0]
+    with small_cache(quotas={"a": 10**8}, capacity="64MiB", clock=lambda: float(now[0])) as cache:
+        for name, now[0] in created.items():
+            if name == 200_000:
+                admission_of(cache).quotas.limits["a"] = used_bytes(cache, "a")
+            fetch(cache, name, "a")
+        newest = sorted(created, key=created.__getitem__)[-entries:]
+        assert residents(cache) == {key_of(cache, name) for name in newest}
+        cache.check()
+
+
+def key_of(cache: Cache, name: int) -> bytes:
+    found = cache.keyed_request(CHAT, request_of(name), namespace="a")
+    assert found is not None
+    return found.key.digest
 
 
 def test_an_answer_above_the_quota_evicts_the_older_one() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from knapcache import Answer, Cache, InvalidInput, Reply
 from knapcache.cache import PendingFetch
-from knapcache.cache.single_flight import SingleFlight
+from knapcache.cache.single_flight import CallResult, InFlightCall, LeaderLost, SingleFlight
 from knapcache.keys.request import KeyedRequest
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
 
@@ -385,3 +385,63 @@ async def test_a_refresh_in_flight_is_known() -> None:
         assert cache.refreshing(keyed(cache))
         pending.abandon()
         assert not cache.refreshing(keyed(cache))
+
+
+async def test_a_refresh_does_not_join_a_call_that_began_before_it() -> None:
+    async with small_cache(wait=0.5) as cache:
+        older = await begin(cache)
+        fresh = await begin(cache, refresh=True)
+        assert (older.leads, fresh.leads) == (True, True)
+        assert fresh.complete(Reply(payload_of(1, version=2), "m", cost=1.0), 0.1).outcome == "miss"
+        older.complete(Reply(payload_of(1, version=1), "m", cost=1.0), 0.1)
+
+
+async def test_later_requests_do_not_join_a_call_that_was_given_up() -> None:
+    single_flight: SingleFlight[int] = SingleFlight()
+    given_up, _ = single_flight._join("k")
+    assert await single_flight.join("k", 0.01, blocking=False) is None
+    assert "k" not in single_flight
+    newer = await single_flight.join("k", 0.01, blocking=False)
+    assert isinstance(newer, InFlightCall)
+    assert newer is not given_up
+    single_flight._abandon(given_up)  # by a waiter that gives up later: the newer call stays
+    assert single_flight._join("k") == (newer, False)
+    single_flight.complete(newer, 1)
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError()])
+async def test_the_end_of_a_call_that_was_given_up_does_not_remove_the_call_that_followed(
+    error: Exception | None,
+) -> None:
+    single_flight: SingleFlight[int] = SingleFlight()
+    given_up, _ = single_flight._join("k")
+    single_flight._abandon(given_up)
+    newer, leads = single_flight._join("k")
+    assert leads
+    if error is None:
+        single_flight.complete(given_up, 1)
+    else:
+        single_flight.fail(given_up, error)
+    assert single_flight._join("k") == (newer, False)
+    assert single_flight.completed == 1
+    single_flight.complete(newer, 2)
+    single_flight.complete(newer, 3)  # resolved once
+    assert (newer.future.result().value, single_flight.completed, len(single_flight)) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_request_calls_alone_when_two_leaders_are_lost(blocking: bool) -> None:
+    """A second call that failed raises its error. A second leader that was lost has none: its waiters call alone."""
+    for error in (LeaderLost(), ConnectionError("no")):
+        single_flight: SingleFlight[int] = SingleFlight()
+        first, _ = single_flight._join("k")
+        first.retry = InFlightCall("k")
+        for call, result in ((first, LeaderLost()), (first.retry, error)):
+            call.thread = -1  # led by another thread
+            call.future.set_result(CallResult(None, result))
+        joined = single_flight.join("k", 1.0, blocking=blocking)
+        if isinstance(error, LeaderLost):
+            assert await joined is None
+        else:
+            with pytest.raises(ConnectionError):
+                await joined

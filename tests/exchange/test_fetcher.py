@@ -215,6 +215,19 @@ async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> 
     assert ["stream_options" in request for request in provider.requests] == [True, False, False]
 
 
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_request_that_is_wrong_in_itself_does_not_stop_asking_for_usage(cache: Cache, status: int) -> None:
+    wrong = [ScriptedResponse(status, JSON, b'{"error": {"message": "unknown model"}}') for _ in range(2)]
+    fetcher, provider = Fetcher(cache), Provider(*wrong, ScriptedResponse(200, SSE, *blocks_of()))
+    refused = await fetch(fetcher, provider, stream=True, n=1)
+    await refused.finish()
+    assert (refused.status, refused.failed) == (status, True)
+    assert wrong[0].closed
+    (answer,) = await (await fetch(fetcher, provider, stream=True, n=2)).drain()
+    assert ["stream_options" in request for request in provider.requests] == [True, False, True]
+    assert answer.bill.usd
+
+
 async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: Cache) -> None:
     stream = ScriptedResponse(200, SSE, *blocks_of(usage=False))
     fetcher, provider = Fetcher(cache, ask_usage=False), Provider(stream, plain())

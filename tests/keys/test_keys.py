@@ -368,3 +368,17 @@ def test_excluded_fields_are_documented() -> None:
         assert str(limit) in page
     for at in Endpoint:
         assert f"`{at}`" in page
+
+
+def test_the_key_of_a_function_call_depends_on_name_namespace_and_arguments() -> None:
+    calls = [
+        ("f", {"x": 1}, ""),
+        ("f", {"x": 1}, "a"),
+        ("f", {"x": 1}, "b"),
+        ("g", {"x": 1}, "a"),
+        ("f", {"x": 2}, "a"),
+    ]
+    keys = [KEYER.call(*call) for call in calls]
+    assert len({key.digest for key in keys}) == len({key.canonical for key in keys}) == len(calls)
+    assert KEYER.call("f", {"x": 1}, "a") == keys[1]
+    assert KEYER.call("f", {"x": 1}) == keys[0]

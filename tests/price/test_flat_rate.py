@@ -74,3 +74,14 @@ def test_only_flat_prices_are_learned() -> None:
 @pytest.mark.parametrize("odd", [1.5, True, -1, [1], b"1"])
 def test_odd_usages_have_no_shape(odd: Any) -> None:
     assert shape_of({"prompt_tokens": 1, "more": odd}) is None
+
+
+def test_each_service_tier_has_its_own_rate() -> None:
+    """The second bill of each tier uses the learned rate."""
+    meter = Meter("usd")
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    expected = {None: 0.0035, "default": 0.0035, "priority": 0.00595, "batch": 0.00175}
+    for _ in range(3):
+        for tier, usd in expected.items():
+            assert meter.bill(Endpoint.CHAT, "gpt-4o", usage, 1.0, service_tier=tier).usd == pytest.approx(usd)
+    assert len(meter._flat_rates) == len(expected)

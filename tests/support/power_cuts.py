@@ -182,8 +182,8 @@ class Workload:
     def on_cut(self) -> None:
         self.at_cut = len(self.begun), self.acknowledged
 
-    def run(self, store: SqliteStore, power: PowerSupply, rng: random.Random, first: int) -> None:
-        """Make changes within the capacity until the power fails."""
+    def run(self, store: SqliteStore, power: PowerSupply, rng: random.Random, first: int, awaited: float = 0.3) -> None:
+        """Make changes within the capacity until the power fails. awaited: the share whose end is waited for."""
         sizes = {int(entry.request.split()[1]): entry.size for info in store.scan() if (entry := store.get(info.key))}
         for version in itertools.count(first):
             if power.content_after is not None:
@@ -203,7 +203,7 @@ class Workload:
             self.begun.append((name, version, evict))
             done = store.apply(entry, [key_of(other) for other in evict], b"%d" % version)
             done.add_done_callback(self._acknowledge)
-            if rng.random() < 0.3:
+            if rng.random() < awaited:
                 done.result()
 
     def _acknowledge(self, done: Any) -> None:

@@ -60,6 +60,11 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
         ({}, {"cache": {"no-store": True, "s-maxage": 4}}, CacheControl(store=False, max_age=4)),
         ({}, {"cache": {"namespace": "mine", "ttl": "x"}}, CacheControl(namespace="mine")),
         ({}, {"cache": "yes"}, CacheControl()),
+        ({"cache-control": "no-store"}, {"cache": {}}, CacheControl(store=False)),
+        ({"cache-control": "no-store"}, {"cache": {"no-store": False}}, CacheControl(store=False)),
+        ({"cache-control": "no-cache"}, {"cache": {"no-cache": False}}, CacheControl(refresh=True)),
+        ({"cache-control": "only-if-cached"}, {"cache": {}}, CacheControl(only_cached=True)),
+        ({"cache-control": "max-age=5", "cf-aig-cache-ttl": "7"}, {"cache": {}}, CacheControl(max_age=5, ttl=7)),
     ],
 )
 def test_directives(headers: dict[str, str], body: dict[str, Any] | None, expected: CacheControl) -> None:

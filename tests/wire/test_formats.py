@@ -14,6 +14,7 @@ from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, endpoint_of, sse
 from knapcache.wire.base import Form
+from knapcache.wire.messages import merge_message_delta
 from tests.support import answers
 
 STRATEGIES = {
@@ -309,3 +310,21 @@ def test_a_stream_that_ends_with_our_error_event_is_incomplete(endpoint: Endpoin
     assert json.loads(event.data)["error"]["message"] == "the connection was lost"
     with pytest.raises(Incomplete):
         collect(endpoint, [error])
+
+
+def test_null_counts_of_a_message_delta_do_not_replace_known_ones() -> None:
+    message = {"type": "message", "content": [], "usage": {"input_tokens": 3, "cache_read_input_tokens": 7}}
+    merge_message_delta(
+        message,
+        {
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {
+                "input_tokens": None,
+                "cache_read_input_tokens": None,
+                "output_tokens": 5,
+                "server_tool_use": None,
+            },
+        },
+    )
+    assert message["usage"] == {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 5}
+    assert message["stop_reason"] == "end_turn"

@@ -88,8 +88,12 @@ class Quotas:
         requests = request_counts(self._policy, ids)
         density = requests * self._index.records["cost"][ids] / self._policy.rows["entry_size"][ids]
         few = min(AHEAD, 1 + len(ids) // SHARE)
-        least = np.argpartition(density, few - 1)[:few]
-        least = least[np.lexsort((self._index.records["created"][ids[least]], density[least]))]
+        created = self._index.records["created"][ids]
+        highest = np.partition(density, few - 1)[few - 1]
+        below, equal = np.flatnonzero(density < highest), np.flatnonzero(density == highest)
+        oldest = equal[np.argpartition(created[equal], few - len(below) - 1)[: few - len(below)]]
+        least = np.concatenate((below, oldest))
+        least = least[np.lexsort((created[least], density[least]))]
         return list(zip(ids[least].tolist(), requests[least].tolist(), strict=True))
 
     def _residents(self, tenant: str) -> npt.NDArray[np.int64]:

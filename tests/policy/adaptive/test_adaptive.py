@@ -17,7 +17,7 @@ from knapcache.policy import registry
 from knapcache.policy.adaptive.admission_rules import ALWAYS, BEATS_SUM
 from knapcache.policy.adaptive.experts import EXPERT_COUNT, EXPERT_HALF_LIFE, EXPERT_RULE, GREEDY_DUAL
 from knapcache.policy.adaptive.policy import Adaptive
-from knapcache.policy.adaptive.tournament import ALL_HASHES, SLOTS, WINDOWS
+from knapcache.policy.adaptive.tournament import ALL_HASHES, SLOTS, WINDOWS, leader_after
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Floats, Ints, Trace
 from knapcache.sim.traffic import answers, zipf
@@ -281,3 +281,27 @@ def test_the_oracle_is_not_called_if_no_exchange_can_gain() -> None:
     policy.arrive(1)
     assert policy.settle(1, 4, 3.9) == (False, ())
     assert policy.oracle_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "expected"),
+    [
+        ([10.0, 9.95], [10.0, 9.95], 1),  # slightly better for long, and not worse now
+        ([10.0, 10.0], [10.0, 9.95], 1),
+        ([10.0, 10.01], [10.0, 9.95], 0),  # better for long, but worse now
+        ([10.0, 9.95], [10.0, 9.995], 0),  # not better by enough
+        ([10.0, 9.8], [10.0, 20.0], 1),  # clearly better now
+        ([10.0, 9.95], [10.0, 10.0], 0),
+        ([10.0, 10.0], [10.0, 10.0], 0),
+    ],
+)
+def test_the_leader_changes_for_a_clear_lead_or_a_lasting_one(
+    short: list[float], long: list[float], expected: int
+) -> None:
+    for leader in (0, EXPERT_COUNT - 1):
+        other = 1 if leader == 0 else 0
+        policy = registry.find("adaptive").build(1000, 4)
+        loss = policy.head["loss"][0]
+        loss[:] = 1e9
+        loss[0, [leader, other]], loss[1, [leader, other]] = short, long
+        assert leader_after(policy.head, leader) == (other if expected else leader)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from knapcache.serve.admin import auth as subject
@@ -143,6 +144,30 @@ def test_a_session_can_read_and_needs_its_csrf_token_to_change(client: TestClien
     assert client.get(f"{ROOT}/session").json() == {"csrf": csrf}
 
 
+@pytest.mark.parametrize("route", [route for route in PROTECTED if route.method != "GET"], ids=lambda route: route.name)
+def test_every_route_that_changes_something_needs_the_csrf_token(client: TestClient, route: Route) -> None:
+    csrf = login(client)
+    for headers in ({}, {"x-csrf-token": csrf[::-1]}):
+        found = client.request(route.method, url_of(route), headers=headers)
+        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_every_method_that_changes_something_needs_the_csrf_token(method: str) -> None:
+    auth = subject.AdminAuth(TOKEN, ["*"])
+    session = auth.sessions.begin()
+    cookie = (b"cookie", f"{subject.COOKIE}={session.id}".encode())
+    with pytest.raises(RequestRejected) as rejected:
+        auth.identify(request_with(method, cookie))
+    assert (rejected.value.status, rejected.value.kind) == (403, "invalid_csrf_token")
+    assert auth.identify(request_with(method, cookie, (b"x-csrf-token", session.csrf.encode()))) == session
+    assert auth.identify(request_with("GET", cookie)) == session
+
+
+def request_with(method: str, *headers: tuple[bytes, bytes]) -> Request:
+    return Request({"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)})
+
+
 def test_foreign_cookies_are_ignored(client: TestClient) -> None:
     login(client)
     session = client.cookies["knapcache-session"]
@@ -233,6 +258,31 @@ def test_requests_from_foreign_sites_are_rejected(harness: AdminHarness, headers
         found = client.post(f"{ROOT}/purge", json={"all": True}, headers=headers)
         assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
         assert client.post(f"{ROOT}/login", json={"token": TOKEN}, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "accepted"),
+    [
+        ("http://proxy.example", True),
+        ("https://proxy.example", True),
+        ("http://evil.proxy.example", False),
+        ("http://evilproxy.example", False),
+        ("http://proxy.example.evil", False),
+        ("http://proxy.example:81", False),
+        ("http://example", False),
+        ("http://y.example", False),
+    ],
+)
+def test_only_the_same_host_and_port_are_the_same_origin(origin: str, accepted: bool) -> None:
+    """With allowed_hosts = "*" no other check rejects these origins."""
+    auth = subject.AdminAuth(TOKEN, ["*"])
+    request = request_with("POST", (b"host", b"proxy.example"), (b"origin", origin.encode()))
+    if accepted:
+        auth.check_origin(request)
+    else:
+        with pytest.raises(RequestRejected) as rejected:
+            auth.check_origin(request)
+        assert (rejected.value.status, rejected.value.kind) == (403, "origin_not_allowed")
 
 
 def test_requests_from_the_own_page_are_accepted(harness: AdminHarness) -> None:

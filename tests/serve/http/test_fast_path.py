@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from knapcache import Answer, Cache
-from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.exchange.exchange import ROUTING_HEADERS, VARY_HEADERS, make_exchange, parse_request
 from knapcache.model import Endpoint
 from knapcache.serve.http.app import App
 from knapcache.serve.http.fast_path import FastPath
@@ -76,6 +77,41 @@ def test_directives_are_obeyed(proxy: RunningProxy, upstream: FakeUpstream, head
     value = "no-cache" if header == "cache-control" else "true"
     assert post(proxy, CHAT, **{header: value}).headers["x-knapcache"] == "miss"
     assert upstream.count() == 2
+
+
+@pytest.mark.parametrize("header", [*VARY_HEADERS, *ROUTING_HEADERS])
+def test_a_header_that_is_part_of_the_key_is_not_ignored(
+    proxy: RunningProxy, upstream: FakeUpstream, header: str
+) -> None:
+    for _ in range(3):
+        post(proxy, CHAT)
+    assert (len(fast_path_of(proxy)), upstream.count()) == (1, 1)
+    assert post(proxy, CHAT, **{header: "other"}).headers["x-knapcache"] == "miss"
+    assert post(proxy, CHAT, **{header: "other"}).headers["x-knapcache"] == "hit"
+    assert post(proxy, CHAT, **{header: "third"}).headers["x-knapcache"] == "miss"
+    assert upstream.count() == 3
+
+
+@pytest.mark.parametrize("form", [{}, {"stream": True}], ids=str)
+def test_a_query_is_part_of_the_key(proxy: RunningProxy, upstream: FakeUpstream, form: dict[str, Any]) -> None:
+    for _ in range(3):
+        post(proxy, {**CHAT, **form})
+    assert (len(fast_path_of(proxy)), upstream.count()) == (1, 1)
+    url = f"{proxy.openai_url}/chat/completions?api-version=2"
+    for expected in ("miss", "hit", "hit"):
+        assert httpx.post(url, json={**CHAT, **form}).headers["x-knapcache"] == expected
+    assert (len(fast_path_of(proxy)), upstream.count()) == (1, 2)
+
+
+def test_a_directive_in_the_body_is_obeyed_after_the_first_hit(
+    proxy: RunningProxy, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {**CHAT, "cache": {"s-maxage": 600}}
+    assert [post(proxy, body).headers["x-knapcache"] for _ in range(3)] == ["miss", "hit", "hit"]
+    monkeypatch.setattr(proxy.proxy.cache._engine, "_clock", lambda: time.time() + 700)
+    assert post(proxy, body).headers["x-knapcache"] == "miss"
+    assert upstream.count() == 2
+    assert len(fast_path_of(proxy)) == 0
 
 
 ANSWER = Answer(b"", {"form": "json"}, "hit", "", 0.0, None, "m")

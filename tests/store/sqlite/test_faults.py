@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import StoreError
+from knapcache.store.sqlite import writer
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.faulty_disk import DiskFaults, FaultyVFS, locked_by_another_process
 from tests.support.stores import content, entry_of, is_right, key_of, spawn
@@ -204,3 +205,51 @@ def test_a_dead_writer_thread_fails_all_writes(tmp_path: Path, monkeypatch: pyte
 
 def test_the_helper_tells_versions_apart() -> None:
     assert content(("a", 1), 50) != content(("a", 2), 50)
+
+
+def test_failed_writes_leave_the_backlog(tmp_path: Path, disk: FaultyVFS) -> None:
+    with SqliteStore(tmp_path / "answers.db", 8 << 20, vfs=disk.name) as store:
+        assert store._writer
+        disk.faults.full = True
+        for name in range(1 + store._writer._max_backlog_bytes // 200_000):
+            assert not succeeds(store.apply(entry_of(store, name, 200_000)))
+        assert not store.write_backlog_full
+        disk.faults.full = False
+        store.apply(entry_of(store, "after", 200_000)).result()
+        assert store._writer._backlog_bytes == 0
+        store.check()
+
+
+def test_late_evictions_are_made_when_the_store_is_closed(
+    tmp_path: Path, disk: FaultyVFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 1e6)
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, SIZE_LIMIT, vfs=disk.name) as store:
+        store.apply(entry_of(store, "kept")).result()
+        store.apply(entry_of(store, "evicted")).result()
+        disk.faults.full = True
+        assert not succeeds(store.apply(evict=[key_of("evicted")]))
+        disk.faults.full = False
+    with SqliteStore(path, SIZE_LIMIT) as store:
+        assert store.get(key_of("evicted")) is None
+        assert store.totals() == (1, entry_of(store, "kept").size)
+
+
+def test_a_key_that_a_queued_put_evicts_reads_as_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pending` maps the keys that a change evicts to that change, which also holds the entry of another key."""
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, memory_tier=0) as store:
+        old, new = entry_of(store, "old"), entry_of(store, "new")
+        store.apply(old).result()
+        assert store._writer
+        gate, commit = threading.Event(), store._writer._commit
+        monkeypatch.setattr(store._writer, "_commit", lambda batch: (gate.wait(30), commit(batch)))
+        try:
+            done = store.apply(new, evict=[old.key])
+            assert (store.get(old.key), store.read(old.key), store.get_nowait(old.key)) == (None, None, None)
+            assert (store.get(new.key), store.read(new.key), store.get_nowait(new.key)) == (new, new, new)
+            assert not done.done()
+        finally:
+            gate.set()
+        done.result(30)
+        assert (store.read(old.key), store.read(new.key)) == (None, new)

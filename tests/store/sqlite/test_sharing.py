@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import threading
@@ -298,3 +299,19 @@ def test_of_two_threads_that_open_at_once_one_owns(tmp_path: Path, monkeypatch: 
     assert len(owners) == 1
     owners[0].release()
     OwnerLock(path).release()
+
+
+def test_only_one_writer_at_a_time_is_in_the_spool(tmp_path: Path) -> None:
+    """Two writers that both measure first and then write would exceed the size limit."""
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
+        reader.hand_over(entry_of(reader, 0))
+        writer = threading.Thread(target=reader.hand_over, args=[entry_of(reader, 1)])
+        with open(f"{path}.spool/lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            writer.start()
+            writer.join(0.2)
+            assert writer.is_alive()
+            assert len(list(Path(f"{path}.spool").glob("*.entry"))) == 1
+        writer.join(30)
+        assert len(list(store.collect())) == 2
