@@ -12,6 +12,7 @@ import pytest
 from knapcache import Cache
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
+from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import (
     CHAT,
     Upstream,
