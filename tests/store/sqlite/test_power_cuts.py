@@ -45,7 +45,9 @@ def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: 
     with SqliteStore(path, 1 << 20, synchronous="full", vfs=disk.name, memory_tier=0) as store:
         workload.run(store, power, rng, 0, awaited=1.0)
     assert workload.at_cut[1] >= 10
-    power.content_after = {name: file.durable and bytes(file.durable) for name, file in power.files.items()}
+    power.content_after = {
+        name: None if file.durable is None else bytes(file.durable) for name, file in power.files.items()
+    }
     power.restore(path)
     disk.power = PowerSupply(0, rng, workload.on_cut, syncs_work=True)
     with SqliteStore(path, 1 << 20, synchronous="full", vfs=disk.name, memory_tier=0) as store:
