@@ -29,8 +29,7 @@ class ServeProcess:
             self.message += line
             if line.startswith("dashboard"):
                 break
-        address, _, self.token = line.split()[-1].partition("#token=")
-        self.url = address.removesuffix("/dashboard")
+        self.url = line.split()[1].removesuffix("/dashboard")
 
     def stop(self) -> None:
         """Stop it with SIGINT."""
@@ -61,7 +60,7 @@ def test_a_real_model_is_paid_for_once(served: ServeProcess, tmp_path: Path) -> 
             for stream in (sdk.chat.completions.create(**request, stream=True) for _ in range(2))  # type: ignore[call-overload]
         ]
         assert streams == [first.parse().choices[0].message.content] * 2
-    admin = {"authorization": f"Bearer {served.token}"}
+    admin = {"authorization": f"Bearer {(tmp_path / 'data' / 'admin-token').read_text().strip()}"}
     summary = httpx.get(f"{served.url}/admin/v1/summary", headers=admin).json()
     assert (summary["all"]["misses"], summary["all"]["hits"]) == (1, 3)
     assert summary["all"]["usd_saved"] == pytest.approx(3 * summary["all"]["usd_spent"])

@@ -39,7 +39,12 @@ def test_the_message_says_what_runs_where(tmp_path: Path) -> None:
     assert "64 MB in memory" in message(tmp_path, capacity="64MB", memory_only=True)
 
 
-def test_a_generated_token_is_shown_and_a_configured_one_is_not(tmp_path: Path) -> None:
+def test_a_generated_token_is_shown_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"\ndashboard  http://127.0.0.1:8080/dashboard (the token is in {tmp_path}/admin-token)\n" in message(
+        tmp_path
+    )
+    assert "(no terminal to print the generated token to; set admin_token)\n" in message(tmp_path, memory_only=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert "\ndashboard  http://127.0.0.1:8080/dashboard#token=the-token\n" in message(tmp_path)
     configured = message(tmp_path, admin_token="a-token-of-their-own")
     assert "\ndashboard  http://127.0.0.1:8080/dashboard\n" in configured

@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ from knapcache.serve.http.uvicorn_check import http_protocol
 from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.settings import Settings, UpstreamSettings
-from knapcache.serve.settings.secrets import admin_token, data_directory
+from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory, open_private
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
 from knapcache.serve.workers.supervisor import supervise
 
@@ -140,7 +141,10 @@ def exclusive(settings: Settings) -> Iterator[None]:
         yield
         return
     path = data_directory(settings.path) / "serve.lock"
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise InvalidInput(f"cannot open {path}: {error.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,14 +168,13 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     first = settings.upstreams[0]
     anthropic = first.kind == "anthropic"
-    # A token from the settings is known to the user: it need not appear in a terminal.
-    fragment = "" if settings.admin_token is not None else f"#token={token}"
+    dashboard = f"{url}/dashboard{token_hint(settings, token)}" if settings.dashboard else "off"
     return STARTUP_MESSAGE.format(
         version=version("knapcache"),
         url=url,
         upstreams=", ".join(f"embedded model {MODEL_NAME}" if u.local else u.name for u in settings.upstreams),
         cache=f"{settings.capacity / 1e6:,.0f} MB " + ("in memory" if settings.memory_only else f"at {settings.path}"),
-        dashboard=f"{url}/dashboard{fragment}" if settings.dashboard else "off",
+        dashboard=dashboard,
         model=example_model(first),
         path="messages" if anthropic else "chat/completions",
         options='"max_tokens": 100, ' if anthropic else "",
@@ -180,3 +183,17 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
         base_url=url if anthropic else f"{url}/v1",
         api_key=', api_key="any"' if first.local or first.key_env else "",
     )
+
+
+def token_hint(settings: Settings, token: str | None) -> str:
+    """Return what follows the dashboard's address: the token on a terminal, otherwise the place of the token.
+
+    Standard output that is no terminal is often a log that others read and that is kept for long.
+    """
+    if settings.admin_token is not None:  # the user knows it
+        return ""
+    if sys.stdout.isatty():
+        return f"#token={token}"
+    if settings.memory_only:
+        return " (no terminal to print the generated token to; set admin_token)"
+    return f" (the token is in {settings.path / TOKEN})"

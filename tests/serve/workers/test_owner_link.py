@@ -34,7 +34,7 @@ class Workers:
         for line in self.process.stdout:
             if line.startswith("dashboard"):
                 self.url = line.split()[1].partition("/dashboard")[0]
-                self.token = line.strip().partition("#token=")[2]
+                self.token = (folder / "admin-token").read_text().strip()
                 break
         else:
             raise AssertionError("the proxy did not start")

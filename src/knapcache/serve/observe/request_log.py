@@ -24,6 +24,7 @@ Only one process writes to a folder.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 import os
@@ -123,12 +124,14 @@ class RequestLog:
 
     def _open(self) -> None:
         """Continue the newest file, or create one."""
+        if self.current.is_symlink():
+            raise OSError(errno.ELOOP, f"{self.current} is a symbolic link, which is not followed")
         content = self.current.read_bytes() if self.current.exists() else b""
         self._size = content.rfind(b"\n") + 1
         if not self._size:
             self._create()
             content, self._size = HEADER, len(HEADER)
-        self._descriptor = os.open(self.current, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._descriptor = os.open(self.current, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.ftruncate(self._descriptor, self._size)
         if not content.startswith(HEADER) or self._size > self._part_size:  # other columns, or a larger capacity
             self._rotate()

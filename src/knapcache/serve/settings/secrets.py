@@ -5,12 +5,14 @@
 
 Several processes may start at once, and the power may fail at any time. So a secret is written to a temporary file,
 synced, and then hard-linked to its name. The link fails if another process was first, whose secret is then used.
+Symbolic links in place of these files are not followed (`open_private`).
 
     Invariant: an unreadable secret is never replaced. The cache depends on it, and there may be a backup of it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -28,16 +30,34 @@ SECRET, TOKEN = "secret", "admin-token"
 BYTES = 32
 HEX = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}")
 PRINTABLE = re.compile(r"[!-~]{16,}")
+MAX_FILE = 1 << 16
+"""Characters that are read of a secret's file."""
 MIN_KEY_LENGTH = 20
 """Characters of a tenant's key. The digest is a plain SHA-256, so a short key could be found by trying all."""
 
 
 def data_directory(path: Path) -> Path:
-    """Create the data directory with mode 0700 if it is missing, and return it. Raises InvalidInput."""
+    """Create the data directory with mode 0700 if it is missing, check its owner and mode, and return it.
+
+    Raises InvalidInput. Who can write to the directory can replace the secret, and so read or forge entries.
+    """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (*reversed(path.parents), path):  # not parents=True: those would get the umask's mode
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        found = path.stat()
     except OSError as error:
         raise InvalidInput(f"path: cannot create the data directory: {error}") from None
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InvalidInput(
+            f"path: {path} belongs to another user (uid {found.st_uid}); it must belong to the proxy's user "
+            f"(uid {os.geteuid()}), or name a directory below it that does not exist yet"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidInput(
+            f"path: other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}); "
+            f"run chmod go-w, or name a directory below it that does not exist yet"
+        )
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(f"path: this user cannot write to {path}")
     return path
@@ -68,23 +88,72 @@ def admin_token(folder: Path | None, configured: str | None = None) -> str:
     return text
 
 
+def replace_token(path: Path) -> str:
+    """Write a new token to a file in place of the old one, at once and durably, and return it. Raises OSError."""
+    token = secrets.token_urlsafe(BYTES)
+    temporary = _write_temporary(path, token)
+    try:
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return token
+
+
 def digest_of(key: str) -> str:
-    """Return the digest of a tenant's key for the settings."""
+    """Return the digest of a key or token for the settings."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a regular file of this user or of root, restrict it to mode 0600, and return its descriptor.
+
+    A symbolic link is not followed, so nobody can direct the proxy's writes and mode changes to another file. A new
+    file has mode 0600 with any umask. Raises OSError.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from None
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if found.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        if found.st_mode & 0o077:
+            _restrict_to_owner(descriptor, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _read_or_create(path: Path, initial: str) -> str:
     """Return the text of a file, which is created with the text `initial` if it is missing."""
     try:
-        if not path.exists():
+        if not os.path.lexists(path):
             _create(path, initial)
-        _restrict_to_owner(path)
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        with os.fdopen(open_private(path, os.O_RDONLY), encoding="ascii", errors="replace") as file:
+            return file.read(MAX_FILE).strip()
     except OSError as error:
-        raise InvalidInput(f"cannot read or create {path}: {error}") from None
+        raise InvalidInput(f"cannot read or create {path}: {error.strerror}") from None
 
 
 def _create(path: Path, text: str) -> None:
+    temporary = _write_temporary(path, text)
+    try:
+        with suppress(FileExistsError):  # another process was first
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _write_temporary(path: Path, text: str) -> Path:
+    """Write and sync a new file beside `path`, and return its path."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -92,22 +161,24 @@ def _create(path: Path, text: str) -> None:
             file.write(text + "\n")
             file.flush()
             os.fsync(descriptor)
-        with suppress(FileExistsError):  # another process was first
-            os.link(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
+    except OSError:
         temporary.unlink(missing_ok=True)
+        raise
+    return temporary
 
 
-def _restrict_to_owner(path: Path) -> None:
+def _sync_directory(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _restrict_to_owner(descriptor: int, path: Path) -> None:
     """Set mode 0600. A readable file is no error, because container volumes are often mounted that way."""
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        log.warning("file permissions restricted to the owner: %s could be read by other users", path)
-        try:
-            path.chmod(0o600)
-        except OSError as error:
-            log.warning("file permissions not restricted: %s: %s", path, error)
+    log.warning("file permissions restricted to the owner: %s could be read by other users", path)
+    try:
+        os.fchmod(descriptor, 0o600)
+    except OSError as error:
+        log.warning("file permissions not restricted: %s: %s", path, error)

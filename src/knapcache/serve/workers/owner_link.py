@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -55,7 +57,6 @@ class OwnerServer:
         self._path = folder / SOCKET
         config = uvicorn.Config(
             self,
-            uds=str(self._path),
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -70,8 +71,12 @@ class OwnerServer:
         self._path.unlink(missing_ok=True)
         self._server.config.load()
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
-        await self._server.startup()  # not serve(), which installs signal handlers: the public server has them
-        self._path.chmod(0o600)
+        # Restricted before it is bound: the data directory itself may be readable by other users.
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        os.fchmod(listening.fileno(), 0o600)
+        listening.bind(str(self._path))
+        # Not serve(), which installs signal handlers: the public server has them.
+        await self._server.startup([listening])
         self._task = asyncio.create_task(self._server.main_loop())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
