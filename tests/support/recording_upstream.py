@@ -46,7 +46,7 @@ class RecordedRequest(NamedTuple):
         """Return the body as JSON, or None if it is not JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -128,6 +128,8 @@ class RecordingUpstream:
         self.requests: list[RecordedRequest] = []
         self.malformed: list[str] = []
         """What h11 says about bytes that are no request."""
+        self.truncated = 0
+        """Requests whose connection the proxy closed before their end: their callers left or broke off."""
         self.accepted = 0
         """Connections so far."""
         self._serial = 0
@@ -161,6 +163,7 @@ class RecordingUpstream:
         with self._lock:
             self.requests.clear()
             self.malformed.clear()
+            self.truncated = 0
         self._scripts.clear()
         self._always, self.delay, self.pace = None, 0.0, 0.0
 
@@ -213,6 +216,7 @@ class RecordingUpstream:
             while side.open and not self._stopping.is_set():
                 request, rest = read_request(sock, rest, number)
                 if request is None:
+                    self.truncated += bool(rest)
                     return
                 with self._lock:
                     self.requests.append(request)
@@ -246,12 +250,21 @@ class RecordingUpstream:
         elif body.get("stream") is True and endpoint in STREAM:
             self._stream(side, endpoint, body, serial)
         else:
-            side.send(plain(json.dumps(PLAIN[endpoint](body, serial)).encode(), json_type))
+            try:
+                answer = plain(json.dumps(PLAIN[endpoint](body, serial)).encode(), json_type)
+            except (AttributeError, KeyError, TypeError, ValueError):  # fields of the wrong type
+                answer = plain(b'{"error": {"message": "invalid request"}}', json_type, status="400 Bad Request")
+            side.send(answer)
 
     def _stream(self, side: UpstreamSide, endpoint: str, body: Any, serial: int) -> None:
         named = endpoint in ("/messages", "/responses")
+        try:
+            events = list(STREAM[endpoint](body, serial))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            side.send(plain(b'{"error": {"message": "invalid request"}}', status="400 Bad Request"))
+            return
         side.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        for data in STREAM[endpoint](body, serial):
+        for data in events:
             event = (f"event: {json.loads(data)['type']}\n" if named else "") + f"data: {data}\n\n"
             raw = event.encode()
             if not side.send(b"%x\r\n%b\r\n" % (len(raw), raw)) or (self.pace and side.wait(self.pace)):
@@ -260,7 +273,7 @@ class RecordingUpstream:
 
 
 def read_request(sock: socket.socket, rest: bytes, number: int) -> tuple[RecordedRequest | None, bytes]:
-    """Return the next request and the bytes after it; None at the end of the connection."""
+    """Return the next request and the bytes after it; at the end of the connection None and the unfinished bytes."""
     parser = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
     if rest:
         parser.receive_data(rest)
@@ -270,8 +283,8 @@ def read_request(sock: socket.socket, rest: bytes, number: int) -> tuple[Recorde
         event = parser.next_event()
         if event is h11.NEED_DATA:
             data = sock.recv(1 << 16)
-            if not data and head is None and not parser.trailing_data[0]:
-                return None, b""
+            if not data:
+                return None, parser.trailing_data[0] or (b"" if head is None else head.target)
             parser.receive_data(data)
         elif isinstance(event, h11.Request):
             head = event

@@ -18,13 +18,13 @@ times as long. Rejected: counting quotes, which shows that no field was lost, bu
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import orjson
 
 from knapcache.errors import Uncacheable
-from knapcache.keys.numbers import MAX_DIGITS, from_decimal, from_float, from_int
+from knapcache.keys.numbers import MAX_DIGITS, MAX_EXPONENT, from_decimal, from_float, from_int
 
 MAX_DEPTH = 200
 """Objects and lists within one another. orjson writes at most 254."""
@@ -134,7 +134,10 @@ def to_int(literal: str) -> int:
 
 def to_decimal(literal: str) -> Decimal:
     """Parse any other number, exactly."""
-    return Decimal(checked_length(literal))
+    try:
+        return Decimal(checked_length(literal))
+    except InvalidOperation:  # an exponent of 19 digits and more
+        raise Uncacheable(f"a number beyond 10^±{MAX_EXPONENT}") from None
 
 
 def checked_length(literal: str) -> str:

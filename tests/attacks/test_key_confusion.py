@@ -1,0 +1,159 @@
+"""Two requests that mean different things never share an answer. Answers carry the number of their upstream request."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+
+from tests.attacks.conftest import Connect
+from tests.support.raw_client import CHAT, message
+from tests.support.recording_upstream import RecordingUpstream
+
+NONCES = itertools.count(1)
+
+
+class Variant(NamedTuple):
+    """A request: its body after the opening brace, its headers and its target."""
+
+    rest: str = '"messages":[{"role":"user","content":"$"}]}'
+    headers: tuple[str, ...] = ()
+    target: str = CHAT
+    key: str = "k"
+
+    def encoded(self, nonce: str) -> bytes:
+        """Return its bytes. `$` in the body is replaced, so that no other test asks the same."""
+        body = ('{"model":"m",' + self.rest.replace("$", nonce)).encode("utf-8", "surrogatepass")
+        fixed = (f"Authorization: Bearer {self.key}", "Content-Type: application/json")
+        return message(f"POST {self.target} HTTP/1.1", *fixed, *self.headers, body=body)
+
+
+def content(value: str) -> Variant:
+    return Variant(f'"messages":[{{"role":"user","content":{value}}}]}}')
+
+
+def field(text: str) -> Variant:
+    return Variant(f'"messages":[{{"role":"user","content":"$"}}],{text}}}')
+
+
+def seed(number: str) -> Variant:
+    return field(f'"seed":{number}')
+
+
+def header(*lines: str) -> Variant:
+    return Variant(headers=lines)
+
+
+DIFFERENT: dict[str, tuple[Variant, Variant]] = {
+    "composed and decomposed letters": (content('"$ \u00e9"'), content('"$ e\u0301"')),
+    "escaped composed and decomposed letters": (content('"$ \\u00e9"'), content('"$ e\\u0301"')),
+    "compatibility letters": (content('"$ \ufb01"'), content('"$ fi"')),
+    "full-width letters": (content('"$ \uff21"'), content('"$ A"')),
+    "letters that look alike": (content('"$ a"'), content('"$ \u0430"')),
+    "zero-width space": (content('"$a"'), content('"$\u200ba"')),
+    "upper and lower case": (content('"$ A"'), content('"$ a"')),
+    "trailing space": (content('"$"'), content('"$ "')),
+    "line ends": (content('"$\\n"'), content('"$\\r\\n"')),
+    "byte order mark in text": (content('"$"'), content('"\ufeff$"')),
+    "escaped NUL": (content('"$"'), content('"$\\u0000"')),
+    "names in composed and decomposed letters": (field('"\u00e9":1'), field('"e\u0301":1')),
+    "2^53 and 2^53 + 1": (seed("9007199254740992"), seed("9007199254740993")),
+    "2^53 - 1 and 2^53": (seed("9007199254740991"), seed("9007199254740992")),
+    "2^53 + 1 as a decimal": (seed("9007199254740992"), seed("9007199254740993.0")),
+    "2^63 and 2^63 + 1": (seed("9223372036854775808"), seed("9223372036854775809")),
+    "2^64 - 1 and 2^64": (seed("18446744073709551615"), seed("18446744073709551616")),
+    "20 and 21 digits": (seed("100000000000000000000"), seed("100000000000000000001")),
+    "last digit of a long fraction": (seed("0.1000000000000000055"), seed("0.1000000000000000056")),
+    "0.1 and its double": (seed("0.1"), seed("0.1000000000000000055511151231257827")),
+    "smallest doubles and zero": (seed("0"), seed("1e-399")),
+    '1 and "1"': (seed("1"), seed('"1"')),
+    "1 and true": (seed("1"), seed("true")),
+    "0 and false": (seed("0"), seed("false")),
+    "0 and null": (seed("0"), seed("null")),
+    "null and absent": (seed("null"), field('"n":1')),
+    "empty list and null": (seed("[]"), seed("null")),
+    "empty list and empty object": (seed("[]"), seed("{}")),
+    "empty text and null": (seed('""'), seed("null")),
+    "order of a list": (seed("[1,2]"), seed("[2,1]")),
+    "lists in lists": (seed("[[1],2]"), seed("[1,[2]]")),
+    "a value that looks like the end of the body": (field('"a":"x\\",\\"b\\":\\"y"'), field('"a":"x","b":"y"')),
+    "a name with a quote": (field('"a\\"b":1'), field('"a":1,"b":1')),
+    "model in another case": (Variant('"messages":[{"role":"user","content":"$"}]}'), field('"model2":"M"')),
+    "role": (content('"$"'), Variant('"messages":[{"role":"system","content":"$"}]}')),
+    "one message or two": (
+        content('"$"'),
+        Variant('"messages":[{"role":"user","content":"x"},{"role":"user","content":"$"}]}'),
+    ),
+    "ignored name deeper in the body": (
+        Variant('"messages":[{"role":"user","content":"$","user":"a"}]}'),
+        Variant('"messages":[{"role":"user","content":"$","user":"b"}]}'),
+    ),
+    "query": (Variant(), Variant(target=CHAT + "?api-version=1")),
+    "two queries": (Variant(target=CHAT + "?api-version=1"), Variant(target=CHAT + "?api-version=2")),
+    "empty query": (Variant(target=CHAT + "?a"), Variant(target=CHAT + "?a=")),
+    "encoded query": (Variant(target=CHAT + "?a=1%262"), Variant(target=CHAT + "?a=1&2")),
+    "anthropic-version": (header("Anthropic-Version: 1"), header("Anthropic-Version: 2")),
+    "anthropic-version and none": (Variant(), header("Anthropic-Version: 2")),
+    "anthropic-beta": (header("Anthropic-Beta: a"), header("Anthropic-Beta: b")),
+    "openai-beta": (header("OpenAI-Beta: a"), header("OpenAI-Beta: b")),
+    "API key": (Variant(), Variant(key="other")),
+    "organisation": (header("OpenAI-Organization: a"), header("OpenAI-Organization: b")),
+    "project": (header("OpenAI-Project: a"), header("OpenAI-Project: b")),
+    "x-api-key": (header("X-Api-Key: a"), header("X-Api-Key: b")),
+    "namespace in the body": (field('"cache":{"namespace":"a"}'), field('"cache":{"namespace":"b"}')),
+    "endpoint": (Variant('"prompt":"$"}', target="/v1/completions"), Variant('"prompt":"$"}')),
+}
+
+
+@pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_different_requests_get_different_answers(
+    pair: tuple[Variant, Variant], connect: Connect, upstream: RecordingUpstream
+) -> None:
+    client, nonce = connect(), f"nonce-{next(NONCES)}"
+    sent = [variant.encoded(nonce) for variant in pair]
+    answers = client.send(*sent, *sent, *sent).responses(6)  # a miss each, then hits, then hits of the fast path
+    assert [answer.status for answer in answers] == [200] * 6
+    ids = [answer.json()["id"] if "id" in answer.json() else answer.json()["serial"] for answer in answers]
+    assert set(ids[0::2]).isdisjoint(ids[1::2])
+    assert len(upstream.requests) >= 2
+
+
+SAME: dict[str, tuple[Variant, Variant]] = {
+    "white space": (content('"$"'), content(' \t"$"\n')),
+    "escapes": (content('"$ \u00e9"'), content('"$ \\u00e9"')),
+    "escaped slash": (content('"$ /"'), content('"$ \\/"')),
+    "surrogate pair": (content('"$ \U0001f600"'), content('"$ \\ud83d\\ude00"')),
+    "order of fields": (field('"a":1,"b":2'), field('"b":2,"a":1')),
+    "1 and 1.0": (seed("1"), seed("1.0")),
+    "1 and 1e0": (seed("1"), seed("1e0")),
+    "100 and 1E+2": (seed("100"), seed("1E+2")),
+    "0 and -0.0": (seed("0"), seed("-0.0")),
+    "2^53 + 1 and its decimal": (seed("9007199254740993"), seed("9007199254740993.000")),
+    "user": (field('"user":"a"'), field('"user":"b"')),
+}
+
+
+@pytest.mark.parametrize("pair", SAME.values(), ids=SAME.keys())
+def test_equal_requests_share_an_answer(
+    pair: tuple[Variant, Variant], connect: Connect, upstream: RecordingUpstream
+) -> None:
+    """The positive control: the test above would also pass if nothing were cached."""
+    client, nonce = connect(), f"nonce-{next(NONCES)}"
+    answers = client.send(*(variant.encoded(nonce) for variant in pair)).responses(2)
+    assert [answer.outcome for answer in answers] == ["miss", "hit"]
+    assert answers[0].json()["id"] == answers[1].json()["id"]
+    assert len(upstream.requests) == 1
+
+
+def test_streams_and_plain_answers_of_different_requests_do_not_mix(
+    connect: Connect, upstream: RecordingUpstream
+) -> None:
+    client = connect()
+    texts = [f"mix {next(NONCES)}" for _ in range(4)]
+    for stream in ("true", "false", "true"):
+        for text in texts:
+            answer = client.send(content(f'"{text}"')._replace(rest=field(f'"stream":{stream}').rest).encoded(text))
+            (response,) = answer.responses(1)
+            assert text.split()[1] in response.body.decode()
+    assert len(upstream.requests) == 4
