@@ -171,5 +171,6 @@ def test_inspect_rejects_a_file_that_is_not_a_cache(tmp_path: Path, capsys: pyte
     path.write_text("not a database " * 500)
     before = path.read_bytes()
     assert main(["inspect", str(path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "is not recognisable as a file of knapcache" in capsys.readouterr().err
     assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]

@@ -116,7 +116,11 @@ def damage_and_use(
             store = SqliteStore(path, SIZE_LIMIT, memory_tier=rng.choice([0, None]))
         except StoreError:
             assert files[""][:HEADER] != written[""][:HEADER], "the file is ours and was refused"
-            assert path.read_bytes() == files[""], "a refused file was changed"
+            assert {file.name for file in folder.iterdir()} == {"answers.db", "answers.db-wal"}
+            for suffix, content in files.items():
+                assert Path(f"{path}{suffix}").read_bytes() == content, "a refused file was changed"
+            with SqliteStore(path, SIZE_LIMIT, exclusive=True) as store:
+                use_like_a_cache(store, rng)
             counts["refused"] += 1
         else:
             found = use_like_a_cache(store, rng)

@@ -16,16 +16,18 @@ from knapcache.cache.snapshot import read_snapshot
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Clock, Store, wall_clock
 from knapcache.store.sqlite.database import has_other_secret
+from knapcache.store.sqlite.files import require_own_files
 from knapcache.store.sqlite.store import SqliteStore
 
 COLUMNS = ("size", "cost", "requests", "per_day", "value", "age", "expires_in")
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that exists: looking must not create one."""
+    """Return the path of a cache file that exists: looking must not create one, nor touch another program's."""
     found = Path(path)
     if not found.is_file():
         raise InvalidInput(f"{found}: no such file")
+    require_own_files(found)
     return found
 
 

@@ -90,6 +90,8 @@ def open_store(
     secret: bytes | None,
     clock: Clock,
     synchronous: str = "normal",
+    *,
+    exclusive: bool = False,
 ) -> Store:
     """Return the given store, or open one: as its owner, or as a reader while another process owns it."""
     if store is not None:
@@ -102,5 +104,6 @@ def open_store(
         secret=seal_secret(secret),
         clock=clock,
         synchronous=synchronous,
+        exclusive=exclusive,
     )
     return registry.open_store("memory:" if path is None else path, options)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from knapcache.cache import Cache
+from knapcache.cache.options import open_store
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.context import AdminContext
@@ -30,6 +31,7 @@ from knapcache.serve.settings.secrets import admin_token, data_directory, server
 from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
+from knapcache.store.base import wall_clock
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.threads import run_with_deadline
 
@@ -178,7 +180,15 @@ def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
     """Return the cache, and whether it is a memory store in place of a file that cannot be opened."""
     path = settings.cache_file
     try:
-        return Cache(settings.capacity, path=path, **options), False
+        # The data directory is the proxy's own, so a file there that is damaged beyond recognition is set aside.
+        store = open_store(
+            None, path, settings.capacity, options["secret"], wall_clock, settings.synchronous, exclusive=True
+        )
+        try:
+            return Cache(store=store, **options), False
+        except BaseException:
+            store.close()
+            raise
     except (StoreError, InvalidInput) as error:
         if path is None or not (isinstance(error, StoreError) or path.is_dir()):
             raise  # the settings are wrong, not the file

@@ -123,6 +123,8 @@ class StoreOptions:
     """Key of the integrity seals: entries written with another secret are not accepted."""
     synchronous: str = "normal"
     """"normal", or "full" to lose nothing in a power cut."""
+    exclusive: bool = False
+    """Whether nobody else puts a file at this path: then one that is damaged beyond recognition is set aside."""
     clock: Clock = wall_clock
 
 

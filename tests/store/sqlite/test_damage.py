@@ -126,15 +126,22 @@ def test_a_damaged_mark_of_the_secret_is_rewritten(tmp_path: Path, change: str) 
 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_an_unreadable_file_is_quarantined(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unrecognisable_file_is_quarantined_only_where_the_path_is_ours(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "answers.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="is not recognisable as a file of knapcache; it was not changed"):
+        SqliteStore(path, SIZE_LIMIT)
+    assert [file.name for file in tmp_path.iterdir()] == ["answers.db"]
+    assert path.read_bytes() == content
     for k in range(1, 5):
         path.write_bytes(content + b"%d" % k)
         for suffix in ("-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            store = SqliteStore(path, SIZE_LIMIT, keep_damaged=2)
+            store = SqliteStore(path, SIZE_LIMIT, keep_damaged=2, exclusive=True)
         assert ["quarantined" in record.message for record in caplog.records] == [True]
         assert store.counters()["quarantined"] == 1
         entry = entry_of(store, "after")

@@ -9,6 +9,7 @@ import pytest
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.sqlite import database
+from knapcache.store.sqlite.files import FORMAT_ROW
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
@@ -29,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 def formats(path: Path) -> tuple[int, bytes]:
     plain = apsw.Connection(str(path))
     version = plain.pragma("user_version")
-    ((value,),) = plain.execute("SELECT value FROM state WHERE id = ?", (database.FORMAT_ROW,))
+    ((value,),) = plain.execute("SELECT value FROM state WHERE id = ?", (FORMAT_ROW,))
     plain.close()
     return version, value
 
@@ -64,9 +65,9 @@ def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch:
     ]
     with monkeypatch.context() as later:
         later.setattr(database, "MIGRATIONS", migrations)
-        connection = database.connect(path, None, 1.0)
+        connection = database.connect(path, None, 1.0, 1 << 20)
         with pytest.raises(apsw.Error):
-            database._recognise_and_migrate(connection)
+            database._verify_and_migrate(connection)
         connection.close()
     assert formats(path) == (1, b"1")
     with SqliteStore(path, SIZE_LIMIT) as store:

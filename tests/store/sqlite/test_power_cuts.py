@@ -31,7 +31,7 @@ def test_normal_loses_only_the_youngest_changes(ram_path: Path, disk: PowerCutVF
         folder = ram_path / str(seed)
         folder.mkdir()
         counts = cut_power_repeatedly(folder, disk, 15, seed, "normal")
-        assert counts["torn"] > 15
+        assert counts["torn"] > 5
         if counts["lost"] > 0:
             return
     pytest.fail("no cut lost anything: the simulation has no effect")

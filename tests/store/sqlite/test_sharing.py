@@ -238,7 +238,7 @@ def test_damaged_and_partial_spool_files_are_dropped(tmp_path: Path) -> None:
         first.write_bytes(first.read_bytes()[:-1])
         second.write_bytes(b"nonsense")
         third.write_bytes(third.read_bytes().replace(b"tenant", b"tyrant"))
-        (folder / "0123").write_bytes(b"partial file of a process that died")
+        (folder / "0123456789abcdef").write_bytes(b"partial file of a process that died")
         assert len(list(store.collect())) == 1
         assert [file.name for file in folder.iterdir()] == ["lock"]
 
@@ -267,7 +267,7 @@ def test_the_size_of_the_spool_while_files_are_removed(tmp_path: Path) -> None:
     with SqliteStore(path, 2 << 20) as store, SqliteStore(path, 2 << 20, own=False) as reader:
         reader.hand_over(entry_of(reader, 0))
         before = reader.disk_bytes()
-        Path(f"{path}.spool", "gone.entry").symlink_to(tmp_path / "nowhere")
+        Path(f"{path}.spool", "0123456789abcdef.entry").symlink_to(tmp_path / "nowhere")
         assert reader.disk_bytes() == before
         reader.hand_over(entry_of(reader, 1))
         assert len(list(Path(f"{path}.spool").glob("*.entry"))) == 3

@@ -2,10 +2,11 @@
 
 A file identifies itself twice, by SQLite's application id and by a sealed row. So one flipped bit neither disowns it
 nor makes it look like the work of a newer version. Formats are numbered: MIGRATIONS[n] takes format n to n + 1, and an
-empty file has format 0. Creating a new file and migrating an old one are the same code.
+empty database has format 0. A new file gets its name when it is complete, so every file at the path is recognisable.
 
-Left untouched, with StoreError: a newer format, a database of another program, and a file written with another secret
-(its rows would all look damaged, and would be deleted). A file that SQLite cannot read raises Damaged (recovery.py).
+Left untouched, with StoreError: a file of another program (files.py), a newer format, and a file written with another
+secret (its rows would all look damaged, and would be deleted). A file of ours whose schema is not exactly the expected
+one, or that SQLite cannot read, raises Damaged (recovery.py).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import NamedTuple
 
 import apsw
 
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import StoreError
 from knapcache.store.base import Totals
-from knapcache.store.sqlite.layout import PAGE, DiskLayout
+from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict
+from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout
 from knapcache.store.sqlite.rows import GET_STATE, PUT_STATE, Sealer
 
-APPLICATION_ID = 0x4B6E6170  # "Knap"
 MIGRATIONS: list[tuple[str, ...]] = [
     (
         "CREATE TABLE entries (id INTEGER PRIMARY KEY, seal BLOB, key BLOB, size INTEGER, cost REAL, seconds REAL,"
@@ -32,8 +33,8 @@ MIGRATIONS: list[tuple[str, ...]] = [
     ),
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
-FORMAT_ROW, SNAPSHOT_ROW, SECRET_ROW = 1, 2, 3
-"""Ids in the table `state`."""
+SNAPSHOT_ROW, SECRET_ROW = 2, 3
+"""Ids in the table `state`, besides FORMAT_ROW."""
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """Errors that SQLite raises for a damaged file."""
@@ -48,48 +49,69 @@ class OpenDatabase(NamedTuple):
     totals: Totals
 
 
-class Damaged(Exception):  # noqa: N818 - never leaves the package
-    """The file is damaged."""
-
-
 class Oversize(Exception):  # noqa: N818 - never leaves the package
     """The file has more pages than its layout allows: it was made with a larger size limit."""
 
 
-def validate_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file, existing or not, or raise InvalidInput."""
-    found = Path(path)
-    if found.exists() and not found.is_file():
-        raise InvalidInput(f"path must name a file, but {found} is not a regular file")
-    return found
-
-
-def connect(path: Path, vfs: str | None, busy_timeout: float) -> apsw.Connection:
+def connect(path: Path, vfs: str | None, busy_timeout: float, max_value: int) -> apsw.Connection:
     """Return a connection that never checkpoints when it is closed, and never trusts the file's schema."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     # Only the owner writes to the database. By default, the last connection to close would empty the log into it.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    restrict(connection, max_value)
     connection.set_busy_timeout(int(busy_timeout * 1000))
     return connection
 
 
 def create(path: Path) -> None:
-    """Create an empty file of mode 0600, and its directory of mode 0700. Remove logs of an earlier file."""
+    """Create a database without entries, of mode 0600, and its directory of mode 0700.
+
+    The file is complete when it gets its name. Only an empty file is replaced. Logs of an earlier file are removed: the
+    caller has checked that they are ours.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = Path(f"{path}.new")
+    remove_unfinished(unfinished)
+    with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "wb") as file:
+        file.write(_new_database())
+        file.flush()
+        os.fsync(file.fileno())
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        if path.exists() and path.stat().st_size == 0:
+            path.unlink()
+        os.link(unfinished, path)  # unlike a rename, it never replaces a file
+    finally:
+        unfinished.unlink()
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _new_database() -> bytes:
+    """Return the bytes of a database without entries, in write-ahead mode."""
+    connection = apsw.Connection(":memory:")
+    connection.pragma("page_size", PAGE)
+    _migrate(connection, 0)
+    image = bytearray(connection.serialize("main"))
+    image[18:20] = b"\2\2"  # write-ahead mode; a database in memory has none
+    return bytes(image)
 
 
 def open_database(
     path: Path, layout: DiskLayout, sealer: Sealer, *, synchronous: str, vfs: str | None, busy_timeout: float
 ) -> OpenDatabase:
     """Open an existing file for writing, and migrate it. Raise Damaged, Oversize, or StoreError (see above)."""
-    connection = connect(path, vfs, busy_timeout)
+    connection = connect(path, vfs, busy_timeout, layout.max_value)
     try:
-        _recognise_and_migrate(connection)
+        _verify_and_migrate(connection)
         _check_secret(connection, sealer.seal(b"secret", b""))
         connection.pragma("synchronous", synchronous)
         connection.pragma("wal_autocheckpoint", 0)  # the writer does it when it has to
@@ -115,7 +137,7 @@ def open_database(
 def has_other_secret(path: Path, secret: bytes) -> bool:
     """Return whether a file was written with another secret. A reader would see each of its rows as damaged."""
     try:
-        connection = connect(path, None, 1.0)
+        connection = connect(path, None, 1.0, MB)
         try:
             return _secret_mark(connection) not in (None, Sealer(secret).seal(b"secret", b""))
         finally:
@@ -124,35 +146,35 @@ def has_other_secret(path: Path, secret: bytes) -> bool:
         return False  # not readable: the caller's own read will report it
 
 
-def _recognise_and_migrate(connection: apsw.Connection) -> None:
-    application_id = connection.pragma("application_id")
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if tables and application_id != APPLICATION_ID and not {"entries", "state"} <= tables:
-        raise StoreError(f"{connection.filename} is a SQLite database of another program; it was not changed")
-    version = _format(connection, empty=not tables)
+def _verify_and_migrate(connection: apsw.Connection) -> None:
+    schema = _schema(connection)
+    version = int(connection.pragma("user_version"))
+    if 0 < version <= len(MIGRATIONS) and schema != _expected_schema(version):
+        # Before anything else is read: a view or a generated column in place of ours would compute what we read.
+        raise Damaged("the schema is not that of its format")
+    if ("table", "state", "state") not in {row[:3] for row in schema}:
+        raise Damaged("the table of the format is missing")
+    _check_format(connection, version)
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{connection.filename} was written by a newer version of knapcache (format {version}, known: "
             f"{len(MIGRATIONS)}); it was not changed"
         )
-    connection.pragma("page_size", PAGE)  # has an effect on an empty file only
+    if connection.pragma("page_size") != PAGE or connection.pragma("auto_vacuum") != 0:
+        raise Damaged("the page size or the kind of free list is not ours")
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
     if version < len(MIGRATIONS):
         _migrate(connection, version)
-    if _schema(connection) != _expected_schema() or connection.pragma("page_size") != PAGE:
-        raise Damaged("the schema or the page size is wrong")
+    if connection.pragma("application_id") != APPLICATION_ID:  # a bit of it was flipped
+        connection.pragma("application_id", APPLICATION_ID)
 
 
-def _format(connection: apsw.Connection, *, empty: bool) -> int:
-    if empty:
-        return 0
-    version = int(connection.pragma("user_version"))
+def _check_format(connection: apsw.Connection, version: int) -> None:
     rows = connection.execute(GET_STATE, (FORMAT_ROW,)).fetchall()
     value = b"%d" % version
     if rows != [(Sealer().seal(b"format", value), value)]:
         raise Damaged("user_version and the sealed format differ")
-    return version
 
 
 def _check_secret(connection: apsw.Connection, mark: bytes) -> None:
@@ -183,13 +205,20 @@ def _migrate(connection: apsw.Connection, version: int) -> None:
         connection.pragma("user_version", len(MIGRATIONS))
 
 
-def _schema(connection: apsw.Connection) -> set[tuple[object, ...]]:
-    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"))
+def verify_schema(connection: apsw.Connection) -> None:
+    """Raise Damaged unless the schema is exactly ours. That of a newer format is not."""
+    if _schema(connection) != _expected_schema(len(MIGRATIONS)):
+        raise Damaged("the schema is not ours")
 
 
-def _expected_schema() -> set[tuple[object, ...]]:
+def _schema(connection: apsw.Connection) -> list[tuple[str, ...]]:
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100")
+    return sorted(tuple(map(str, row)) for row in rows)
+
+
+def _expected_schema(version: int) -> list[tuple[str, ...]]:
     connection = apsw.Connection(":memory:")
-    for migration in MIGRATIONS:
+    for migration in MIGRATIONS[:version]:
         for statement in migration:
             connection.execute(statement)
     return _schema(connection)

@@ -32,11 +32,12 @@ class DatabaseReader:
         self,
         path: Path,
         vfs: str | None,
+        max_value: int,
         sealer: Sealer,
         counters: Counter[str],
         on_damage: Callable[[int | None], None],
     ) -> None:
-        self.connections = ReadConnections(path, vfs, counters, on_damage)
+        self.connections = ReadConnections(path, vfs, max_value, counters, on_damage)
         self._path, self._sealer, self._counters, self._on_damage = path, sealer, counters, on_damage
 
     def entry(self, key: bytes) -> Entry | None:

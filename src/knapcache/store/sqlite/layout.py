@@ -138,6 +138,11 @@ class DiskLayout:
         return cls.of(high)
 
     @property
+    def max_value(self) -> int:
+        """Most bytes of one value that is read. A file may have been written with a larger size limit."""
+        return max(self.max_entry_size, min(self.pages * PAGE, 64 * MB))
+
+    @property
     def frames_per_transaction(self) -> int:
         """Frames that the operations of one transaction may take together."""
         return self.frames - self.fixed

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import stat
 from pathlib import Path
 
-from knapcache.errors import NotOwner
+from knapcache.errors import NotOwner, StoreError
+
+_CONTENT = re.compile(rb"(\d{1,10} knapcache\n)?")
+_OLD_CONTENT = re.compile(rb"\d{1,10}\n")  # of earlier versions, and perhaps of another program: not overwritten
 
 
 class OwnerLock:
@@ -29,17 +34,31 @@ class OwnerLock:
 
     def _acquire(self, path: Path) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(self._path, flags, 0o600)
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self._descriptor, 20).decode(errors="replace").strip() or "unknown"
+            content = self._content()
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = content.split()[0].decode() if content else "unknown"
+                raise NotOwner(f"{path} is owned by process {owner}") from None
+        except BaseException:
             os.close(self._descriptor)
-            raise NotOwner(f"{path} is owned by process {owner}") from None
+            raise
         # The process id is only for error messages, so a full disk does not matter.
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        if _CONTENT.fullmatch(content):
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, b"%d knapcache\n" % os.getpid(), 0)
+
+    def _content(self) -> bytes:
+        """Return what the lock file contains; StoreError if we did not write it."""
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            content = os.pread(self._descriptor, 64, 0)
+            if _CONTENT.fullmatch(content) or _OLD_CONTENT.fullmatch(content):
+                return content
+        raise StoreError(f"{self._path} is not a lock file of knapcache; it was not changed")
 
     @classmethod
     def forget_all(cls) -> None:

@@ -29,11 +29,17 @@ class ReadConnections:
     """The read connections to one database file."""
 
     def __init__(
-        self, path: Path, vfs: str | None, counters: Counter[str], on_damage: Callable[[int | None], None]
+        self,
+        path: Path,
+        vfs: str | None,
+        max_value: int,
+        counters: Counter[str],
+        on_damage: Callable[[int | None], None],
     ) -> None:
         self.generation: Callable[[], int] = self._watch_inode
         """How often the file was replaced. The owner sets this to its own count; readers watch the inode."""
         self._path, self._vfs, self._counters, self._on_damage = path, vfs, counters, on_damage
+        self._max_value = max_value
         self._local = threading.local()
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._closed = False
@@ -81,7 +87,7 @@ class ReadConnections:
             if self._closed:
                 raise apsw.MisuseError("the store is closed")
             self._disconnect()
-            connection = connect(self._path, self._vfs, BUSY_TIMEOUT)
+            connection = connect(self._path, self._vfs, BUSY_TIMEOUT, self._max_value)
             connection.pragma("query_only", True)
             connection.pragma("cache_size", -1024)
             self._connections.add(connection)

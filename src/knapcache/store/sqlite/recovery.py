@@ -1,6 +1,8 @@
 """Open a database file for writing in whatever state it is: new, valid, damaged, or larger than its size limit.
 
-A damaged file is quarantined: renamed to `….damaged-N`, and replaced by an empty one. Of those, the newest are kept.
+A file of another program is never touched (files.py). A damaged file of ours is quarantined: renamed to `….damaged-N`,
+and replaced by an empty one. Of those, the newest are kept. With `exclusive`, the path is this store's alone, so a file
+that is damaged beyond recognition is quarantined too; otherwise it is StoreError, because it may be anybody's.
 
 SQLite frees no disk space without rewriting the whole file. So a file that exceeds a smaller size limit is rebuilt
 once: the youngest entries that fit are copied to a new file. Until the old file is removed, both take space.
@@ -21,12 +23,19 @@ import apsw
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import (
     SNAPSHOT_ROW,
-    Damaged,
     OpenDatabase,
     Oversize,
     connect,
     create,
     open_database,
+)
+from knapcache.store.sqlite.files import (
+    Damaged,
+    has_our_header,
+    read_start,
+    remove_unfinished,
+    require_own_files,
+    unrecognised_logs,
 )
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
@@ -34,7 +43,7 @@ from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 log = logging.getLogger("knapcache.store")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DatabaseOpener:
     """Opens the file at `path`, and recovers from damage."""
 
@@ -46,12 +55,18 @@ class DatabaseOpener:
     busy_timeout: float
     keep_damaged: int
     """Most quarantined files that are kept."""
+    exclusive: bool
+    """Whether the path is this store's alone: see above."""
     vfs: str | None
+    _opened: tuple[int, int] | None = None
+    """Device and inode of the file that was opened last: it is ours, whatever it contains now."""
 
     def open(self) -> OpenDatabase:
         """Open the file, or an empty one if it is missing or damaged; StoreError when neither is possible."""
         try:
-            if not self.path.exists():
+            require_own_files(self.path, exclusive=self.exclusive)
+            _set_aside_logs(self.path)
+            if not self.path.exists() or self.path.stat().st_size == 0:
                 create(self.path)
             try:
                 return self._open(self.path)
@@ -66,7 +81,10 @@ class DatabaseOpener:
     def replace_damaged(self, reason: object) -> OpenDatabase:
         """Quarantine the file, and open an empty one."""
         try:
-            quarantine(self.path, self.keep_damaged, reason)
+            if self._identity() not in (None, self._opened):
+                with contextlib.suppress(Damaged):
+                    require_own_files(self.path, exclusive=self.exclusive)
+            quarantine(self.path, self.keep_damaged, reason, exclusive=self.exclusive)
             create(self.path)
             opened = self._open(self.path)
         except (apsw.Error, OSError, Damaged) as error:
@@ -75,7 +93,7 @@ class DatabaseOpener:
         return opened
 
     def _open(self, path: Path) -> OpenDatabase:
-        return open_database(
+        opened = open_database(
             path,
             self.layout,
             self.sealer,
@@ -83,14 +101,23 @@ class DatabaseOpener:
             vfs=self.vfs,
             busy_timeout=self.busy_timeout,
         )
+        self._opened = self._identity()
+        return opened
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _rebuild(self) -> None:
         """Replace the file by one that fits the layout."""
         target = Path(f"{self.path}.rebuilt")
-        target.unlink(missing_ok=True)  # left by an interrupted attempt
+        remove_unfinished(target)  # of an interrupted attempt
         create(target)
         new, _ = self._open(target)
-        old = connect(self.path, self.vfs, self.busy_timeout)
+        old = connect(self.path, self.vfs, self.busy_timeout, self.layout.max_value)
         try:
             kept = self._copy(old, new)
             new.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -120,21 +147,32 @@ class DatabaseOpener:
         return kept
 
 
-def quarantine(path: Path, keep: int, reason: object) -> None:
-    """Rename the file and its logs to `….damaged-N`, and delete all but the newest `keep` of those."""
+def quarantine(path: Path, keep: int, reason: object, *, exclusive: bool = False) -> None:
+    """Rename the file and its logs to `….damaged-N`, and delete all but the newest `keep` of those that are ours."""
     numbers = sorted(_quarantined(path))
-    number = numbers[-1] + 1 if numbers else 1
+    number = max(numbers, default=0) + 1
     for suffix in ("-shm", "-wal", ""):
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{path}{suffix}", f"{path}.damaged-{number}{suffix}")
     numbers.append(number)
     for old in numbers[: max(0, len(numbers) - keep)]:
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}.damaged-{old}{suffix}").unlink(missing_ok=True)
+        if exclusive or has_our_header(read_start(Path(f"{path}.damaged-{old}"))):
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{path}.damaged-{old}{suffix}").unlink(missing_ok=True)
     log.warning("database quarantined: %s is damaged (%s); the store starts empty", path, reason)
 
 
-def _quarantined(path: Path) -> list[int]:
-    pattern = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
+def _set_aside_logs(path: Path) -> None:
+    """Rename logs that may be anybody's: SQLite would overwrite them."""
+    number = max(_quarantined(path), default=0) + 1
+    for log_file in unrecognised_logs(path):
+        suffix = log_file.name[len(path.name) :]
+        target = f"{path}.damaged-{number}{suffix}"
+        os.rename(log_file, target)
+        log.warning("log renamed: %s is not recognisable as a log; it is now %s", log_file, target)
+
+
+def _quarantined(path: Path) -> set[int]:
+    pattern = re.compile(re.escape(path.name) + r"\.damaged-(\d+)(-wal|-shm)?")
     found = (pattern.fullmatch(other.name) for other in path.parent.iterdir())
-    return [int(match[1]) for match in found if match]
+    return {int(match[1]) for match in found if match}

@@ -3,7 +3,7 @@
 A file is written under a temporary name and renamed when it is complete, so the owner never sees a partial one. It is
 sealed like a row, so the owner never accepts a damaged one. Files count against the size limit: a writer takes the
 directory's lock, adds up the files, and is refused when there is no space. Nothing here is guaranteed to survive: a
-lost answer is requested again.
+lost answer is requested again. Files with other names than ours are neither read nor removed.
 
 Rejected: a table in the same database. Two writing processes would wait for each other's locks, and none of them could
 bound the length of the log.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import struct
 from collections import Counter
@@ -31,6 +32,7 @@ _MAX_COUNT = 2**32 - 1
 _COUNT = struct.Struct("<32sI")
 _SEAL_BYTES = 16
 _BLOCK = 4096  # files take whole blocks
+_NAME = re.compile(r"[0-9a-f]{16}(\.entry|\.counts)?")  # without an extension: not complete
 
 
 class Spool:
@@ -57,10 +59,10 @@ class Spool:
             if not self._folder.is_dir():
                 return
             with self._locked():  # a process that died while writing left a file without an extension
-                for file in set(self._files("*")) - set(self._files("*.entry")) - set(self._files("*.counts")):
+                for file in self._files(""):
                     file.unlink()
-            for file in self._files("*.entry"):
-                entry = self._decode(file.read_bytes())
+            for file in self._files(".entry"):
+                entry = self._decode(self._read(file))
                 file.unlink()
                 if entry is not None:
                     yield entry
@@ -77,8 +79,8 @@ class Spool:
         """Remove the files of counts, and return their sum. Damaged ones are dropped; a failing disk ends it."""
         total: Counter[bytes] = Counter()
         with suppress(OSError):
-            for file in self._files("*.counts"):
-                content = file.read_bytes()
+            for file in self._files(".counts"):
+                content = self._read(file)
                 file.unlink()
                 seal, counts = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
                 if self._sealer.seal(b"counts", counts) == seal and len(counts) % _COUNT.size == 0:
@@ -89,7 +91,7 @@ class Spool:
     def size(self) -> int:
         """Return the bytes that the spool takes now."""
         total = 0
-        for file in self._files("*"):
+        for file in self._files():
             with suppress(FileNotFoundError):  # the owner removes files without the lock
                 total += _whole_blocks(file.stat().st_size)
         return total
@@ -120,14 +122,29 @@ class Spool:
         except (ValueError, TypeError):
             return None
 
-    def _files(self, pattern: str) -> list[Path]:
-        return sorted(file for file in self._folder.glob(pattern) if file.name != "lock")
+    def _files(self, extension: str | None = None) -> list[Path]:
+        """Return our files with this extension; None: all of them."""
+        found = []
+        for file in self._folder.glob("*"):
+            match = _NAME.fullmatch(file.name)
+            if match and extension in (None, match[1] or ""):
+                found.append(file)
+        return sorted(found)
+
+    def _read(self, file: Path) -> bytes:
+        """Return the content of a file, no more than the spool may hold. A link or a pipe is not followed."""
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as opened:
+            return opened.read(self.size_limit)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        if self._folder.is_symlink():
+            raise StoreError(f"{self._folder} is a symbolic link; the spool must be a directory")
         self._folder.mkdir(mode=0o700, exist_ok=True)
         # flock belongs to the open file, not to the process: it also excludes threads of one process.
-        descriptor = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self._folder / "lock", flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

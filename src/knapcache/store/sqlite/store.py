@@ -36,8 +36,8 @@ from knapcache.store.base import (
     wall_clock,
 )
 from knapcache.store.sqlite import layout
-from knapcache.store.sqlite.database import validate_path
 from knapcache.store.sqlite.database_reader import DatabaseReader
+from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.recovery import DatabaseOpener
@@ -64,22 +64,26 @@ class SqliteStore:
         memory_tier: int | None = None,
         busy_timeout: float = 1.0,
         keep_damaged: int = 1,
+        exclusive: bool = False,
         clock: Clock = wall_clock,
         vfs: str | None = None,
     ) -> None:
-        """Open the file. NotOwner if `own` is set and another process owns it.
+        """Open the file. NotOwner if `own` is set and another process owns it; StoreError if the file is not ours.
 
         `synchronous`: "normal", or "full" to lose nothing in a power cut. `secret`: key of the seals. `memory_tier`:
         bytes of recently read entries that the owner keeps in memory, by default 1/8 of `size_limit` and at most
         64 MiB. `busy_timeout`: seconds to wait for SQLite's locks. `keep_damaged`: most quarantined files to keep.
+        `exclusive`: nobody else puts a file at this path, so one that is damaged beyond recognition is quarantined.
         """
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
         self.path = validate_path(path)
         self.layout = layout.DiskLayout.of(size_limit)
+        with suppress(Damaged):  # the owner quarantines it
+            require_own_files(self.path, exclusive=exclusive)  # before a lock file is created beside it
         self._settings: dict[str, Any] = {
             "synchronous": synchronous, "secret": secret, "memory_tier": memory_tier, "busy_timeout": busy_timeout,
-            "keep_damaged": keep_damaged, "clock": clock, "vfs": vfs,
+            "keep_damaged": keep_damaged, "exclusive": exclusive, "clock": clock, "vfs": vfs,
         }  # fmt: skip
         self._clock = clock
         self._counters: Counter[str] = Counter()
@@ -92,9 +96,12 @@ class SqliteStore:
             synchronous=synchronous,
             busy_timeout=busy_timeout,
             keep_damaged=keep_damaged,
+            exclusive=exclusive,
             vfs=vfs,
         )
-        self._database = DatabaseReader(self.path, vfs, self._sealer, self._counters, self._handle_damage)
+        self._database = DatabaseReader(
+            self.path, vfs, self.layout.max_value, self._sealer, self._counters, self._handle_damage
+        )
         self._memory_tier = MemoryTier(min(size_limit // 8, MAX_MEMORY_TIER) if memory_tier is None else memory_tier)
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
@@ -113,7 +120,10 @@ class SqliteStore:
             raise InvalidInput(f"a SQLite URL is sqlite:PATH or sqlite:///ABSOLUTE/PATH, not 'sqlite:{location}'")
         if not location:
             raise InvalidInput("a SQLite store needs a path, such as sqlite:answers.db")
-        settings |= {"secret": options.secret, "synchronous": options.synchronous, "clock": options.clock}
+        settings |= {
+            "secret": options.secret, "synchronous": options.synchronous, "clock": options.clock,
+            "exclusive": options.exclusive,
+        }  # fmt: skip
         try:
             return cls(location, options.size_limit, **settings)
         except NotOwner:

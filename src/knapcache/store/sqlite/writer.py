@@ -23,7 +23,8 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Totals
-from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, Damaged, OpenDatabase
+from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, OpenDatabase
+from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames, snapshot_frames
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.rows import INSERT, PUT_STATE, row_id
