@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.fuzzing.admin import fuzz_admin
 from tests.support.fuzzing.keys import fuzz_keys
 
 
@@ -14,7 +15,20 @@ def test_keys() -> None:
     assert counts["respelled"] > 50
 
 
+def test_the_admin_api() -> None:
+    counts = fuzz_admin(800, 1)
+    assert counts["succeeded"] > 50
+    assert counts["refused"] > 200
+    assert counts["refused_without_token"] > 50
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_keys_for_long(seed: int) -> None:
     print(fuzz_keys(100_000, seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_the_admin_api_for_long(seed: int) -> None:
+    print(fuzz_admin(25_000, seed))

@@ -247,7 +247,7 @@ def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
                 body=body,
                 session=session,
                 address=client_address(request),
-                secure=request.url.scheme == "https",
+                secure=request.scope["scheme"] == "https",
             )
         )
         headers = {}
