@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.exchange.exchange import CREDENTIALS, GATEWAY_CREDENTIALS, ROUTING_HEADERS, VARY_HEADERS
+from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS, ROUTING_HEADERS, VARY_HEADERS
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 from knapcache.testing import FakeUpstream

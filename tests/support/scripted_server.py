@@ -14,6 +14,7 @@ import pytest
 
 from knapcache.serve.upstream import Client, Response, encode_headers
 from knapcache.serve.upstream.connect import TlsFiles
+from knapcache.serve.upstream.response import MAX_BODY
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -181,6 +182,7 @@ async def client_harness(
     connect_timeout: float = 10.0,
     total_timeout: float | None = None,
     tls: TlsFiles | None = None,
+    max_body: int = MAX_BODY,
     **options: Any,
 ) -> AsyncIterator[ClientHarness]:
     """Start a server and a client. At the end no connection may be open.
@@ -188,7 +190,7 @@ async def client_harness(
     options   of ScriptedServer
     """
     async with ScriptedServer(script, **options) as server:
-        client = Client("fake", connect_timeout, idle_timeout, total_timeout, tls=tls)
+        client = Client("fake", connect_timeout, idle_timeout, total_timeout, tls=tls, max_body=max_body)
         try:
             yield ClientHarness(client, server)
         finally:

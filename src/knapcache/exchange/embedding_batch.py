@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import CachedResponse, Exchange, forwarded_headers, stored_meta
+from knapcache.exchange.exchange import CachedResponse, Exchange, stored_meta
+from knapcache.exchange.headers import forwarded_headers
 from knapcache.keys import ParsedBody
 from knapcache.wire.base import PerItem
 from knapcache.wire.json_util import read_object, to_json

@@ -4,7 +4,7 @@ response. Pure, and shared by all transports.
 The key depends on the body and on
 
     namespace   a hash of the caller's credentials: two API keys never share an answer, unless a tenant is named
-    context     where the request is sent (scheme, host, path; the query hashed) and headers that change answers
+    context     where the request is sent (scheme, host, path; the query hashed) and headers that may change answers
 
 An entry holds the body in the form in which it came (`knapcache.wire`) and the provider's request id. No other header
 is stored: cookies and rate limits belong to one client. Answers that are not stored (errors, incomplete answers) still
@@ -13,14 +13,21 @@ go to all waiters of the same fetch, with their headers.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange.cache_headers import Pairs, cache_headers, outcome_headers
+from knapcache.exchange.headers import (
+    credentials_namespace,
+    fingerprint,
+    forwarded_headers,
+    request_ids,
+    sandboxed,
+    vary_context,
+)
 from knapcache.keys.canonical import embedding_inputs
 from knapcache.keys.parse import ParsedBody, parse_body
 from knapcache.keys.rules import STATEFUL_FIELDS
@@ -29,20 +36,6 @@ from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpo
 from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form
 from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
 from knapcache.wire.json_util import to_json
-
-CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
-GATEWAY_CREDENTIALS = (
-    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
-)  # fmt: skip
-VARY_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
-"""Headers that change answers."""
-ROUTING_HEADERS = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
-"""Headers that tell a gateway where to send a request. They may contain credentials, so they are hashed."""
-REQUEST_IDS = ("x-request-id", "request-id")
-NOT_FORWARDED = frozenset(
-    ("connection", "content-encoding", "content-length", "keep-alive", "set-cookie", "trailer", "transfer-encoding")
-)
-"""Response headers that belong to one connection or one client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +115,19 @@ def cacheable_endpoint(method: str, path: str) -> Endpoint | None:
 
 
 def exchange_of(
-    endpoint: Endpoint, url: Any, headers: Mapping[str, str], raw: bytes, tenant: str | None = None
+    endpoint: Endpoint,
+    url: Any,
+    headers: Mapping[str, str],
+    raw: bytes,
+    tenant: str | None = None,
+    ignored_headers: Collection[str] = (),
 ) -> Exchange:
     """Return the exchange of a request to a URL, which has scheme, host, port, path and query."""
     namespace = credentials_namespace(headers) if tenant is None else tenant
-    context = {"url": f"{url.scheme}://{url.host}:{url.port or ''}{url.path}"}
+    context = {
+        "url": f"{url.scheme}://{url.host}:{url.port or ''}{url.path}",
+        **vary_context(headers, ignored_headers),
+    }
     if url.query:
         context["query"] = fingerprint(bytes(url.query))  # it may contain a key
     return make_exchange(endpoint, headers, raw, parse_request(raw), namespace, context)
@@ -147,18 +148,21 @@ def make_exchange(
     body: ParsedBody | None,
     namespace: str | None,
     context: Mapping[str, str],
+    max_ttl: float | None = None,
 ) -> Exchange:
-    """Return the exchange of a parsed request. Headers that change answers are added to the context."""
+    """Return the exchange of a parsed request.
+
+    context   has `vary_context` of the headers
+    max_ttl   bound on the caller's `ttl`; None: no bound
+    """
     wire_format = FORMATS[endpoint]
     control = NO_DIRECTIVES
     if (body is not None and "cache" in body) or not CONTROL_HEADERS.isdisjoint(headers):
         control = parse_cache_control(headers, body)
-    more = {name: headers[name] for name in VARY_HEADERS if name in headers}
-    more |= {name: fingerprint(headers[name].encode()) for name in ROUTING_HEADERS if name in headers}
-    if control.namespace is not None:
-        more["namespace"] = control.namespace
-    if more:
-        context = {**context, **more}
+        if control.ttl is not None and max_ttl is not None and control.ttl > max_ttl:
+            control = replace(control, ttl=max_ttl)
+        if control.namespace is not None:
+            context = {**context, "namespace": control.namespace}
     return Exchange(
         format=wire_format,
         body=ParsedBody() if body is None else body,
@@ -181,18 +185,6 @@ def has_no_key(wire_format: Format, body: ParsedBody) -> bool:
         except Uncacheable:
             return True
     return any(body.get(name) not in (None, False) for name in STATEFUL_FIELDS.get(wire_format.endpoint, ()))
-
-
-def credentials_namespace(headers: Mapping[str, str]) -> str | None:
-    """Return the namespace of a caller: a hash, because namespaces are stored and credentials must not be."""
-    names = (*CREDENTIALS, *GATEWAY_CREDENTIALS)
-    found = "\n".join(f"{name}: {headers[name]}" for name in names if name in headers)
-    return f"key-{fingerprint(found.encode())}" if found else None
-
-
-def fingerprint(secret: bytes) -> str:
-    """Return a hash that identifies a secret."""
-    return hashlib.blake2b(secret, digest_size=16, person=b"knapcache").hexdigest()
 
 
 def is_event_stream(status: int, headers: Mapping[str, str]) -> bool:
@@ -244,18 +236,13 @@ def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any
 
 def stored_meta(headers: Mapping[str, str], form: Form, fresh_for: float | None = None) -> dict[str, Any]:
     """Return what is stored beside a body."""
-    ids = {name: headers[name] for name in REQUEST_IDS if name in headers}
+    ids = request_ids(headers)
     return {"form": form, **({"ids": ids} if ids else {}), **({} if fresh_for is None else {"fresh": fresh_for})}
 
 
 def failed_meta(status: int, headers: Mapping[str, str], form: Form) -> dict[str, Any]:
     """Return what waiters need to know about an answer that is not stored."""
     return {"form": form, "status": status, "headers": forwarded_headers(headers.items())}
-
-
-def forwarded_headers(headers: Iterable[tuple[str, str]]) -> Pairs:
-    """Return the headers that may be sent to another client."""
-    return [(name, value) for name, value in headers if name.lower() not in NOT_FORWARDED]
 
 
 def to_response(
@@ -273,7 +260,7 @@ def to_response(
         headers = [(name, value) for name, value in meta["headers"]]
         if upstream_headers is not None:
             headers = forwarded_headers(upstream_headers)
-        return CachedResponse(meta["status"], headers + cache_headers(answer), answer.payload)
+        return CachedResponse(meta["status"], sandboxed(headers) + cache_headers(answer), answer.payload)
     if meta.get("lacks") == "usage" and (exchange.include_usage or not exchange.stream):
         raise Incomplete("a stream without usage")
     body: bytes | Iterable[bytes]

@@ -26,17 +26,19 @@ from knapcache.exchange.embedding_batch import EmbeddingBatch, item_requests
 from knapcache.exchange.exchange import (
     CachedResponse,
     Exchange,
-    forwarded_headers,
     is_event_stream,
     not_cached,
     plain_reply,
     to_response,
 )
+from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stream_tee import StreamTee
 from knapcache.keys import ParsedBody
 from knapcache.threads import as_coroutine
 from knapcache.wire.base import PerItem
 
+MAX_ANSWER = 128_000_000
+"""Bytes of a stream that is collected."""
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""
 
@@ -110,7 +112,11 @@ class FetchedAnswer(Fetched):
 
 
 class LiveStream(Fetched):
-    """A stream that the provider is still sending: `blocks` in place of a body."""
+    """A stream that the provider is still sending: `blocks` in place of a body.
+
+    A stream that is longer than the tee's limit is forwarded, and not stored. Its waiters are released, and it is
+    aborted when its caller leaves.
+    """
 
     def __init__(
         self,
@@ -125,7 +131,12 @@ class LiveStream(Fetched):
         self.blocks = self._read()
         """The last ones are yielded after the answer is stored."""
         self._response, self._tee, self._pending, self._started = response, tee, pending, started
-        self._finish_abandoned = finish_abandoned
+        self._finish_abandoned, self._reading = finish_abandoned, True
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the stream is too long to be stored."""
+        return self._tee.overflowed
 
     @property
     def failed(self) -> bool:
@@ -139,8 +150,15 @@ class LiveStream(Fetched):
                     yield block
                 if tee.ended:
                     break
+                if tee.overflowed:
+                    self._pending.abandon()
+                    if not self._reading:
+                        return
             for block in tee.close():
                 yield block
+            if tee.overflowed:
+                self._pending.abandon()
+                return
             reply = tee.reply()
         except BaseException as error:
             self._pending.abandon(error)
@@ -158,6 +176,7 @@ class LiveStream(Fetched):
         return ()
 
     async def drain(self) -> tuple[Answer, ...]:
+        self._reading = False
         async for _ in self.blocks:
             pass
         return self.answers
@@ -173,13 +192,21 @@ class Fetcher:
 
     ask_usage          ask for the usage of streams that come without, so that their cost is known
     finish_abandoned   read a stream to its end and store it when its caller leaves
+    max_answer         bytes of a stream that is collected; a longer one is forwarded and not stored
     blocking           the cache blocks the thread; `fetch` is to be run with `run_blocking`
     """
 
     def __init__(
-        self, cache: Cache, *, ask_usage: bool = True, finish_abandoned: bool = True, blocking: bool = False
+        self,
+        cache: Cache,
+        *,
+        ask_usage: bool = True,
+        finish_abandoned: bool = True,
+        max_answer: int = MAX_ANSWER,
+        blocking: bool = False,
     ) -> None:
         self._cache, self._ask_usage, self._finish_abandoned = cache, ask_usage, finish_abandoned
+        self._max_answer = max_answer
         self._begin: Callable[..., Awaitable[Answer | PendingFetch]]
         self._lookup: Callable[..., Awaitable[Lookup]]
         if blocking:
@@ -221,7 +248,7 @@ class Fetcher:
             with pending.leading():
                 response, usage_asked = await self._send(exchange, upstream, send)
             if exchange.stream and is_event_stream(response.status, response.headers):
-                tee = StreamTee(exchange, response.headers, usage_asked)
+                tee = StreamTee(exchange, response.headers, usage_asked, self._max_answer)
                 return LiveStream(response, tee, pending, started, finish_abandoned=self._finish_abandoned)
             try:
                 content = await response.read()
@@ -278,5 +305,5 @@ class Fetcher:
                 return None
         finally:
             await response.close()
-        headers = [*forwarded_headers(response.pairs), *outcome_headers("miss")]
+        headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("miss")]
         return Fetched(CachedResponse(response.status, headers, content))

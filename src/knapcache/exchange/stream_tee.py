@@ -14,13 +14,18 @@ from knapcache.wire import SseBlock, StreamCollector
 
 
 class StreamTee:
-    """Forwards and collects one stream. headers: the provider's; usage_asked: by the caller or on its behalf."""
+    """Forwards and collects one stream. headers: the provider's; usage_asked: by the caller or on its behalf.
 
-    def __init__(self, exchange: Exchange, headers: Mapping[str, str], usage_asked: bool) -> None:
+    max_size   bytes of an answer that is collected; None: no limit
+    """
+
+    def __init__(
+        self, exchange: Exchange, headers: Mapping[str, str], usage_asked: bool, max_size: int | None = None
+    ) -> None:
         self._exchange, self._headers, self._usage_asked = exchange, headers, usage_asked
         # Some providers send usage without being asked. That is forwarded.
         self._include_usage = exchange.include_usage or not usage_asked
-        self._collector = StreamCollector(exchange.format)
+        self._collector = StreamCollector(exchange.format, max_size)
         self._forwarded: list[bytes] = []
         self.tail: list[bytes] = []
         """The blocks that are held back: those that came with the terminator or after it."""
@@ -29,6 +34,11 @@ class StreamTee:
     def ended(self) -> bool:
         """Whether the terminator was seen."""
         return self._collector.ended
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the answer is longer than max_size. It is still forwarded, and no longer collected."""
+        return self._collector.overflowed
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the blocks to forward."""
@@ -45,6 +55,9 @@ class StreamTee:
     def _forward(self, blocks: list[SseBlock]) -> list[bytes]:
         forward = self._exchange.format.forward
         found = [raw for block in blocks if (raw := forward(block, self._include_usage)) is not None]
+        if self._collector.overflowed:
+            self._forwarded.clear()
+            return found
         if self._collector.ended:
             self.tail += found
             return []

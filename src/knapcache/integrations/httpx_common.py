@@ -31,6 +31,7 @@ class TransportBase:
     tenant             the namespace of the answers; by default each API key has its own. A name lets keys share
     ask_usage          ask for the usage of streams that come without, so that their cost is known
     finish_abandoned   read a stream to its end and store it when its caller leaves
+    ignored_headers    names of request headers that are not part of the key, or patterns such as "x-trace-*"
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class TransportBase:
         tenant: str | None = None,
         ask_usage: bool = True,
         finish_abandoned: bool = True,
+        ignored_headers: Iterable[str] = (),
     ) -> None:
         self._cache, self._inner, self._tenant = cache, inner, tenant
+        self._ignored_headers = tuple(name.lower() for name in ignored_headers)
         self._fetcher_options = {"ask_usage": ask_usage, "finish_abandoned": finish_abandoned}
         self._lock = threading.Lock()
 
@@ -56,7 +59,7 @@ class TransportBase:
             return self._inner
 
     def _exchange(self, endpoint: Endpoint, request: Any) -> Exchange:
-        return exchange_of(endpoint, request.url, request.headers, request.content, self._tenant)
+        return exchange_of(endpoint, request.url, request.headers, request.content, self._tenant, self._ignored_headers)
 
 
 class Handover:

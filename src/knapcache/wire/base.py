@@ -133,16 +133,26 @@ class Format:
         return serialise(json_event(error, self.streaming.error_name))
 
 
-class StreamCollector:
-    """Parses a stream while it is forwarded, and collects the blocks of its answer."""
+BLOCK_OVERHEAD = 256
+"""Bytes that a collected block takes beside its text."""
 
-    def __init__(self, wire_format: Format) -> None:
+
+class StreamCollector:
+    """Parses a stream while it is forwarded, and collects the blocks of its answer.
+
+    max_size   bytes of an answer, with BLOCK_OVERHEAD for each block; None: no limit
+    """
+
+    def __init__(self, wire_format: Format, max_size: int | None = None) -> None:
         assert wire_format.streaming is not None
         self._streaming = wire_format.streaming
         self.ended = False
         """The terminator was seen. Later blocks are not part of the answer."""
         self._parser = SseParser()
         self._kept: list[SseBlock] = []
+        self._size, self._max_size = 0, max_size
+        self.overflowed = False
+        """The answer is longer than max_size. Its blocks were dropped and are no longer collected."""
 
     def feed(self, data: bytes) -> list[SseBlock]:
         """Return the blocks that these bytes complete."""
@@ -154,13 +164,20 @@ class StreamCollector:
 
     def _collect(self, found: list[SseBlock]) -> list[SseBlock]:
         for block in found:
+            self._size += len(block.raw) + BLOCK_OVERHEAD  # comments as well: they are kept for the waiters
             if block.event and not self.ended:
-                self._kept.append(block)
+                if not self.overflowed:
+                    self._kept.append(block)
                 self.ended = self._streaming.ends(block.event)
+        if self._parser.oversized or (self._max_size is not None and self._size > self._max_size):
+            self.overflowed = True
+            self._kept.clear()
         return found
 
     def complete(self) -> CompleteAnswer:
         """Return the answer as it is stored, or raise Incomplete."""
+        if self.overflowed:
+            raise Incomplete("the answer is too long")
         answer = self._streaming.assemble(block.event for block in self._kept if block.event)
         body = b"".join(block.raw for block in self._kept[:-1]) + terminated(self._kept[-1])
         return complete_answer(body, "sse", answer)

@@ -8,7 +8,7 @@ Directives come in the standard `Cache-Control` header
     max-age=N          a stored answer only if it is at most N seconds old
 
 or in the forms of other caches: LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and
-Helicone. Unknown directives are ignored, as the standard demands. So are numbers that do not parse.
+Helicone. Unknown directives are ignored, as the standard demands. So are numbers that do not parse or are negative.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ CONTROL_HEADERS = frozenset(
      "helicone-cache-enabled")
 )  # fmt: skip
 """Headers that hold directives for the cache."""
+
+
+MAX_SECONDS = 100 * 365.25 * 86400.0
+"""The longest `ttl` and `max-age`: a hundred years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +93,16 @@ def is_true(headers: Mapping[str, str], name: str) -> bool:
 
 
 def parse_seconds(value: Any) -> float | None:
-    """Return a finite number of seconds ≥ 0, or None."""
+    """Return a number of seconds from 0 to MAX_SECONDS, or None. More than MAX_SECONDS, but not infinity, is
+    MAX_SECONDS.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         seconds = float(value)
     except (ValueError, OverflowError):
         return None
-    return seconds if 0 <= seconds < float("inf") else None
+    return min(seconds, MAX_SECONDS) if 0 <= seconds < float("inf") else None
 
 
 def with_usage(body: Mapping[str, Any]) -> bytes:

@@ -20,6 +20,8 @@ EOL = rb"(?:\r\n|\n|\r(?=[^\n]))"  # a \r at the end of the buffer may be the fi
 BLANK = re.compile(EOL + EOL)
 LINES = re.compile("\r\n|\n|\r")
 BOM = b"\xef\xbb\xbf"
+LOOK_BACK = 4
+"""Bytes of the longest blank line."""
 MAX_BLOCK = 64 << 20
 """Bytes of one block. Larger blocks are forwarded unparsed."""
 
@@ -45,8 +47,7 @@ class SseParser:
     """Incremental parser: bytes in, blocks out."""
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._searched = 0  # no blank line ends before this offset: a long block is not searched again and again
+        self._kept = bytearray()  # a block that is not complete
         self._started = False
         self.oversized = False
         """A block exceeded MAX_BLOCK. Later bytes are returned unparsed."""
@@ -55,39 +56,41 @@ class SseParser:
         """Return the blocks that these bytes complete."""
         if self.oversized:
             return [SseBlock(data, None)] if data else []
-        buffer = self._buffer + data
-        if not self._started:
-            if len(buffer) < len(BOM) and BOM.startswith(buffer):
-                self._buffer = buffer
+        found: list[SseBlock] = []
+        kept = len(self._kept)
+        if kept >= LOOK_BACK and not BLANK.search(bytes(self._kept[-LOOK_BACK:]) + data):
+            self._kept += data  # a long block in many pieces: copying all of it each time would take quadratic time
+        else:
+            buffer = bytes(self._kept) + data if kept else data
+            if not self._started and len(buffer) < len(BOM) and BOM.startswith(buffer):
+                self._kept[:] = buffer
                 return []
             self._started = True
-        found = []
-        start = 0
-        while (end := self._block_end(buffer, start)) is not None:
-            found.append(parse_block(buffer[start:end]))
-            start = end
-            self._searched = 0
-        self._buffer = buffer[start:]
-        self._searched = max(0, len(self._buffer) - 4)
-        if len(self._buffer) > MAX_BLOCK:
+            start, searched = 0, max(0, kept - LOOK_BACK)
+            while (end := self._block_end(buffer, start, searched)) is not None:
+                found.append(parse_block(buffer[start:end]))
+                start, searched = end, 0
+            self._kept[:] = buffer[start:]
+        if len(self._kept) > MAX_BLOCK:
             self.oversized = True
-            found.append(SseBlock(self._buffer, None))
-            self._buffer = b""
+            found.append(SseBlock(bytes(self._kept), None))
+            self._kept.clear()
         return found
 
     def close(self) -> list[SseBlock]:
         """Return what followed the last blank line, at the end of the stream."""
-        buffer, self._buffer = self._buffer, b""
+        buffer = bytes(self._kept)
+        self._kept.clear()
         return [parse_block(buffer)] if buffer else []
 
-    def _block_end(self, buffer: bytes, start: int) -> int | None:
-        """Return the end of the block at `start`, or None if it is not complete."""
+    def _block_end(self, buffer: bytes, start: int, searched: int) -> int | None:
+        """Return the end of the block at `start`, or None if it is not complete. No end is before `searched`."""
         first = buffer[start : start + 2]
         if first[:1] == b"\n" or first == b"\r\n":
             return start + len(first.partition(b"\n")[0]) + 1
         if len(first) == 2 and first[:1] == b"\r":
             return start + 1
-        match = BLANK.search(buffer, start + self._searched)
+        match = BLANK.search(buffer, start + searched)
         return match.end() if match else None
 
 

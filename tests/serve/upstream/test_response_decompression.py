@@ -11,7 +11,6 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.decompress import MAX_OUTPUT
 from knapcache.serve.upstream import Response
-from knapcache.serve.upstream import response as response_module
 from tests.support.scripted_server import Run, client_harness, respond_always, respond_once, run, wait_until
 
 __all__ = ["run"]
@@ -58,14 +57,13 @@ def test_an_empty_compressed_body_is_empty(run: Run) -> None:
     run(scenario())
 
 
-def test_bodies_above_the_limit_fail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_module, "MAX_BODY", 4 << 20)
+def test_bodies_above_the_limit_fail(run: Run) -> None:
     bomb = gzip.compress(bytes(64 << 20), 9)
     assert len(bomb) < 100_000
 
     async def scenario() -> None:
         for sent in (encoded_response(bomb), HEAD + b"content-length: 8000000\r\n\r\n" + bytes(8_000_000)):
-            async with client_harness(respond_once(sent)) as harness:
+            async with client_harness(respond_once(sent), max_body=4 << 20) as harness:
                 with pytest.raises(UpstreamFailed, match="more than 4194304"):
                     await harness.get()
                 await asyncio.sleep(0)

@@ -9,9 +9,10 @@ the principal, whether a header affects caching, and the headers for the upstrea
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from knapcache.exchange.exchange import ROUTING_HEADERS, VARY_HEADERS
+from knapcache.exchange.headers import vary_context
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
 from knapcache.serve.http.auth import Authenticator, Principal
 from knapcache.serve.http.hosts import HostCheck
@@ -21,20 +22,22 @@ if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
 
 MAX_HEADS, MAX_HEAD_SIZE = 1024, 4096
-SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, *VARY_HEADERS, *ROUTING_HEADERS, "content-encoding"))
-"""Headers that change the answer, or how the cache is used."""
+SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, "content-encoding"))
+"""Headers that change how the cache is used, or how the body is read."""
 LENGTH = b"content-length"
 
 
 class RequestHead:
     """The facts about a head: its headers without content-length, and its principal."""
 
-    __slots__ = ("headers", "plain", "principal", "upstream_headers")
+    __slots__ = ("headers", "plain", "principal", "upstream_headers", "vary")
 
-    def __init__(self, headers: dict[str, str], principal: Principal) -> None:
+    def __init__(self, headers: dict[str, str], principal: Principal, ignored: Collection[str] = ()) -> None:
         self.headers, self.principal = headers, principal
-        self.plain = SPECIAL_HEADERS.isdisjoint(headers)
-        """Whether no header changes the answer, or how the cache is used."""
+        self.vary = vary_context(headers, ignored)
+        """The part of the key that depends on headers."""
+        self.plain = not self.vary and SPECIAL_HEADERS.isdisjoint(headers)
+        """Whether no header is part of the key, or changes how the cache is used."""
         self.upstream_headers: dict[str, bytes] = {}
         """Encoded headers for each upstream, by its name."""
 
@@ -46,6 +49,7 @@ class AccessControl:
         self._authenticator = authenticator
         self._hosts = HostCheck(settings.allowed_hosts)
         self._max_size = settings.max_headers
+        self._ignored = settings.ignored_headers
         self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
 
     def known(self, raw: RawPairs) -> RequestHead | None:
@@ -62,7 +66,7 @@ class AccessControl:
                 challenge = [("www-authenticate", "Bearer")]
                 raise RequestRejected(401, "No valid API key was sent.", "authentication_error", challenge)
             headers = {name: value for name, value in request.headers.items() if name != "content-length"}
-            head = RequestHead(headers, principal)
+            head = RequestHead(headers, principal, self._ignored)
             raw = tuple([pair for pair in request.raw_headers if pair[0] != LENGTH])
             if sum(len(name) + len(value) for name, value in raw) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:

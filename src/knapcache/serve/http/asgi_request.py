@@ -131,9 +131,11 @@ class AsgiRequest:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers by lower-case name. If a name occurs several times, the last value counts."""
+        """Headers by lower-case name. The values of a name that occurs several times are joined by commas."""
         if self._headers is None:
             self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.raw_headers}
+            if len(self._headers) < len(self.raw_headers):
+                self._headers = joined_headers(self.raw_headers)
         return self._headers
 
     @headers.setter
@@ -222,6 +224,14 @@ class AsgiRequest:
         """Send an error as JSON that the SDKs of OpenAI and Anthropic both understand."""
         body = orjson.dumps({"type": "error", "error": {"message": message, "type": kind, "code": kind}})
         await self.respond(status, [("content-type", "application/json"), *(headers or [])], body)
+
+
+def joined_headers(pairs: RawPairs) -> dict[str, str]:
+    """Return headers by name, with all values of a name (RFC 9110, section 5.2)."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return {name: ", ".join(parts) for name, parts in values.items()}
 
 
 def asgi_headers(headers: Iterable[tuple[str, str]]) -> RawPairs:

@@ -25,7 +25,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from knapcache.exchange.exchange import CREDENTIALS
+from knapcache.exchange.headers import CREDENTIALS
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import digest_of
 

@@ -12,6 +12,7 @@ because only then is its cost known.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,9 @@ from typing import TYPE_CHECKING, Any
 from knapcache.cache import Answer
 from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import (
-    Exchange,
-    fingerprint,
-    forwarded_headers,
-    make_exchange,
-    parse_request,
-    to_response,
-)
+from knapcache.exchange.exchange import Exchange, make_exchange, parse_request, to_response
 from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
+from knapcache.exchange.headers import fingerprint, forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
@@ -59,7 +54,8 @@ class Handler:
         settings = proxy.settings
         self._access, self._upstreams, self._append_event = access, proxy.upstreams, proxy.events.append
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
-        fetcher = Fetcher(proxy.cache, finish_abandoned=settings.finish_abandoned)
+        self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
+        fetcher = Fetcher(proxy.cache, finish_abandoned=settings.finish_abandoned, max_answer=settings.max_answer)
         self._fetch = fetcher.fetch
         self._stale: StaleFetcher | None = None
         self._fast_path: FastPath | None = None
@@ -94,7 +90,7 @@ class Handler:
                 return
             if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
                 fast_path.remember(call.exchange, call.upstream, call.model, fetched.answers[0])
-            await call.respond(fetched)
+            await call.respond(fetched, self._abandoned_timeout)
         except UpstreamFailed as error:
             await call.fail(error)
 
@@ -110,7 +106,8 @@ class Handler:
             fetched = Fetched(to_response(known.exchange, answer), (answer,))
         except Incomplete:  # a newer answer took its place, and lacks what the request asks for
             return False
-        await Call(request, head, known.exchange, known.upstream, known.model, self._append_event).respond(fetched)
+        call = Call(request, head, known.exchange, known.upstream, known.model, self._append_event)
+        await call.respond(fetched, self._abandoned_timeout)
         return True
 
     def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
@@ -122,9 +119,11 @@ class Handler:
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
+        if head.vary:
+            context = {**context, **head.vary}
         if request.query:
             context = {**context, "query": fingerprint(request.query)}
-        exchange = make_exchange(endpoint, request.headers, raw, body, head.principal.namespace, context)
+        exchange = make_exchange(endpoint, request.headers, raw, body, head.principal.namespace, context, self._ttl)
         return Call(request, head, exchange, upstream, model, self._append_event)
 
     async def drain(self, seconds: float) -> None:
@@ -166,14 +165,20 @@ class Call:
             )
         return await upstream.send_with_retries(upstream.path(self._request.target), headers, content, self._attempts)
 
-    async def respond(self, fetched: Fetched) -> None:
-        """Write the response, store its answer, record the event."""
+    async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
+        """Write the response, store its answer, record the event.
+
+        abandoned_timeout   seconds to finish a stream after its client has disconnected
+        """
         try:
             status = await self._write(fetched)
         except BaseException:
             await fetched.abort()
             raise
-        answers = await fetched.finish()
+        if status == CLIENT_CLOSED_REQUEST:
+            answers = await finish_within(fetched, abandoned_timeout)
+        else:
+            answers = await fetched.finish()
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
             event = self._event("stale", status, answers[0])
@@ -182,7 +187,8 @@ class Call:
         for answer in answers:
             self._record("failed" if fetched.failed else answer.outcome, status, answer)
         if not answers:
-            self._record("failed", status)
+            too_long = isinstance(fetched, LiveStream) and fetched.overflowed
+            self._record("miss" if too_long else "failed", status)
 
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
@@ -216,7 +222,7 @@ class Call:
         """Send the request upstream and its response back, without the cache."""
         response = await self.send(self.exchange.upstream_body(False))
         try:
-            headers = [*forwarded_headers(response.pairs), *outcome_headers("bypass")]
+            headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("bypass")]
             await self._request.send_head(response.status, own_headers(headers))
             async for piece in response.iter_bytes():
                 self._mark_first_byte()
@@ -267,6 +273,16 @@ class Call:
         attempts = tuple(self._attempts)
         self._attempts.clear()
         return event._replace(upstream=self.upstream.name, attempts=attempts)
+
+
+async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
+    """Finish a fetch whose client has disconnected, or abort it after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await fetched.finish()
+    except TimeoutError:
+        await fetched.abort()
+        return ()
 
 
 def no_fast_response(_headers: RawPairs, _endpoint: Endpoint, _body: bytes) -> None:

@@ -2,28 +2,49 @@
 directions.
 
 The upstream is the model's, if there are several and the body is JSON with a model; otherwise it is the first one.
+
+A caller with a provider key of its own may send everything. A request that is sent with credentials of the proxy, or
+for a tenant without a provider key, must match the setting `passthrough`: one key sees the files, batches and stored
+responses of all its users, and the provider cannot tell them apart.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import NOT_FORWARDED, parse_request
+from knapcache.exchange.exchange import parse_request
+from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.serve.http.access import AccessControl
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, RequestRejected
+from knapcache.serve.http.asgi_request import (
+    CLIENT_CLOSED_REQUEST,
+    AsgiRequest,
+    ClientDisconnected,
+    RequestRejected,
+    too_large,
+)
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Response, encode_headers
-from knapcache.serve.upstream.upstream import HOP_BY_HOP, Upstream
+from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
+    from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
-DROPPED_HEADERS = NOT_FORWARDED - {"content-encoding", "content-length"} | HOP_BY_HOP | {"date", "server"}
-"""Response headers that are not forwarded. Those about the encoding of the body are: it is forwarded as it is."""
+BODY_HEADERS = ("content-encoding", "content-length")
+"""Response headers that hold for the body as it came, which is how it is forwarded."""
+SERVER_HEADERS = ("date", "server")
+"""Headers that our own server adds."""
+AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
+"""Control characters, backslashes, empty segments and dot segments. Servers differ in what they read them as."""
+MAX_DECODINGS = 4
+"""Times that a path is percent-decoded to look for the above: some servers decode more than once."""
 
 
 class Passthrough:
@@ -32,12 +53,15 @@ class Passthrough:
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
         self._max_body = proxy.settings.max_body
+        self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
     async def serve(self, request: AsgiRequest) -> None:
         """Forward the request and its response. Records an event unless it raises."""
         arrival = time.time()
         principal = self._access.authorize(request).principal
+        check_path(request)
         upstream, content, model = await self._route(request)
+        self._check_allowed(request, principal, upstream)
         headers = upstream.request_headers(request.headers, principal.credential is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
@@ -54,6 +78,10 @@ class Passthrough:
             status = error.status
             if not request.response_started:
                 await request.respond_error(error.status, str(error), "upstream_failed")
+        except RequestRejected as error:  # the body became too long
+            if not request.response_started:
+                raise
+            status = error.status
         except (ClientDisconnected, OSError):
             status = CLIENT_CLOSED_REQUEST
         seconds = time.perf_counter() - request.started
@@ -74,14 +102,29 @@ class Passthrough:
             )
         )
 
+    def _check_allowed(self, request: AsgiRequest, principal: Principal, upstream: Upstream) -> None:
+        """Raise RequestRejected for a request that may not be sent with another's credentials."""
+        own_key = principal.credential is not None or not self._tenants
+        if own_key and not upstream.has_credentials:
+            return
+        if not is_allowed(request.method, request.path, self._allowed):
+            message = (
+                f"{request.method[:20]} {request.path[:100]} is not in the setting `passthrough`, which lists what is "
+                "sent for callers without a provider key of their own."
+            )
+            raise RequestRejected(403, message, "passthrough_not_allowed")
+
     async def _route(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """Return the upstream, the body to send, and the model if it is known."""
         first = self._upstreams.all[0]
         if "content-length" not in request.headers and "transfer-encoding" not in request.headers:
             return first, None, ""
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > self._max_body:
+            raise too_large(self._max_body)
         is_json = "json" in request.headers.get("content-type", "") and "content-encoding" not in request.headers
         if len(self._upstreams.all) == 1 or not is_json:
-            return first, request.iter_body(), ""
+            return first, limited(request.iter_body(), self._max_body), ""
         content = await request.read_body(self._max_body, self._max_body)
         body = parse_request(content)
         model = body.get("model") if body is not None else None
@@ -93,10 +136,48 @@ class Passthrough:
         return upstream, content, model
 
 
+def check_path(request: AsgiRequest) -> None:
+    """Raise RequestRejected for a path that the upstream may read as another one."""
+    path = request.path.encode() if request.raw_path is None else request.raw_path
+    for _ in range(MAX_DECODINGS):
+        if AMBIGUOUS.search(path):
+            break
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            try:
+                path.decode()
+            except UnicodeDecodeError:
+                break
+            return
+        path = decoded
+    message = "The path must not have dot segments, empty segments, backslashes, control characters or invalid UTF-8."
+    raise RequestRejected(400, message, "invalid_path")
+
+
+def is_allowed(method: str, path: str, patterns: Iterable[str]) -> bool:
+    """Return whether one of the patterns, "METHOD /path" or "*", matches. `*` in a path also matches slashes."""
+    for pattern in patterns:
+        allowed, _, paths = pattern.partition(" ")
+        if allowed in ("*", method) and fnmatchcase(path, paths or "*"):
+            return True
+    return False
+
+
+async def limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body. Raises RequestRejected when they have more than `limit` bytes."""
+    size = 0
+    async for piece in body:
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        yield piece
+
+
 async def forward(response: Response, request: AsgiRequest) -> None:
     """Send the upstream's response to the client as it arrives."""
     try:
-        headers = [(name, value) for name, value in response.pairs if name.lower() not in DROPPED_HEADERS]
+        headers = sandboxed(forwarded_headers(response.pairs, keep=BODY_HEADERS))
+        headers = [pair for pair in headers if pair[0].lower() not in SERVER_HEADERS]
         await request.send_head(response.status, [*headers, *outcome_headers("passthrough")])
         async for piece in response.iter_bytes():
             await request.send_body(piece)

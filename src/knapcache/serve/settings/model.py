@@ -37,9 +37,11 @@ from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.value_types import (
     LOCAL,
     ByteSize,
+    HeaderPatterns,
     NameList,
     Networks,
     PositiveSeconds,
+    RequestPatterns,
     Seconds,
     Url,
     is_loopback,
@@ -66,6 +68,21 @@ PROVIDERS: tuple[dict[str, Any], ...] = (
     },
 )
 """Default upstreams: those whose key is in the environment."""
+PASSTHROUGH = (
+    "GET /v1/models",
+    "GET /v1/models/*",
+    "POST /v1/moderations",
+    "POST /v1/audio/speech",
+    "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations",
+    "POST /v1/images/generations",
+    "POST /v1/images/edits",
+    "POST /v1/images/variations",
+    "POST /v1/responses/input_tokens",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/rerank",
+)
+"""Requests that only compute something. None of them lists, reads or deletes what another caller has stored."""
 MIN_TOKEN_LENGTH = 16
 """Characters of an admin token. 16 random characters cannot be guessed."""
 
@@ -129,7 +146,23 @@ class Settings(BaseSettings):
     allow_anonymous: bool = Field(
         DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
     )
+    passthrough: RequestPatterns = Field(
+        PASSTHROUGH,
+        description="requests to paths that are not cached, for callers without a provider key of their own: "
+        'patterns "METHOD /v1/path"; *: all. A caller with its own key may send everything',
+    )
+    ignored_headers: HeaderPatterns = Field(
+        (), description="request headers, or patterns of their names, that are forwarded but are not part of the key"
+    )
     finish_abandoned: bool = Field(True, description="finish and cache an answer after its client has disconnected")
+    abandoned_timeout: PositiveSeconds = Field(
+        300.0, description="maximum time to finish a stream after its client has disconnected"
+    )
+    max_answer: ByteSize = Field(
+        128_000_000,
+        description="maximum size of an answer; a longer stream is forwarded but not cached, a longer plain answer "
+        "is an error",
+    )
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
     max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")
     max_decompressed: ByteSize = Field(64_000_000, description="maximum size of a request body after decompression")

@@ -23,6 +23,7 @@ TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 LABEL = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+REQUEST_PATTERN = re.compile(r"(?:[A-Z]+|\*) /v1/[!-~]*")
 RESERVED_HEADERS = {
     "connection",
     "content-length",
@@ -72,6 +73,22 @@ def label(value: str) -> str:
 def name_list(value: Any) -> Any:
     """Split "a, b" into a list; return other values unchanged."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def request_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Check patterns of requests: "METHOD /v1/path", in which * stands for any text, or "*" for every request."""
+    if not all(pattern == "*" or REQUEST_PATTERN.fullmatch(pattern) for pattern in patterns):
+        raise InvalidInput(
+            'must be patterns of requests such as "GET /v1/models/*", with the method in capitals, or "*" for all'
+        )
+    return patterns
+
+
+def header_patterns(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check and lower-case patterns of header names."""
+    if not all(HEADER.fullmatch(name) and name.strip("*") for name in names):
+        raise InvalidInput('must be names of headers, or patterns such as "x-trace-*"')
+    return tuple(name.lower() for name in names)
 
 
 def split_http_url(url: str) -> SplitResult | None:
@@ -145,5 +162,7 @@ Seconds = Annotated[float, BeforeValidator(duration)]
 PositiveSeconds = Annotated[float, BeforeValidator(duration), AfterValidator(positive)]
 NameList = Annotated[tuple[str, ...], BeforeValidator(name_list)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(networks)]
+RequestPatterns = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(request_patterns)]
+HeaderPatterns = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(header_patterns)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]

@@ -6,7 +6,9 @@
                 closed: error, timeout, or a response that is not read to its end
 
     Invariant: a connection carries one exchange at a time. It returns to the pool only when its response was complete,
-    its request was written, and no byte followed. Bytes on an idle connection close it.
+    its request was written, and no byte followed. Bytes on an idle connection close it, also those that the event
+    loop has not read when the next request is about to be sent. Not detectable: bytes that an upstream sends after it
+    has received the next request, or while that request is on its way. They are what an answer to it looks like.
 
 Why it is our own: no library handles all the faults that bench/client_faults.py tries (58 of them; this client passes
 all, aiohttp 3.14.5 passes 41, httpx 0.28.1 passes 42). Some of them:
@@ -41,7 +43,7 @@ from knapcache.serve.upstream.connect import TlsFiles, connect_direct, connect_t
 from knapcache.serve.upstream.connection import Connection, Origin, bracketed
 from knapcache.serve.upstream.failures import ConnectionLost, ProxyRefused, upstream_failed, without_traceback
 from knapcache.serve.upstream.proxies import HttpProxy
-from knapcache.serve.upstream.response import Response
+from knapcache.serve.upstream.response import MAX_BODY, Response
 
 KEEP_ALIVE = 60.0
 """Seconds that an idle connection is kept. Most providers keep theirs longer."""
@@ -96,6 +98,7 @@ class Client:
     socket_path       Unix socket to connect to, whatever the URL says
     proxy             None: connect directly. The environment is not read here (`proxies.environment_proxy`)
     tls               PEM files; by default the system's certificates are trusted
+    max_body          bytes of a body that `Response.read` returns
     """
 
     def __init__(
@@ -108,8 +111,9 @@ class Client:
         socket_path: Path | None = None,
         proxy: HttpProxy | None = None,
         tls: TlsFiles | None = None,
+        max_body: int = MAX_BODY,
     ) -> None:
-        self.name, self.idle_timeout = name, idle_timeout
+        self.name, self.idle_timeout, self.max_body = name, idle_timeout, max_body
         self._connect_timeout, self._total_timeout, self._socket_path = connect_timeout, total_timeout, socket_path
         self._proxy, self._tls = proxy, tls or TlsFiles()
         self._idle: dict[Origin, list[Connection]] = {}
@@ -178,8 +182,11 @@ class Client:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()  # the one used last, so that the others reach their KEEP_ALIVE
-            if not connection.transport.is_closing():
+            if connection.transport.is_closing():
+                continue
+            if not connection.has_unread_bytes():
                 return connection
+            connection.transport.abort()
         limit = asyncio.get_running_loop().time() + self._connect_timeout
         async with asyncio.timeout_at(limit if deadline is None else min(limit, deadline)):
             connection = await self._connect(origin)

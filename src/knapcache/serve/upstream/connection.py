@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Pool(Protocol):
     """The upstream's name in error messages."""
     idle_timeout: float
     """Longest wait in seconds between two reads of a response."""
+    max_body: int
+    """Bytes of a body that `Response.read` returns."""
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
@@ -76,6 +79,17 @@ class Connection(asyncio.Protocol):
         """Wait until the transport's write buffer has space."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
+
+    def has_unread_bytes(self) -> bool:
+        """Return whether bytes have arrived on the idle connection, or it was closed, and the event loop has not read
+        that yet.
+        """
+        sock = self.transport.get_extra_info("socket")
+        if sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def release(self) -> None:
         """End the exchange and give the connection back to the pool."""

@@ -54,7 +54,7 @@ LINGER = 0.25
 HIGH_WATER = 1 << 20
 """Bytes of a body that are buffered before reading is paused."""
 MAX_BODY = 256 << 20
-"""Bytes of a body that `read` returns."""
+"""Bytes of a body that `read` returns, unless the client has another limit."""
 MAX_HEAD = 256 << 10
 """Bytes in a row without a byte of the body: heads, chunk extensions, trailers.
 
@@ -306,16 +306,17 @@ class Response:
     # The caller's side.
 
     async def read(self) -> bytes:
-        """Return the whole body. UpstreamFailed if it is longer than MAX_BODY."""
-        if self.state is COMPLETE and self._decompressor is None:  # short bodies arrive with their head
+        """Return the whole body. UpstreamFailed if it is longer than the client's `max_body`."""
+        if self.state is COMPLETE and self._decompressor is None and self._buffered <= self._pool.max_body:
+            # Short bodies arrive with their head.
             return self._take() if self._chunks else b""
         chunks: list[bytes] = []
         size = 0
         async for chunk in self.iter_bytes():
             chunks.append(chunk)
             size += len(chunk)
-            if size > MAX_BODY:
-                raise UpstreamFailed(502, f"{self._pool.name} sent more than {MAX_BODY} bytes")
+            if size > self._pool.max_body:
+                raise UpstreamFailed(502, f"{self._pool.name} sent more than {self._pool.max_body} bytes")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:

@@ -28,13 +28,13 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.exchange import CREDENTIALS
+from knapcache.exchange.headers import CREDENTIALS, nominated
 from knapcache.serve.upstream.client import Client, parse_base_url
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS
 from knapcache.serve.upstream.failures import upstream_failed
 from knapcache.serve.upstream.proxies import HttpProxy, environment_proxy
-from knapcache.serve.upstream.response import Pairs, Response
+from knapcache.serve.upstream.response import MAX_BODY, Pairs, Response
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings
@@ -51,9 +51,16 @@ HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade", "host", "expect", "cookie", "forwarded", "via")
 )  # fmt: skip
-"""Headers that are not passed on: those of one connection, and those about the client."""
-BODY_HEADERS = frozenset(("content-length", "content-encoding", "accept-encoding"))
-"""Headers that do not hold for a body that the proxy has decoded."""
+"""Headers of one connection, and of one client."""
+NOT_SENT = HOP_BY_HOP | {
+    "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-http-method", "x-http-method-override",
+    "x-method-override", "x-original-url", "x-rewrite-url",
+}  # fmt: skip
+"""Headers that are not passed on: also the client's address, and what some servers take for another method or path."""
+BODY_HEADERS = frozenset(("content-length", "content-encoding", "accept-encoding", "idempotency-key"))
+"""Headers that do not hold for a body that the proxy has decoded. A provider may answer a second request with the same
+idempotency key by the first one's answer. The proxy may send a request twice, with and without `stream_options`, and
+its answer is shared and stored, so the caller's idempotency key must not select it."""
 CACHE_HEADER_PREFIXES = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-portkey-", "x-knapcache", "x-forwarded-")
 """Beginnings of header names that are meant for caches and proxies, and not passed on."""
 
@@ -68,7 +75,7 @@ class LocalModel(Protocol):
 class Upstream:
     """One upstream: a provider, or the embedded model."""
 
-    def __init__(self, settings: UpstreamSettings, local: LocalModel | None = None) -> None:
+    def __init__(self, settings: UpstreamSettings, local: LocalModel | None = None, max_answer: int = MAX_BODY) -> None:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
         """A part of every key: answers of different upstreams are never mixed."""
@@ -85,7 +92,13 @@ class Upstream:
             settings.total_timeout,
             proxy=proxy,
             tls=TlsFiles(settings.ca_file, settings.client_cert, settings.client_key),
+            max_body=max_answer,
         )
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests are sent with credentials of the settings: a key, headers, or a client certificate."""
+        return self._key is not None or bool(self.settings.headers) or self.settings.client_cert is not None
 
     async def send_with_retries(self, path: str, headers: bytes, content: bytes, attempts: list[int]) -> Response:
         """Send a POST request, again where the module's rules allow it. Raises UpstreamFailed.
@@ -162,10 +175,12 @@ class Upstream:
         raw       the body is passed on as it came, with its BODY_HEADERS
         """
         settings, key = self.settings, self._key
+        of_connection = nominated(headers.get("connection", ""))
         passed = [
             (name, value)
             for name, value in headers.items()
-            if name not in HOP_BY_HOP
+            if name not in NOT_SENT
+            and name not in of_connection
             and not name.startswith(CACHE_HEADER_PREFIXES)
             and (raw or name not in BODY_HEADERS)
             and (name not in CREDENTIALS or (own_key and key is None))
@@ -182,7 +197,7 @@ class Upstreams:
     """All upstreams of the settings, in their order."""
 
     def __init__(self, settings: Settings, local: LocalModel | None) -> None:
-        self.all = [Upstream(each, local if each.local else None) for each in settings.upstreams]
+        self.all = [Upstream(each, local if each.local else None, settings.max_answer) for each in settings.upstreams]
         self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 

@@ -1,0 +1,156 @@
+"""Which request headers are part of the key, and which response headers reach the caller.
+
+Every header of a request may change its answer, so every header is part of the key, except
+
+    credentials   they are part of the namespace
+    neutral       known not to change answers: transport, tracing, request ids, the client's name and version
+    ignored       those that the settings name
+
+The values of `VARY_HEADERS` are in the key as they are. All others are hashed together, because they may be secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from knapcache.exchange.cache_headers import Pairs
+from knapcache.wire.cache_control import CONTROL_HEADERS
+from knapcache.wire.json_util import to_json
+
+CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
+GATEWAY_CREDENTIALS = (
+    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
+)  # fmt: skip
+VARY_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
+"""Headers that change answers. All other headers that are not neutral count, too."""
+ROUTING_HEADERS = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
+"""Headers that tell a gateway where to send a request."""
+NEUTRAL_HEADERS = frozenset((
+    *CREDENTIALS, *GATEWAY_CREDENTIALS, *CONTROL_HEADERS,
+    # the connection and the transport of the message
+    "accept", "accept-charset", "accept-encoding", "connection", "content-encoding", "content-length", "date", "dnt",
+    "expect", "host", "keep-alive", "pragma", "priority", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "upgrade-insecure-requests",
+    # the client
+    "anthropic-dangerous-direct-browser-access", "cdn-loop", "cookie", "forwarded", "from", "http-referer", "origin",
+    "referer", "true-client-ip", "user-agent", "via", "x-client-ip", "x-goog-api-client", "x-real-ip",
+    "x-requested-with", "x-title",
+    # traces and ids of requests
+    "b3", "baggage", "idempotency-key", "langsmith-trace", "request-id", "sentry-trace", "traceparent", "tracestate",
+    "uber-trace-id", "x-amzn-trace-id", "x-client-request-id", "x-cloud-trace-context", "x-correlation-id",
+    "x-ms-client-request-id", "x-request-id", "x-request-start", "x-trace-id",
+))  # fmt: skip
+"""Headers that do not change answers."""
+NEUTRAL_PREFIXES = (
+    "cf-", "helicone-", "sec-", "x-b3-", "x-datadog-", "x-envoy-", "x-forwarded-", "x-knapcache", "x-portkey-",
+    "x-stainless-",
+)  # fmt: skip
+"""Beginnings of names of neutral headers. A routing header is not neutral, although its name may begin so."""
+NEUTRAL_VALUES = {
+    "accept-language": re.compile(r"\s*\*\s*"),
+    "content-type": re.compile(r"\s*(?:application/json\s*(?:;\s*charset=\"?utf-8\"?\s*)?)?", re.IGNORECASE),
+}
+"""Values that do not change answers, of headers that are not neutral."""
+REQUEST_IDS = ("x-request-id", "request-id")
+MAX_REQUEST_ID = 200
+"""Characters of a provider's request id that is stored."""
+NOT_FORWARDED = frozenset((
+    # of one connection
+    "connection", "content-encoding", "content-length", "keep-alive", "proxy-authenticate", "proxy-authentication-info",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "via",
+    # of one client
+    "set-cookie", "set-cookie2",
+    # for browsers: they would apply to our origin, on which the dashboard is
+    "accept-ch", "alt-svc", "clear-site-data", "content-security-policy", "content-security-policy-report-only",
+    "critical-ch", "expect-ct", "nel", "observe-browsing-topics", "origin-agent-cluster", "origin-trial",
+    "permissions-policy", "public-key-pins", "public-key-pins-report-only", "referrer-policy", "refresh", "report-to",
+    "reporting-endpoints", "service-worker-allowed", "sourcemap", "speculation-rules", "strict-transport-security",
+    "supports-loading-mode", "timing-allow-origin", "x-content-type-options", "x-dns-prefetch-control",
+    "x-frame-options", "x-sourcemap", "x-xss-protection",
+    # our own
+    "cache-status",
+))  # fmt: skip
+"""Response headers that belong to one connection, to one client, or to the provider's own origin."""
+NOT_FORWARDED_PREFIXES = ("access-control-", "cross-origin-", "x-knapcache")
+INERT_TYPES = re.compile(
+    r"application/(?:json|octet-stream|[\w.-]+\+json)|text/(?:event-stream|plain)|(?:audio|video)/[\w.+-]+"
+    r"|image/(?:png|jpeg|webp|gif|avif)"
+)
+"""Content types that a browser neither runs nor renders as a page."""
+SANDBOX: Pairs = [
+    ("x-content-type-options", "nosniff"),
+    ("content-security-policy", "sandbox; default-src 'none'; frame-ancestors 'none'"),
+]
+"""Response headers under which a page has no access to our origin."""
+
+
+def fingerprint(secret: bytes) -> str:
+    """Return a hash that identifies a secret."""
+    return hashlib.blake2b(secret, digest_size=16, person=b"knapcache").hexdigest()
+
+
+def credentials_namespace(headers: Mapping[str, str]) -> str | None:
+    """Return the namespace of a caller: a hash, because namespaces are stored and credentials must not be."""
+    names = (*CREDENTIALS, *GATEWAY_CREDENTIALS)
+    found = "\n".join(f"{name}: {headers[name]}" for name in names if name in headers)
+    return f"key-{fingerprint(found.encode())}" if found else None
+
+
+def vary_context(headers: Mapping[str, str], ignored: Collection[str] = ()) -> dict[str, str]:
+    """Return the part of the key that depends on a request's headers, which have lower-case names.
+
+    ignored   patterns of names of further headers that are not part of the key
+    """
+    context: dict[str, str] = {}
+    others = []
+    for name, value in headers.items():
+        if name in VARY_HEADERS:
+            context[name] = value
+        elif name in ROUTING_HEADERS:
+            context[name] = fingerprint(value.encode())
+        elif not is_neutral(name, value) and not any(fnmatchcase(name, pattern) for pattern in ignored):
+            others.append((name, value))
+    if others:
+        context["headers"] = fingerprint(to_json(sorted(others)))
+    return context
+
+
+def is_neutral(name: str, value: str) -> bool:
+    """Return whether a header is known not to change answers."""
+    if name in NEUTRAL_HEADERS or name.startswith(NEUTRAL_PREFIXES):
+        return True
+    neutral = NEUTRAL_VALUES.get(name)
+    return neutral is not None and neutral.fullmatch(value) is not None
+
+
+def nominated(connection: str) -> frozenset[str]:
+    """Return the names of the headers that a Connection header declares to be of one connection only."""
+    return frozenset(name.strip().lower() for name in connection.split(","))
+
+
+def forwarded_headers(headers: Iterable[tuple[str, str]], keep: Collection[str] = ()) -> Pairs:
+    """Return the response headers that may be sent to a client. keep: names that are forwarded after all."""
+    headers = list(headers)
+    of_connection = nominated(",".join(value for name, value in headers if name.lower() == "connection"))
+    return [
+        (name, value)
+        for name, value in headers
+        if ((lower := name.lower()) not in NOT_FORWARDED or lower in keep)
+        and not lower.startswith(NOT_FORWARDED_PREFIXES)
+        and lower not in of_connection
+    ]
+
+
+def sandboxed(headers: Pairs) -> Pairs:
+    """Return the headers of a response, with SANDBOX unless its content type is inert."""
+    kinds = [value for name, value in headers if name.lower() == "content-type"]
+    kind = kinds[0].partition(";")[0].strip().lower() if len(kinds) == 1 else ""
+    return headers if INERT_TYPES.fullmatch(kind) else [*headers, *SANDBOX]
+
+
+def request_ids(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the provider's request ids, which are stored beside an answer."""
+    return {name: headers[name] for name in REQUEST_IDS if len(headers.get(name, "")) in range(1, MAX_REQUEST_ID + 1)}
