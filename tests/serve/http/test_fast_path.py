@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from knapcache import Answer, Cache
-from knapcache.exchange.exchange import ROUTING_HEADERS, VARY_HEADERS, make_exchange, parse_request
+from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.exchange.headers import ROUTING_HEADERS, VARY_HEADERS
 from knapcache.model import Endpoint
 from knapcache.serve.http.app import App
 from knapcache.serve.http.fast_path import FastPath
