@@ -61,7 +61,7 @@ class Machine(RuleBasedStateMachine):
             self.paid[version] = name, tenant, self.clock.now, expires if cacheable else 0.0
             if cacheable:
                 self.newest[name, tenant] = version
-            return Reply(payload_of((name, tenant), n, version), cost=1.0, ttl=ttl, cacheable=cacheable)
+            return Reply(payload_of((name, tenant), n, version), cost=1.0 + name % 4, ttl=ttl, cacheable=cacheable)
 
         return call
 

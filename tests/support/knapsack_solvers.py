@@ -26,6 +26,22 @@ def brute_force(values: Any, sizes: Any, capacity: int) -> Fraction:
     return max(value for _, value in subsets)
 
 
+def exact_optimum(values: Any, sizes: Any, capacity: int) -> Fraction:
+    """Return the value of the best subset as a rational number, from all subsets that no other one dominates."""
+    best = {0: Fraction(0)}
+    for w, s in zip(values, sizes, strict=True):
+        for size, value in list(best.items()):
+            larger = size + int(s)
+            if larger <= capacity:
+                best[larger] = max(best.get(larger, Fraction(0)), value + Fraction(float(w)))
+        front, top = {}, Fraction(-1)
+        for size in sorted(best):
+            if best[size] > top:
+                front[size] = top = best[size]
+        best = front
+    return max(best.values())
+
+
 def by_or_tools(instance: KnapsackInstance) -> int:
     solver = knapsack_solver.KnapsackSolver(
         knapsack_solver.SolverType.KNAPSACK_MULTIDIMENSION_BRANCH_AND_BOUND_SOLVER, "reference"
