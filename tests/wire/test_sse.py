@@ -67,9 +67,8 @@ def test_a_last_event_without_its_blank_line_is_parsed() -> None:
     assert sse.events(b"data: 1\n\ndata: [DONE]") == [SseEvent("1"), SseEvent("[DONE]")]
 
 
-def test_an_endless_block_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_BLOCK", 100)
-    parser = SseParser()
+def test_an_endless_block_does_not_fill_the_memory() -> None:
+    parser = SseParser(max_block=100)
     passed = b"".join(block.raw for _ in range(50) for block in parser.feed(b"data: 123456789"))
     assert parser.oversized
     assert passed == b"data: 123456789" * 50

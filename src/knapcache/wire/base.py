@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
 from knapcache.wire.json_util import json_event, read_object, to_json
-from knapcache.wire.sse import SseBlock, SseEvent, SseParser, blocks, serialise
+from knapcache.wire.sse import MAX_BLOCK, SseBlock, SseEvent, SseParser, blocks, serialise
 
 Form = Literal["json", "sse"]
 
@@ -148,7 +148,7 @@ class StreamCollector:
         self._streaming = wire_format.streaming
         self.ended = False
         """The terminator was seen. Later blocks are not part of the answer."""
-        self._parser = SseParser()
+        self._parser = SseParser(MAX_BLOCK if max_size is None else min(MAX_BLOCK, max_size))
         self._kept: list[SseBlock] = []
         self._size, self._max_size = 0, max_size
         self.overflowed = False

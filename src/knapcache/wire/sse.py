@@ -44,13 +44,14 @@ class SseBlock(NamedTuple):
 
 
 class SseParser:
-    """Incremental parser: bytes in, blocks out."""
+    """Incremental parser: bytes in, blocks out. max_block: bytes of one block."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_block: int = MAX_BLOCK) -> None:
+        self._max_block = max_block
         self._kept = bytearray()  # a block that is not complete
         self._started = False
         self.oversized = False
-        """A block exceeded MAX_BLOCK. Later bytes are returned unparsed."""
+        """A block exceeded max_block. Later bytes are returned unparsed."""
 
     def feed(self, data: bytes) -> list[SseBlock]:
         """Return the blocks that these bytes complete."""
@@ -71,7 +72,7 @@ class SseParser:
                 found.append(parse_block(buffer[start:end]))
                 start, searched = end, 0
             self._kept[:] = buffer[start:]
-        if len(self._kept) > MAX_BLOCK:
+        if len(self._kept) > self._max_block:
             self.oversized = True
             found.append(SseBlock(bytes(self._kept), None))
             self._kept.clear()

@@ -1,0 +1,96 @@
+"""A caller's cache directives: bounded, and never more than the server's settings allow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.attacks.conftest import Connect
+from tests.support.raw_client import CHAT, chat, chat_body, message
+from tests.support.running_proxy import RunningProxy
+
+TTL = 30.0
+TEXTS = (f"directives {number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def proxy_settings() -> dict[str, Any]:
+    return {"ttl": TTL}
+
+
+def lifetime(proxy: RunningProxy, key: str | None) -> float:
+    """Return the seconds until an entry expires."""
+    rows = [row for row in proxy.proxy.cache.entries(limit=1000)["rows"] if row["key"] == key]
+    assert len(rows) == 1
+    assert rows[0]["expires"] is not None
+    return float(rows[0]["expires"]) - time.time()
+
+
+@pytest.mark.parametrize(
+    ("headers", "cache", "most"),
+    [
+        ([], {"ttl": 1000}, TTL),
+        ([], {"ttl": 5}, 5.0),
+        (["cf-aig-cache-ttl: 86400"], None, TTL),
+        (["cf-aig-cache-ttl: 5"], None, 5.0),
+        (["cf-aig-cache-ttl: 5"], {"ttl": 1e15}, TTL),
+        ([], {"ttl": "1000000"}, TTL),
+    ],
+)
+def test_a_caller_can_shorten_the_time_to_live_and_not_extend_it(
+    proxy: RunningProxy, connect: Connect, headers: list[str], cache: Any, most: float
+) -> None:
+    body = {} if cache is None else {"cache": cache}
+    found = connect().send(chat(next(TEXTS), *headers, **body)).response()
+    assert found is not None
+    assert most - 20.0 < lifetime(proxy, found.header("x-knapcache-key")) <= most
+
+
+NUMBERS = ["1e15", "1e308", "1e400", "-1", "-1e300", "0", "1" * 30, "9" * 400, '"1e15"', '"nan"', '"inf"', "true",
+           "null", "[]", "{}", '""', "1e-320"]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_no_number_in_a_directive_is_an_error_of_the_proxy(connect: Connect, number: str) -> None:
+    client = connect()
+    for name in ("ttl", "s-maxage", "s-max-age", "namespace"):
+        text = next(TEXTS)
+        body = chat_body(text, cache="CACHE").replace(b'"CACHE"', f'{{"{name}": {number}}}'.encode())
+        for _ in range(2):
+            head = (f"POST {CHAT} HTTP/1.1", "Content-Type: application/json", "Authorization: Bearer k")
+            found = client.send(message(*head, body=body)).response()
+            assert found is not None
+            assert found.status == 200, (name, number, found)
+    value = number.strip('"')
+    for header in (
+        f"Cache-Control: max-age={value}",
+        f"cf-aig-cache-ttl: {value}",
+        f'Cache-Control: max-age="{value}"',
+    ):
+        text = next(TEXTS)
+        for _ in range(2):
+            found = client.send(chat(text, header)).response()
+            assert found is not None
+            assert found.status == 200, (header, found)
+            assert found.text == f"You said: {text}"
+
+
+def test_a_namespace_gives_no_access_to_another_callers_entries(connect: Connect, proxy: RunningProxy) -> None:
+    text = next(TEXTS)
+    first = connect().send(chat(text, key="alice", cache={"namespace": "shared"})).response()
+    assert first is not None
+    (row,) = [
+        row for row in proxy.proxy.cache.entries(limit=1000)["rows"] if row["key"] == first.header("x-knapcache-key")
+    ]
+    stolen = row["tenant"]
+    for name in ("shared", stolen, f"caller-{stolen[:8]}", "../" + stolen, json.dumps({"tenant": stolen})):
+        found = connect().send(chat(text, key="bob", cache={"namespace": name})).response()
+        assert found is not None
+        assert found.outcome == "miss"
+    again = connect().send(chat(text, key="alice", cache={"namespace": "shared"})).response()
+    assert again is not None
+    assert again.outcome == "hit"
