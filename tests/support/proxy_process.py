@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +16,23 @@ ADMIN_TOKEN = "0123456789abcdef-admin-token"
 
 
 class ProxyProcess:
-    """A started proxy. settings: as in the settings file; workers=2 starts real worker processes."""
+    """A started proxy. settings: one value each; workers=2 starts real worker processes; config: a settings file."""
 
-    def __init__(self, folder: Path, upstream: str, environment: dict[str, str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        upstream: str,
+        environment: dict[str, str] | None = None,
+        config: str = "",
+        **settings: Any,
+    ) -> None:
         defaults = {"policy": "lru", "shadows": "lru", "capacity": "20MB", "grace": 2}
         command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
         command += ["--upstream", upstream]
+        if config:
+            file = folder.parent / f"{folder.name}.toml"
+            file.write_text(config, encoding="utf-8")
+            command += ["--config", str(file)]
         for name, value in (defaults | settings).items():
             text = ("true" if value else "false") if isinstance(value, bool) else str(value)
             command += ["--set", f"{name}={text}"]
@@ -58,6 +71,18 @@ class ProxyProcess:
         """Return the process id of the store's owner, or 0 while it changes."""
         words = (self.folder / "cache.sqlite.lock").read_text().split()
         return int(words[0]) if words else 0
+
+    @contextlib.contextmanager
+    def only(self, pid: int) -> Iterator[None]:
+        """Suspend all workers but one: it gets every new connection."""
+        others = [other for other in self.pids() if other != pid]
+        for other in others:
+            os.kill(other, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for other in others:
+                os.kill(other, signal.SIGCONT)
 
     def memory(self) -> int:
         """Return the resident memory of all processes that serve, in bytes."""

@@ -51,11 +51,15 @@ class WireResponse(NamedTuple):
 
 
 class RawClient:
-    """One connection. `sent_all` is false if the server closed it before all bytes were sent."""
+    """One connection. source: the client's address, such as 127.0.0.2.
 
-    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+    `sent_all` is false if the server closed the connection before all bytes were sent.
+    """
+
+    def __init__(self, url: str, timeout: float = TIMEOUT, source: str | None = None) -> None:
         parts = urlsplit(url)
-        self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=timeout)
+        address = parts.hostname or "", parts.port or 80
+        self.socket = socket.create_connection(address, timeout, source_address=(source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sent_all = True
         self.closed = False

@@ -44,7 +44,8 @@ MAX_BATCH = 2000
 MAX_MESSAGE = 8 << 20
 """Bytes of a message, and of an admin request on its way to the owner."""
 CLIENT, SCHEME = "x-knapcache-client", "x-knapcache-scheme"
-"""Headers in which a worker names the client's address and scheme. They are dropped from the client's own request."""
+"""Headers in which a worker names the client's address and scheme. They are dropped from the client's own request. A
+message with them is a client's request, whatever its path; a worker's own message has none."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -81,8 +82,8 @@ class OwnerServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request of a worker."""
-        if scope["type"] != "http" or scope["path"] != EVENTS_PATH:
-            sent = dict(scope["headers"])
+        sent = dict(scope["headers"])
+        if scope["type"] != "http" or scope["path"] != EVENTS_PATH or CLIENT.encode() in sent:
             client, scheme = (sent.get(name.encode(), b"").decode() for name in (CLIENT, SCHEME))
             await self._admin_app({**scope, "client": (client, 0), "scheme": scheme}, receive, send)
             return
