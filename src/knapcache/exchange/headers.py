@@ -26,8 +26,6 @@ GATEWAY_CREDENTIALS = (
 )  # fmt: skip
 VARY_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers that change answers. All other headers that are not neutral count, too."""
-ROUTING_HEADERS = ("helicone-target-url", "x-portkey-config", "x-portkey-custom-host", "x-portkey-provider")
-"""Headers that tell a gateway where to send a request."""
 NEUTRAL_HEADERS = frozenset((
     *CREDENTIALS, *GATEWAY_CREDENTIALS, *CONTROL_HEADERS,
     # the connection and the transport of the message
@@ -45,10 +43,12 @@ NEUTRAL_HEADERS = frozenset((
 ))  # fmt: skip
 """Headers that do not change answers."""
 NEUTRAL_PREFIXES = (
-    "cf-", "helicone-", "sec-", "x-b3-", "x-datadog-", "x-envoy-", "x-forwarded-", "x-knapcache", "x-portkey-",
-    "x-stainless-",
+    "cf-aig-metadata", "cf-connecting-", "cf-ip", "cf-ray", "cf-visitor", "cf-worker", "helicone-cache-",
+    "helicone-property-", "helicone-request-id", "helicone-session-", "helicone-user-id", "sec-", "x-b3-", "x-datadog-",
+    "x-envoy-", "x-forwarded-", "x-knapcache", "x-portkey-cache-", "x-portkey-metadata", "x-portkey-span-",
+    "x-portkey-trace-", "x-stainless-",
 )  # fmt: skip
-"""Beginnings of names of neutral headers. A routing header is not neutral, although its name may begin so."""
+"""Beginnings of names of neutral headers. Other headers of gateways may select a model, so they are not neutral."""
 NEUTRAL_VALUES = {
     "accept-language": re.compile(r"\s*\*\s*"),
     "content-type": re.compile(r"\s*(?:application/json\s*(?:;\s*charset=\"?utf-8\"?\s*)?)?", re.IGNORECASE),
@@ -109,8 +109,6 @@ def vary_context(headers: Mapping[str, str], ignored: Collection[str] = ()) -> d
     for name, value in headers.items():
         if name in VARY_HEADERS:
             context[name] = value
-        elif name in ROUTING_HEADERS:
-            context[name] = fingerprint(value.encode())
         elif not is_neutral(name, value) and not any(fnmatchcase(name, pattern) for pattern in ignored):
             others.append((name, value))
     if others:
