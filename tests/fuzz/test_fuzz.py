@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.fuzzing.admin import fuzz_admin
 from tests.support.fuzzing.keys import fuzz_keys
+from tests.support.fuzzing.sse import fuzz_sse
 
 
 def test_keys() -> None:
@@ -13,6 +14,12 @@ def test_keys() -> None:
     assert counts["keyed"] > 500
     assert counts["refused"] > 500
     assert counts["respelled"] > 50
+
+
+def test_server_sent_events() -> None:
+    counts = fuzz_sse(3000, 1)
+    assert counts["events"] > 2000
+    assert counts["oversized"] > 20
 
 
 def test_the_admin_api() -> None:
@@ -26,6 +33,12 @@ def test_the_admin_api() -> None:
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_keys_for_long(seed: int) -> None:
     print(fuzz_keys(100_000, seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_server_sent_events_for_long(seed: int) -> None:
+    print(fuzz_sse(100_000, seed))
 
 
 @pytest.mark.long

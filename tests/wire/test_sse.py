@@ -63,6 +63,10 @@ def test_a_byte_order_mark_and_unknown_fields_are_skipped() -> None:
     assert sse.events(b"\xef\xbb\xbfdata: 1\nsurprise: 2\nretry: soon\nid: 7\n\n") == [SseEvent("1", "", "7")]
 
 
+def test_a_byte_order_mark_later_in_the_stream_is_part_of_a_name() -> None:
+    assert sse.events(b"data: 1\n\n\xef\xbb\xbfdata: 2\n\ndata: 3\n\n") == [SseEvent("1"), SseEvent("3")]
+
+
 def test_a_last_event_without_its_blank_line_is_parsed() -> None:
     assert sse.events(b"data: 1\n\ndata: [DONE]") == [SseEvent("1"), SseEvent("[DONE]")]
 

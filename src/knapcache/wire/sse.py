@@ -50,6 +50,7 @@ class SseParser:
         self._max_block = max_block
         self._kept = bytearray()  # a block that is not complete
         self._started = False
+        self._first = True  # no block was parsed yet
         self.oversized = False
         """A block exceeded max_block. Later bytes are returned unparsed."""
 
@@ -69,7 +70,8 @@ class SseParser:
             self._started = True
             start, searched = 0, max(0, kept - LOOK_BACK)
             while (end := self._block_end(buffer, start, searched)) is not None:
-                found.append(parse_block(buffer[start:end]))
+                found.append(parse_block(buffer[start:end], self._first))
+                self._first = False
                 start, searched = end, 0
             self._kept[:] = buffer[start:]
         if len(self._kept) > self._max_block:
@@ -82,7 +84,7 @@ class SseParser:
         """Return what followed the last blank line, at the end of the stream."""
         buffer = bytes(self._kept)
         self._kept.clear()
-        return [parse_block(buffer)] if buffer else []
+        return [parse_block(buffer, self._first)] if buffer else []
 
     def _block_end(self, buffer: bytes, start: int, searched: int) -> int | None:
         """Return the end of the block at `start`, or None if it is not complete. No end is before `searched`."""
@@ -95,11 +97,11 @@ class SseParser:
         return match.end() if match else None
 
 
-def parse_block(raw: bytes) -> SseBlock:
-    """Parse the lines of one block."""
+def parse_block(raw: bytes, first: bool) -> SseBlock:
+    """Parse the lines of one block. Only the first of a stream may begin with a byte order mark."""
     data: list[str] = []
     event, id_, retry = "", None, None
-    for line in LINES.split(raw.removeprefix(BOM).decode("utf-8", "surrogateescape")):
+    for line in LINES.split((raw.removeprefix(BOM) if first else raw).decode("utf-8", "surrogateescape")):
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
