@@ -12,7 +12,9 @@ one, or that SQLite cannot read, raises Damaged (recovery.py).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +41,9 @@ SNAPSHOT_ROW, SECRET_ROW = 2, 3
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """Errors that SQLite raises for a damaged file."""
 # While a file is opened, a damaged header also looks like an unknown format or a read-only file.
-DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, ValueError, TypeError)
+DAMAGE_AT_OPENING = (
+    *DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, apsw.InterruptError, ValueError, TypeError
+)  # fmt: skip
 
 
 class OpenDatabase(NamedTuple):
@@ -55,6 +59,8 @@ class Oversize(Exception):  # noqa: N818 - never leaves the package
 
 def connect(path: Path, vfs: str | None, busy_timeout: float, max_value: int) -> apsw.Connection:
     """Return a connection that never checkpoints when it is closed, and never trusts the file's schema."""
+    if os.path.lexists(f"{path}-journal"):  # never ours; SQLite would apply it to the database (files.py)
+        raise apsw.CantOpenError(f"{path}-journal exists")
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     # Only the owner writes to the database. By default, the last connection to close would empty the log into it.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -124,7 +130,8 @@ def open_database(
             raise Oversize
         _allocate_log(path, layout)
         _restrict_access(path)
-        ((entries, size),) = connection.execute(TOTALS)
+        with bounded_work(connection, path):
+            ((entries, size),) = connection.execute(TOTALS)
     except DAMAGE_AT_OPENING as error:
         connection.close(True)
         raise Damaged(str(error)) from error
@@ -132,6 +139,20 @@ def open_database(
         connection.close(True)
         raise
     return OpenDatabase(connection, Totals(entries, size))
+
+
+@contextlib.contextmanager
+def bounded_work(connection: apsw.Connection, path: Path) -> Iterator[None]:
+    """Raise InterruptError in a statement that takes more steps than the file can have rows.
+
+    In a hostile tree many pointers lead to one page, so a small file can have any number of rows.
+    """
+    steps = 100_000 + path.stat().st_size // 4  # a row has more than 100 bytes, and takes fewer than 20 steps
+    connection.set_progress_handler(lambda: True, min(steps, 2**31 - 1))
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None)
 
 
 def has_other_secret(path: Path, secret: bytes) -> bool:
@@ -217,10 +238,14 @@ def _schema(connection: apsw.Connection) -> list[tuple[str, ...]]:
 
 
 def _expected_schema(version: int) -> list[tuple[str, ...]]:
+    return _schema_after(tuple(statement for migration in MIGRATIONS[:version] for statement in migration))
+
+
+@functools.cache
+def _schema_after(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
     connection = apsw.Connection(":memory:")
-    for migration in MIGRATIONS[:version]:
-        for statement in migration:
-            connection.execute(statement)
+    for statement in statements:
+        connection.execute(statement)
     return _schema(connection)
 
 

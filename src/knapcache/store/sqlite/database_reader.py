@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
@@ -20,6 +21,8 @@ SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from be
 
 _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
 _SCAN = f"SELECT {INFO_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
+_SCAN_IDS = f"SELECT id FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
+_GET_INFO = f"SELECT {INFO_COLUMNS} FROM entries WHERE id = ?"
 _EXPIRED = f"SELECT {INFO_COLUMNS} FROM entries WHERE expires <= ? LIMIT {SCAN_ROWS}"
 _INTEGRITY = "PRAGMA integrity_check"
 _BELOW_ALL_IDS = -(2**63)
@@ -58,26 +61,39 @@ class DatabaseReader:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
         last = _BELOW_ALL_IDS
         while True:
-            rows = self.connections.rows(_SCAN, (last,))
+            rows = self.connections.rows(_SCAN, (last,), convert=self._numbered_info)
             if rows is None:
-                raise StoreError(f"{self._path} cannot be read")
-            for row in rows:
-                if not last < row[0]:  # in a damaged tree ids may not increase: the scan would never end
+                rows = self._infos_one_by_one(last)
+            for number, info in rows:
+                if not last < number:  # in a damaged tree ids may not increase: the scan would never end
                     self._on_damage(None)
                     raise StoreError(f"{self._path} is damaged")
-                last = row[0]
-                info = self._sealer.info(row)
+                last = number
                 if info is None:
                     self._counters["damaged"] += 1
-                    self._on_damage(row[0])
+                    self._on_damage(number)
                 else:
                     yield info
             if len(rows) < SCAN_ROWS:
                 return
 
+    def _numbered_info(self, row: tuple[Any, ...]) -> tuple[int, EntryInfo | None]:
+        return row[0], self._sealer.info(row)
+
+    def _infos_one_by_one(self, last: int) -> list[tuple[int, EntryInfo | None]]:
+        """Return the next rows, of which some cannot be read at all: None for those."""
+        numbers = self.connections.rows(_SCAN_IDS, (last,))
+        if numbers is None:
+            raise StoreError(f"{self._path} cannot be read")
+        found: list[tuple[int, EntryInfo | None]] = []
+        for (number,) in numbers:
+            rows = self.connections.rows(_GET_INFO, (number,), number, raising=True, convert=self._numbered_info)
+            found.append(rows[0] if rows else (number, None))
+        return found
+
     def expired(self, now: float) -> dict[int, EntryInfo | None]:
         """Return up to SCAN_ROWS expired entries by row id; None for a damaged row."""
-        return {row[0]: self._sealer.info(row) for row in self.connections.rows(_EXPIRED, (now,)) or ()}
+        return dict(self.connections.rows(_EXPIRED, (now,), convert=self._numbered_info) or ())
 
     def snapshot(self) -> bytes | None:
         for seal, value in self.connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():

@@ -19,7 +19,8 @@ from typing import Any
 import apsw
 
 from knapcache.errors import StoreError
-from knapcache.store.sqlite.database import DAMAGE, connect
+from knapcache.store.sqlite.database import DAMAGE, connect, verify_schema
+from knapcache.store.sqlite.files import Damaged
 
 BUSY_TIMEOUT = 0.05  # seconds; a reader only ever waits for the recovery of a log
 WATCH_SECONDS = 1.0  # how soon a reader notices that another process has replaced the file
@@ -46,16 +47,32 @@ class ReadConnections:
         self._inode, self._checked_at, self._replaced = self._current_inode(), time.monotonic(), 0
 
     def rows(
-        self, statement: str, values: tuple[Any, ...], number: int | None = None, *, raising: bool = False
+        self,
+        statement: str,
+        values: tuple[Any, ...],
+        number: int | None = None,
+        *,
+        raising: bool = False,
+        convert: Callable[[Any], Any] | None = None,
     ) -> list[Any] | None:
-        """Return the rows. `number`: the only row that is read. `raising`: raise StoreError for a broken disk."""
+        """Return the rows. `number`: the only row that is read. `raising`: raise StoreError for a broken disk.
+
+        `convert` is applied to each row as it is read. So a hostile file, in which many rows share one long value,
+        takes the memory of one row.
+        """
         try:
-            return self._cursor().execute(statement, values).fetchall()
+            cursor = self._cursor().execute(statement, values)
+            return cursor.fetchall() if convert is None else [convert(row) for row in cursor]
+        except Damaged:  # the schema
+            self._counters["damaged"] += 1
+            self._disconnect()
+            self._on_damage(None)
         except DAMAGE:
             self._counters["damaged"] += 1
             self._disconnect()
             self._on_damage(number)
-        except UnicodeDecodeError:  # no column holds text, unless damage has made it so
+        # No column holds text, unless damage has made it so. No value is longer than we have written.
+        except (UnicodeDecodeError, apsw.TooBigError):
             self._counters["damaged"] += 1
             self._disconnect()
             if number is not None:
@@ -88,6 +105,11 @@ class ReadConnections:
                 raise apsw.MisuseError("the store is closed")
             self._disconnect()
             connection = connect(self._path, self._vfs, BUSY_TIMEOUT, self._max_value)
+            try:
+                verify_schema(connection)
+            except BaseException:
+                connection.close(True)
+                raise
             connection.pragma("query_only", True)
             connection.pragma("cache_size", -1024)
             self._connections.add(connection)

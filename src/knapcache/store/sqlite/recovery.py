@@ -22,9 +22,11 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import (
+    DAMAGE_AT_OPENING,
     SNAPSHOT_ROW,
     OpenDatabase,
     Oversize,
+    bounded_work,
     connect,
     create,
     open_database,
@@ -38,7 +40,7 @@ from knapcache.store.sqlite.files import (
     unrecognised_logs,
 )
 from knapcache.store.sqlite.layout import DiskLayout
-from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
+from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer, row_id
 
 log = logging.getLogger("knapcache.store")
 
@@ -121,6 +123,10 @@ class DatabaseOpener:
         try:
             kept = self._copy(old, new)
             new.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except DAMAGE_AT_OPENING as error:
+            new.close(True)
+            remove_unfinished(target)
+            raise Damaged(str(error)) from error
         finally:
             old.close(True)
             new.close(True)
@@ -134,11 +140,18 @@ class DatabaseOpener:
         """Copy the youngest entries that fit, and the snapshot; return the number of entries."""
         new.pragma("wal_autocheckpoint", 100)
         size = kept = 0
-        for (number,) in old.execute("SELECT id FROM entries ORDER BY created DESC").fetchall():
-            (row,) = old.execute(f"SELECT {COLUMNS} FROM entries WHERE id = ?", (number,))
-            entry = self.sealer.entry(row)
-            if entry and entry.size <= self.layout.max_entry_size and size + entry.size <= self.layout.capacity:
-                new.execute(INSERT, (number, *row))
+        with bounded_work(old, self.path):
+            numbers = [number for (number,) in old.execute("SELECT id FROM entries ORDER BY created DESC")]
+        for number in dict.fromkeys(numbers):
+            try:
+                rows = old.execute(f"SELECT {COLUMNS} FROM entries WHERE id = ?", (number,)).fetchall()
+            except (apsw.TooBigError, UnicodeDecodeError):  # not a row of ours
+                continue
+            entry = self.sealer.entry(rows[0]) if rows else None
+            if entry is None or row_id(entry.key) != number:
+                continue
+            if entry.size <= self.layout.max_entry_size and size + entry.size <= self.layout.capacity:
+                new.execute(INSERT, (number, *rows[0]))
                 size += entry.size
                 kept += 1
         for row in old.execute("SELECT id, seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,)).fetchall():
