@@ -13,7 +13,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from knapcache.serve.http.asgi_request import AsgiRequest, ClientDisconnected
+from knapcache.serve.http.connections import Connections
 from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
+from knapcache.serve.settings import Settings
 from tests.support.scripted_server import wait_until
 
 Respond = Callable[[AsgiRequest], Awaitable[None]]
@@ -27,6 +29,7 @@ class RecordingApp:
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
+        self.connections = Connections(Settings(upstreams=[{"url": "http://127.0.0.1:9/v1"}]))
         self.errors: list[BaseException] = []
         self.cycles: list[weakref.ref[Any]] = []
         self.cycle_types: list[type] = []

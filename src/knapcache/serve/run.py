@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
+import logging
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib.metadata import version
+from math import ceil
 
 import uvicorn
 
@@ -24,10 +28,13 @@ from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory,
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
 from knapcache.serve.workers.supervisor import supervise
 
+log = logging.getLogger("knapcache.serve")
+
 BACKLOG = 2048
-KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open. Longer than clients' pools keep theirs: otherwise the server might close
-a connection on which a request is just being sent."""
+FILES_PER_CONNECTION = 2
+"""A connection of a client, and one to the upstream."""
+OTHER_FILES = 200
+"""Files and sockets beside them."""
 
 STARTUP_MESSAGE = """
 knapcache {version} is running at {url}
@@ -102,20 +109,49 @@ def stored_admin_token(settings: Settings) -> str | None:
 
 def server(proxy: Proxy, on_ready: Callable[[], None] = lambda: None) -> Server:
     """Return the server of one process."""
-    settings = proxy.settings
+    settings, app = proxy.settings, App(proxy)
+    app.connections.reduce(raise_file_limit(settings.max_connections))
     config = uvicorn.Config(
-        App(proxy),
+        app,
         lifespan="on",
         http=http_protocol(),
+        ws="none",
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,  # app.py applies them where they matter
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=ceil(settings.idle_timeout),
         timeout_graceful_shutdown=int(settings.grace),
     )
     return Server(config, on_ready)
+
+
+def raise_file_limit(connections: int) -> int:
+    """Raise the limit of open files as far as the process may. Return how many connections it allows, at least 1.
+
+    Logs a warning if there are fewer than `connections`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FILES_PER_CONNECTION * connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft != hard:
+        # macOS reports no hard limit, but refuses to remove the soft one.
+        for limit in (hard, needed):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                soft = limit
+                break
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return connections
+    allowed = max(1, (soft - OTHER_FILES) // FILES_PER_CONNECTION)
+    log.warning(
+        "max_connections is %d instead of %d: the process may open only %d files, and needs %d.",
+        allowed,
+        connections,
+        soft,
+        needed,
+    )
+    return allowed
 
 
 def listen(host: str, port: int) -> socket.socket:

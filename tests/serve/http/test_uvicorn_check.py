@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from uvicorn.protocols.http import httptools_impl
 
+from knapcache.errors import InvalidInput
+from knapcache.serve.http.limited_protocol import LimitedProtocol
 from knapcache.serve.http.uvicorn_check import find_incompatibility, http_protocol
 from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
 from tests.serve.conftest import Start
@@ -50,13 +52,17 @@ def remove_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
-        del self.tasks
+        del self.loop
 
     monkeypatch.setattr(httptools_impl.HttpToolsProtocol, "__init__", init)
 
 
 def take_own_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(httptools_impl.HttpToolsProtocol, "_state", "taken", raising=False)
+    monkeypatch.setattr(httptools_impl.HttpToolsProtocol, "state", "taken", raising=False)
+
+
+def take_own_attribute_of_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httptools_impl.HttpToolsProtocol, "_body", "taken", raising=False)
 
 
 def remove_status_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +88,9 @@ def test_the_installed_uvicorn_is_allowed_and_compatible() -> None:
         (change_parameters, "HttpToolsProtocol.on_body takes self, body, more"),
         (add_cycle_attribute, "RequestResponseCycle differs in shutting_down"),
         (remove_method, "'RequestResponseCycle' has no attribute 'run_asgi'"),
-        (remove_attribute, "HttpToolsProtocol has no tasks"),
-        (take_own_attribute, "HttpToolsProtocol has _state"),
+        (remove_attribute, "HttpToolsProtocol has no loop"),
+        (take_own_attribute, "HttpToolsProtocol has state"),
+        (take_own_attribute_of_the_fast_path, "HttpToolsProtocol has _body"),
         (remove_status_lines, "cannot import name 'STATUS_LINE'"),
         (remove_class, "cannot import name 'HttpToolsProtocol'"),
     ],
@@ -93,15 +100,22 @@ def test_other_internals_are_found(monkeypatch: pytest.MonkeyPatch, change: Any,
     assert problem in str(find_incompatibility())
 
 
-@pytest.mark.parametrize("change", [change_parameters, add_cycle_attribute])
-def test_requests_are_served_by_uvicorns_own_protocol(
+@pytest.mark.parametrize("change", [change_parameters, take_own_attribute, remove_class, remove_status_lines])
+def test_the_proxy_does_not_start_without_its_limits(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    change(monkeypatch)
+    with pytest.raises(InvalidInput, match=r"uvicorn .* cannot be used, because its internals are different"):
+        http_protocol()
+
+
+@pytest.mark.parametrize("change", [take_own_attribute_of_the_fast_path, add_cycle_attribute])
+def test_requests_are_served_without_the_fast_path_and_within_the_limits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: Start, change: Any
 ) -> None:
     change(monkeypatch)
     proxy = start()
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert re.match(r"Fast path disabled: uvicorn [\d.]+ has other internals \(.*\)", warning.getMessage())
-    assert proxy._server.config.http_protocol_class is httptools_impl.HttpToolsProtocol
+    assert proxy._server.config.http_protocol_class is LimitedProtocol
     events = EventList()
     proxy.proxy.events.add_consumer(events)
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -116,5 +130,6 @@ def test_requests_are_served_by_uvicorns_own_protocol(
         missed = client.post("/chat/completions", json={**body, "stream": True, "n": 1})
         assert (missed.headers["x-knapcache"], "data: [DONE]" in missed.text) == ("miss", True)
         assert client.get("/models").status_code == 200
+        assert client.get("/models", headers={"x-long": "x" * 70_000}).status_code == 431
     proxy.stop()
-    assert [event.outcome for event in events] == ["miss", "hit", "hit", "hit", "miss", "passthrough"]
+    assert [event.outcome for event in events] == ["miss", "hit", "hit", "hit", "miss", "passthrough", "rejected"]

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from knapcache.serve.http.asgi_request import RequestRejected
-from knapcache.serve.http.hosts import HostCheck, origin_authority
+from knapcache.serve.http.hosts import HostCheck
 
 COOKIE = "knapcache-session"
 SESSION_SECONDS = 12 * 3600.0
@@ -127,13 +127,10 @@ class AdminAuth:
         """Raise RequestRejected for an unknown host or a foreign origin."""
         hosts = request.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
-        origin = request.headers.get("origin")
-        self._hosts.check(host, origin)
+        self._hosts.check(host, request.headers.get("origin"))
         if request.method in SAFE_METHODS:
             return
-        # Same host and port. The scheme may differ, because TLS may end in front of the proxy.
-        foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-        if foreign or (origin is not None and origin_authority(origin) != host):
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise RequestRejected(403, "Pages of other sites may not use this proxy.", "origin_not_allowed")
 
     def identify(self, request: Request) -> Session | None:

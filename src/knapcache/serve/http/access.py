@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from knapcache.exchange.headers import vary_context
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
-from knapcache.serve.http.auth import Authenticator, Principal
+from knapcache.serve.http.auth import EVERYONE, Authenticator, Principal
 from knapcache.serve.http.hosts import HostCheck
 from knapcache.wire.cache_control import CONTROL_HEADERS
 
@@ -47,8 +47,10 @@ class AccessControl:
 
     def __init__(self, settings: Settings, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._hosts = HostCheck(settings.allowed_hosts)
-        self._max_size = settings.max_headers
+        self._hosts = HostCheck(settings.allowed_hosts, settings.allowed_origins)
+        self._max_requests = settings.max_requests_per_caller
+        self._in_flight: dict[str, int] = {}
+        """Requests in flight by caller. Invariant: none is 0."""
         self._ignored = settings.ignored_headers
         self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
 
@@ -57,10 +59,10 @@ class AccessControl:
         return self._heads.get(tuple([pair for pair in raw if pair[0] != LENGTH]))
 
     def authorize(self, request: AsgiRequest) -> RequestHead:
-        """Return the request's head. Raises RequestRejected."""
+        """Return the request's head, and count the request as in flight until `release`. Raises RequestRejected."""
         head = self.known(request.raw_headers)
         if head is None:
-            self._check(request.headers)
+            self._hosts.check(request.headers.get("host", ""), request.headers.get("origin"))
             principal = self._authenticator.authenticate(request.headers)
             if principal is None:
                 challenge = [("www-authenticate", "Bearer")]
@@ -72,10 +74,24 @@ class AccessControl:
                 if len(self._heads) >= MAX_HEADS:
                     del self._heads[next(iter(self._heads))]
                 self._heads[raw] = head
+        self._count(request, head.principal)
         return head
 
-    def _check(self, headers: dict[str, str]) -> None:
-        """Raise RequestRejected for headers that are too large, and for foreign hosts and origins."""
-        if sum(map(len, headers)) + sum(map(len, headers.values())) > self._max_size:
-            raise RequestRejected(431, f"The headers have more than {self._max_size} bytes.", "too_large")
-        self._hosts.check(headers.get("host", ""), headers.get("origin"))
+    def _count(self, request: AsgiRequest, principal: Principal) -> None:
+        """Count a request as in flight. Raises RequestRejected (429) if its caller has too many."""
+        # With share_all all callers have one name.
+        caller = principal.credential or principal.name if principal.name == EVERYONE else principal.name
+        count = self._in_flight.get(caller, 0)
+        if count >= self._max_requests:
+            message = f"{count} requests of this caller are in flight (max_requests_per_caller)."
+            raise RequestRejected(429, message, "too_many_requests", [("retry-after", "1")])
+        self._in_flight[caller] = count + 1
+        request.caller = caller
+
+    def release(self, request: AsgiRequest) -> None:
+        """End a request that `authorize` has counted. Others are ignored."""
+        caller, request.caller = request.caller, None
+        if caller is not None:
+            self._in_flight[caller] -= 1
+            if not self._in_flight[caller]:
+                del self._in_flight[caller]

@@ -28,6 +28,7 @@ from knapcache.serve.http.asgi_request import (
     Scope,
     Send,
 )
+from knapcache.serve.http.connections import Connections
 from knapcache.serve.http.handler import Handler
 from knapcache.serve.http.passthrough import Passthrough
 from knapcache.serve.observe.events import Event
@@ -46,8 +47,11 @@ class App:
         self._proxy = proxy
         # Only the admin API needs the client's address and scheme behind a reverse proxy.
         self._forwarded: Any = ProxyHeadersMiddleware(self._admin, list(proxy.settings.trusted_proxies))
+        self._access: AccessControl | None = None
         self._handler: Handler | None = None
         self._passthrough: Passthrough | None = None
+        self.connections = Connections(proxy.settings, self._record_refused)
+        """Connections of the server, and their limits (limited_protocol.py)."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the server's lifespan."""
@@ -78,6 +82,7 @@ class App:
     async def _serve(self, request: AsgiRequest, endpoint: Endpoint | None) -> None:
         assert self._handler is not None
         assert self._passthrough is not None
+        assert self._access is not None
         try:
             if endpoint is not None:
                 await self._handler.serve(request, endpoint)
@@ -87,15 +92,24 @@ class App:
             self._record(request, endpoint, "rejected", error.status)
             await request.respond_error(error.status, error.message, error.kind, error.headers)
         except (ClientDisconnected, OSError):
-            self._record(request, endpoint, "failed", CLIENT_CLOSED_REQUEST)
+            refused = request.refused  # by the server protocol, while the body was arriving
+            self._record(request, endpoint, "rejected" if refused else "failed", refused or CLIENT_CLOSED_REQUEST)
         except Exception as error:
             self._record(request, endpoint, "failed", 500)
             log.error("Request failed inside the proxy: %s", type(error).__name__, exc_info=log.isEnabledFor(10))
             if not request.response_started:
                 await request.respond_error(500, "Internal error of the proxy.", "internal_error")
+        finally:
+            self._access.release(request)
+
+    def _record_refused(self, status: int) -> None:
+        """Record an error that the server protocol sent, before the application got the request."""
+        self._append(None, "rejected", status, 0.0)
 
     def _record(self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int) -> None:
-        seconds = time.perf_counter() - request.started
+        self._append(endpoint, outcome, status, time.perf_counter() - request.started)
+
+    def _append(self, endpoint: Endpoint | None, outcome: str, status: int, seconds: float) -> None:
         self._proxy.events.append(
             Event(
                 time=time.time() - seconds,
@@ -122,7 +136,7 @@ class App:
         await receive()
         try:
             await proxy.open()
-            access = AccessControl(proxy.settings, proxy.authenticator)
+            access = self._access = AccessControl(proxy.settings, proxy.authenticator)
             self._handler, self._passthrough = Handler(proxy, access), Passthrough(proxy, access)
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})

@@ -1,6 +1,6 @@
 """An ASGI request and the ways to respond to it. No framework: on the hit path one costs a third of the throughput.
 
-All input is bounded: the body as sent, the body decompressed, and the headers (access.py).
+All input is bounded: the body as sent, the body decompressed, and the head (limited_protocol.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ RawPairs = list[tuple[bytes, bytes]]
 
 WRITER_EXTENSION = "knapcache.response_writer"
 """ASGI extension under which our server protocol offers its own `ResponseWriter` (uvicorn_protocol.py)."""
+REFUSED = "knapcache.refused"
+"""Key of the scope under which our server protocol stores the status of an error that it sent (limited_protocol.py)."""
 NO_EXTENSIONS: dict[str, Any] = {}
 CLIENT_CLOSED_REQUEST = 499
 """Status in events of requests whose client has disconnected. nginx uses the same number."""
@@ -111,12 +113,12 @@ class AsgiRequest:
     """One request."""
 
     __slots__ = (
-        "_headers", "_receive", "_send", "_writer", "method", "path", "query", "raw_headers", "raw_path",
-        "response_started", "started",
+        "_headers", "_receive", "_scope", "_send", "_writer", "caller", "method", "path", "query", "raw_headers",
+        "raw_path", "response_started", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
-        self._receive, self._send = receive, send
+        self._scope, self._receive, self._send = scope, receive, send
         self._writer: ResponseWriter | None = scope.get("extensions", NO_EXTENSIONS).get(WRITER_EXTENSION)
         self.started = started
         """Arrival, by `time.perf_counter`."""
@@ -128,6 +130,13 @@ class AsgiRequest:
         self.raw_headers: RawPairs = scope["headers"]
         self._headers: dict[str, str] | None = None
         self.response_started = False
+        self.caller: str | None = None
+        """The caller whose requests in flight include this one (access.py)."""
+
+    @property
+    def refused(self) -> int | None:
+        """Status with which the server protocol refused the request while its body was arriving, or None."""
+        return self._scope.get(REFUSED)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -5,13 +5,9 @@ until its body is complete, which is usually at once. If the fast path knows its
 spot. Otherwise the request goes to the application by ASGI, as a `RequestCycle` with the whole body. Long bodies and
 connections that close after the response are passed on to uvicorn's own cycle.
 
-    state of the message that is being parsed
-    IDLE       no complete head yet
-    HOLDING    the head is complete, the body is collected here
-    PASSED_ON  uvicorn's own cycle gets the body
-
-    IDLE ──▶ HOLDING         head of a POST to a cacheable endpoint; no response is under way; no Expect: 100-continue
-    IDLE ──▶ PASSED_ON       any other head
+    state of the message that is being parsed (limited_protocol.py)
+    HEAD ──▶ HOLDING         head of a POST to a cacheable endpoint; no response is under way; no Expect: 100-continue
+    HEAD ──▶ PASSED_ON       any other head
     HOLDING ──▶ PASSED_ON    the body is longer than MAX_LENGTH, or the connection will close
     HOLDING ──▶ IDLE         end of the message: fast response or RequestCycle
     PASSED_ON ──▶ IDLE       end of the message
@@ -24,89 +20,90 @@ This relies on internals of uvicorn. `uvicorn_check.py` tests them at start-up.
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from knapcache.serve.http.asgi_request import MAX_UNREAD, WRITER_EXTENSION, RawPairs
 from knapcache.serve.http.fast_path import MAX_LENGTH
+from knapcache.serve.http.limited_protocol import HOLDING, IDLE, LimitedProtocol
 from knapcache.wire import PROXY_PATHS
 
 PATHS = {path.encode(): endpoint for path, endpoint in PROXY_PATHS.items()}
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-class ParseState(Enum):
-    """State of the message that is being parsed."""
-
-    IDLE = "idle"
-    HOLDING = "holding"
-    PASSED_ON = "passed on"
-
-
-IDLE, HOLDING, PASSED_ON = ParseState
-
-
-class FastPathProtocol(HttpToolsProtocol):
+class FastPathProtocol(LimitedProtocol):
     """One connection."""
 
-    _state = IDLE
-    _body = b""
+    _body: bytes | bytearray = b""
     """The body so far of a request that is held."""
-    _head_length = 0
-    """Number of headers in the head. Trailers follow them in `headers` and are dropped."""
 
     def on_headers_complete(self) -> None:
         """Hold the request, or pass it on."""
         idle = self.cycle is None or self.cycle.response_complete
         if idle and self.url in PATHS and self.parser.get_method() == b"POST" and not self.expect_100_continue:
-            self._state, self._body, self._head_length = HOLDING, b"", len(self.headers)
+            self.state, self._body, self.body_size = HOLDING, b"", 0
         else:
-            self._state = PASSED_ON
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
-        if self._state is HOLDING:
-            self._body = self._body + body if self._body else body
-            if len(self._body) > MAX_LENGTH:
-                self._pass_on()
-        else:
+        if self.state is not HOLDING:
             super().on_body(body)
+            return
+        if not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):  # adding bytes to bytes would copy all of them for every piece
+                self._body = bytearray(self._body)
+            self._body += body
+        self.body_size = len(self._body)
+        if self.body_size > MAX_LENGTH:
+            self._pass_on()
 
     def on_message_complete(self) -> None:
         """Answer a held request."""
-        if self._state is HOLDING:
+        if self.state is HOLDING:
             if self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
-                self._state = IDLE
-                self._answer()
-                return
+                body, self._body = bytes(self._body), b""
+                if self._respond_fast(body):
+                    return
+                if not self.parser.should_upgrade():
+                    self._start_cycle(body)
+                    return
+                self._body = body
             self._pass_on()
-        self._state = IDLE
         super().on_message_complete()
 
-    def _answer(self) -> None:
-        """Write the fast response, or start the application."""
-        body, self._body = self._body, b""
-        del self.headers[self._head_length :]
+    def _respond_fast(self, body: bytes) -> bool:
+        """Write the response to a hit. Return False if the request takes more."""
+        # A client that sends requests and reads no responses is served by a cycle, which waits for it.
+        if self.flow.write_paused:
+            return False
         app: Any = self.app
         response = app.fast_response(self.headers, PATHS[self.url], body)
         if response is None:
-            self.cycle = RequestCycle(self, body)
-            task = self.loop.create_task(self.cycle.run_asgi(self.app))
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
-        else:
-            headers = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
-            self.transport.write(b"".join((OK, *headers, *response)))
-            self.on_response_complete()
+            return False
+        headers = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
+        self.transport.write(b"".join((OK, *headers, *response)))
+        # Not on_response_complete: no request waits, reading is not paused, and connections.py has the idle timeout.
+        self.state = IDLE
+        self.server_state.total_requests += 1
+        return True
+
+    def _start_cycle(self, body: bytes) -> None:
+        """Start the application with a complete request."""
+        self.check_head()
+        self.state = IDLE
+        self.cycle = RequestCycle(self, body)
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def _pass_on(self) -> None:
         """Give the request to uvicorn's own cycle, with the body so far."""
-        self._state = PASSED_ON
-        body, self._body = self._body, b""
-        del self.headers[self._head_length :]
+        body, self._body = bytes(self._body), b""
         super().on_headers_complete()
         if body:
             super().on_body(body)
@@ -125,6 +122,7 @@ class RequestCycle(RequestResponseCycle):
         self.scope["method"], self.scope["query_string"] = "POST", b""
         self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
         self.transport, self.flow, self.logger = protocol.transport, protocol.flow, protocol.logger
+        self._sent = protocol.sent
         self.default_headers = protocol.server_state.default_headers
         self.on_response = protocol.on_response_complete
         self.keep_alive = True
@@ -200,6 +198,7 @@ class RequestCycle(RequestResponseCycle):
         """Send the head alone: no body has come yet."""
         head, self._head = self._head, b""
         if head and not self._check_disconnected():
+            self._sent.count += len(head)
             self.transport.write(head)
 
     def _check_disconnected(self) -> bool:
@@ -226,6 +225,7 @@ class RequestCycle(RequestResponseCycle):
             framed = body
         head, self._head = self._head, b""
         if head or framed:
+            self._sent.count += len(head) + len(framed)
             self.transport.write(head + framed)
         if not more:
             self.response_complete = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -34,6 +35,21 @@ from knapcache.serve.settings.value_types import (
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+PROVIDERS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "openai",
+        "url": "https://api.openai.com/v1",
+        "key_env": "OPENAI_API_KEY",
+        "models": "gpt-*, chatgpt-*, o1*, o3*, o4*, text-embedding-*, codex-*, ft:*, davinci-*, babbage-*",
+    },
+    {
+        "name": "anthropic",
+        "url": "https://api.anthropic.com",
+        "key_env": "ANTHROPIC_API_KEY",
+        "models": "claude-*",
+    },
+)
+"""Default upstreams: those whose key is in the environment."""
 
 
 def reason(error: OSError) -> str:
@@ -185,3 +201,22 @@ class TenantSettings(BaseModel):
                 "must not be anonymous, everyone or caller-…, which are names of callers that are not tenants"
             )
         return name
+
+
+def default_upstreams() -> list[dict[str, Any]]:
+    """Return the providers whose keys are in the environment, or the embedded model."""
+    return [provider for provider in PROVIDERS if os.environ.get(str(provider["key_env"]))] or [{"url": LOCAL}]
+
+
+def check_keys_and_quotas(tenants: Iterable[TenantSettings]) -> None:
+    """Raise InvalidInput if two tenants have the same key, or the tenants of a group have different quotas."""
+    owner: dict[str, str] = {}
+    quota: dict[str, int] = {}
+    for tenant in tenants:
+        for key in tenant.keys:
+            if owner.setdefault(key, tenant.name) != tenant.name:
+                raise InvalidInput(f"must have different keys: {owner[key]!r} and {tenant.name!r} have the same key")
+        if tenant.group and tenant.quota and quota.setdefault(tenant.group, tenant.quota) != tenant.quota:
+            raise InvalidInput(
+                f"of the group {tenant.group!r} must have the same quota, because it applies to the group"
+            )

@@ -2,8 +2,8 @@
 
 A `Settings` is validated when it is built and immutable afterwards. `Settings(port=0, path=folder)` reads only its
 arguments; `loading.load` adds a file, the environment and flags. Some defaults depend on other settings or on the
-environment: `upstreams` (providers whose API keys are in the environment), `allow_anonymous`, `metrics_public` and
-`allowed_hosts`.
+environment: `upstreams` (providers whose API keys are in the environment), `allow_anonymous`, `metrics_public`,
+`allowed_hosts` and `max_connections_per_address`.
 
     Invariant: no repr or error shows a secret. `admin_token` and `proxy` are SecretStr, provider keys stay in the
     environment, tenant keys are digests, and header values are left out.
@@ -11,7 +11,6 @@ environment: `upstreams` (providers whose API keys are in the environment), `all
 
 from __future__ import annotations
 
-import os
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,10 +31,14 @@ from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.weights import Weights
-from knapcache.serve.settings.endpoints import TenantSettings, UpstreamSettings
+from knapcache.serve.settings.endpoints import (
+    TenantSettings,
+    UpstreamSettings,
+    check_keys_and_quotas,
+    default_upstreams,
+)
 from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.value_types import (
-    LOCAL,
     ByteSize,
     HeaderPatterns,
     NameList,
@@ -53,21 +56,6 @@ DERIVED: Any = None
 """Default of settings that are derived from others."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SHADOW = re.compile(r"(?P<policy>[a-z0-9-]+)(?:@[1-9][0-9]*x)?")
-PROVIDERS: tuple[dict[str, Any], ...] = (
-    {
-        "name": "openai",
-        "url": "https://api.openai.com/v1",
-        "key_env": "OPENAI_API_KEY",
-        "models": "gpt-*, chatgpt-*, o1*, o3*, o4*, text-embedding-*, codex-*, ft:*, davinci-*, babbage-*",
-    },
-    {
-        "name": "anthropic",
-        "url": "https://api.anthropic.com",
-        "key_env": "ANTHROPIC_API_KEY",
-        "models": "claude-*",
-    },
-)
-"""Default upstreams: those whose key is in the environment."""
 PASSTHROUGH = (
     "GET /v1/models",
     "GET /v1/models/*",
@@ -164,9 +152,34 @@ class Settings(BaseSettings):
         "is an error",
     )
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
+
+    # Limits.
     max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")
     max_decompressed: ByteSize = Field(64_000_000, description="maximum size of a request body after decompression")
-    max_headers: ByteSize = Field(65_536, description="maximum size of the headers of a request")
+    max_headers: ByteSize = Field(65_536, description="maximum size of the head of a request: target and headers")
+    max_header_count: int = Field(100, ge=1, le=10_000, description="maximum number of headers of a request")
+    head_timeout: PositiveSeconds = Field(
+        20.0, description="maximum time for the head of a request; also from connecting to the first request"
+    )
+    body_timeout: PositiveSeconds = Field(
+        30.0, description="maximum time for the body of a request, plus one second per 10 kB that arrived"
+    )
+    # Longer than clients' pools keep connections: else the server might close one on which a request is being sent.
+    idle_timeout: PositiveSeconds = Field(75.0, description="maximum time between two requests of a connection")
+    write_timeout: PositiveSeconds = Field(
+        60.0, description="maximum time in which a client reads nothing of a response that was written"
+    )
+    max_connections: int = Field(
+        4096, ge=1, le=1_000_000, description="maximum number of client connections of a process"
+    )
+    max_connections_per_address: int = Field(
+        DERIVED,
+        ge=1,
+        description="of these, from one client address; default: a quarter; no limit for trusted_proxies",
+    )
+    max_requests_per_caller: int = Field(
+        1000, ge=1, description="maximum number of requests in flight of one caller in a process; hits are not counted"
+    )
 
     # Administration.
     admin_token: SecretStr | None = Field(
@@ -174,6 +187,9 @@ class Settings(BaseSettings):
     )
     allowed_hosts: NameList = Field(
         DERIVED, description="accepted Host headers; default: the loopback names; host is always accepted; *: any"
+    )
+    allowed_origins: NameList = Field(
+        (), description="origins of web pages that may use /v1, such as https://app.example.com; none: same origin only"
     )
     trusted_proxies: Networks = Field(
         (),
@@ -296,11 +312,7 @@ class Settings(BaseSettings):
     @field_validator("upstreams", mode="before")
     @classmethod
     def _default_upstreams(cls, value: Any) -> Any:
-        """Return the providers whose keys are in the environment, or the embedded model."""
-        if value:
-            return value
-        with_key = [provider for provider in PROVIDERS if os.environ.get(str(provider["key_env"]))]
-        return with_key or [{"url": LOCAL}]
+        return value or default_upstreams()
 
     @field_validator("upstreams", "tenants")
     @classmethod
@@ -313,18 +325,7 @@ class Settings(BaseSettings):
     @field_validator("tenants")
     @classmethod
     def _consistent_keys_and_quotas(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
-        owner: dict[str, str] = {}
-        quota: dict[str, int] = {}
-        for tenant in tenants:
-            for key in tenant.keys:
-                if owner.setdefault(key, tenant.name) != tenant.name:
-                    raise InvalidInput(
-                        f"must have different keys: {owner[key]!r} and {tenant.name!r} have the same key"
-                    )
-            if tenant.group and tenant.quota and quota.setdefault(tenant.group, tenant.quota) != tenant.quota:
-                raise InvalidInput(
-                    f"of the group {tenant.group!r} must have the same quota, because it applies to the group"
-                )
+        check_keys_and_quotas(tenants)
         return tenants
 
     @field_validator("allow_anonymous", "metrics_public", mode="before")
@@ -333,6 +334,11 @@ class Settings(BaseSettings):
         if value is not None:
             return value
         return is_loopback(info.data.get("host", "")) and not info.data.get("tenants")
+
+    @field_validator("max_connections_per_address", mode="before")
+    @classmethod
+    def _quarter_of_connections(cls, value: Any, info: ValidationInfo) -> Any:
+        return max(1, info.data.get("max_connections", 1) // 4) if value is None else value
 
     @field_validator("admin_token")
     @classmethod

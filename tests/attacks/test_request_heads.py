@@ -1,0 +1,134 @@
+"""Heads of requests that are too large, too many headers, and requests sent ahead of their responses."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.attacks.conftest import Connect
+from tests.support.raw_client import RawClient, chat, get
+from tests.support.running_proxy import RunningProxy
+
+PATHS = ["POST /v1/chat/completions", "GET /v1/models", "GET /healthz", "GET /admin/v1/summary", "GET /nowhere"]
+MAX_HEADERS = 65_536
+SOCKET_BUFFERS = 20 << 20
+"""More bytes than both sockets of a connection hold before the server reads any."""
+
+
+def send_until_closed(client: RawClient, piece: bytes, most: int) -> int:
+    """Send a piece again and again until the server closes. Returns the bytes that were sent."""
+    sent = 0
+    with contextlib.suppress(OSError):
+        while sent < most:
+            sent += client.socket.send(piece)
+    return sent
+
+
+@pytest.mark.parametrize("start", PATHS)
+@pytest.mark.parametrize("header", [b"X: y\r\n", b"a:\r\n", b"x-%07d: y\r\n"])
+def test_many_headers_get_431(connect: Connect, start: str, header: bytes) -> None:
+    lines = b"".join(header % k if b"%" in header else header for k in range(200))
+    client = connect().send(start.encode() + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines + b"\r\n")
+    (response,) = client.responses_until_close()
+    assert (response.status, response.header("connection")) == (431, "close")
+    assert response.json()["error"]["message"] == "The head has more than 100 headers."
+
+
+@pytest.mark.parametrize("start", PATHS)
+def test_a_head_of_too_many_bytes_gets_431(connect: Connect, start: str) -> None:
+    client = connect().send(f"{start} HTTP/1.1\r\nHost: 127.0.0.1\r\nx-long: {'x' * MAX_HEADERS}\r\n\r\n".encode())
+    (response,) = client.responses_until_close()
+    assert response.status == 431
+
+
+@pytest.mark.parametrize("name", ["x-one", "x-%d"])
+def test_duplicate_names_count_as_often_as_they_are_sent(connect: Connect, name: str) -> None:
+    lines = [(name % k if "%" in name else name) + ": " + "y" * 800 for k in range(90)]  # 72 kB
+    (response,) = connect().send(get("/v1/models", *lines)).responses_until_close()
+    assert response.status == 431
+
+
+def test_a_long_target_gets_431(connect: Connect) -> None:
+    (response,) = connect().send(get("/v1/models?" + "x" * MAX_HEADERS)).responses_until_close()
+    assert response.status == 431
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"X: y\r\n" * 10_000),
+        (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"y" * 60_000),
+        (b"GET /healthz?", b"y" * 60_000),
+        (b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"x" * 60_000),
+    ],
+    ids=["many headers", "one value", "target", "one name"],
+)
+def test_an_endless_head_is_not_buffered(connect: Connect, first: bytes, more: bytes) -> None:
+    client = connect().send(first)
+    sent = send_until_closed(client, more, 60 << 20)
+    assert sent < SOCKET_BUFFERS
+    response = client.response("GET")
+    assert response is None or response.status == 431  # None: what was still on its way made TCP reset the connection
+
+
+def test_an_error_about_a_head_can_be_read_while_the_client_is_sending(connect: Connect) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * (300 << 10) + b"\r\n\r\n"
+    client = connect().send(head)
+    assert client.sent_all
+    (response,) = client.responses_until_close()
+    assert response.status == 431
+
+
+def test_a_head_within_the_limits_is_served(connect: Connect) -> None:
+    lines = [f"x-{k}: {'y' * 600}" for k in range(90)]
+    client = connect()
+    for pieces in ([chat("a large head", *lines)], [bytes([byte]) for byte in chat("a slow head", "x-one: y")]):
+        response = client.send(*pieces).response()
+        assert response is not None
+        assert response.status == 200
+    # The size of a body before it, in the same read, does not count.
+    response, again = client.send(chat("z" * 60_000, "x-long: " + "y" * 60_000) * 2).responses(2)
+    assert (response.status, again.status) == (200, 200)
+
+
+def test_line_breaks_before_a_request_are_not_buffered(connect: Connect) -> None:
+    client = connect()
+    for _ in range(100):
+        client.send(b"\r\n" * 10_000)
+    response = client.send(get("/healthz")).response("GET")
+    assert response is not None
+    assert response.status == 200
+
+
+def test_requests_sent_ahead_are_limited(connect: Connect) -> None:
+    client = connect().send(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5000)
+    responses = client.responses_until_close()
+    assert {response.status for response in responses} == {200}
+    assert 100 <= len(responses) <= 400
+    assert responses[-1].header("connection") == "close"
+
+
+def test_garbage_after_a_request_does_not_change_its_response(connect: Connect) -> None:
+    client = connect().send(chat("garbage follows") + b"\x00\x01garbage\r\n\r\n")
+    (response,) = client.responses_until_close()
+    assert response.text == "You said: garbage follows"
+
+
+def test_hits_for_a_client_that_does_not_read_are_not_buffered(connect: Connect, proxy: RunningProxy) -> None:
+    """Without a bound, every request of 200 bytes would add an answer of 60 kB to the server's memory."""
+    sent = chat("z" * 50_000)
+    client = connect()
+    for outcome in ("miss", "hit", "hit"):
+        response = client.send(sent).response()
+        assert response is not None
+        assert response.outcome == outcome
+    client.socket.settimeout(1.0)
+    count = 0
+    with contextlib.suppress(TimeoutError):
+        while count < 2000:
+            client.socket.sendall(sent)
+            count += 1
+    assert count < 500, "the server reads requests although nobody reads its responses"
+    (connection,) = [each for each in proxy._server.server_state.connections if each.messages > 3]  # type: ignore[union-attr]
+    assert connection.transport.get_write_buffer_size() < 4 << 20
