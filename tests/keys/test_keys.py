@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.keys import Keyer, Rules, numbers, parse
+from knapcache.keys import Keyer, Rules, canonical, numbers, parse
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, EXCLUDED, EXCLUDED_AT, STATEFUL_FIELDS
 from knapcache.model import Endpoint
 
@@ -43,11 +43,11 @@ def test_keys_do_not_change_between_versions() -> None:
         Endpoint.CHAT, body_with(top_p=0.95, seed=2**70, x=[1e-7, 1e23, "é\n\x01/"], stream=True), "me"
     ).keys
     assert found.canonical == (
-        b'19:knapcache request 1,16:chat/completions,2:me,0:,{"messages":[{"content":"Be brief.","role":"system"},'
+        b'19:knapcache request 2,16:chat/completions,2:me,0:,{"messages":[{"content":"Be brief.","role":"system"},'
         b'{"content":"What is a knapsack?","role":"user"}],"model":"gpt-4o","seed":1180591620717411303424e0,'
         b'"temperature":0,"top_p":0.95,"x":[1e-7,1e23,"\xc3\xa9\\n\\u0001/"]}'
     )
-    assert found.digest.hex() == "b0154ee4a527ccfa32f078509528013d55609fdf92de8ba9780a3e6c96a4227b"
+    assert found.digest.hex() == "e131fdfbd1f6c04ed8cc9ebf78d1abf90e4e980c53d2f19094920ac589d3265f"
 
 
 # Mistakes of other caches (GPTCache, LiteLLM, Bifrost).
@@ -190,6 +190,33 @@ def test_embeddings_have_a_key_per_item() -> None:
     assert embedding_digests({"model": "e", "input": "a", "encoding_format": "base64"}) != [a]
 
 
+@pytest.mark.parametrize("length", [10, 1000, 1100, 50_000])
+def test_a_common_part_of_any_length_counts(length: int) -> None:
+    """Long ones are replaced by their digest: the canonical requests of all items are not longer together."""
+    common = {"model": "e", "x": "x" * length}
+    found = KEYER.read(Endpoint.EMBEDDINGS, {**common, "input": ["a", "b"]}).keys
+    assert found[:1] == KEYER.read(Endpoint.EMBEDDINGS, {**common, "input": "a"}).keys
+    assert len({each.digest for each in found}) == 2
+    assert max(len(each.canonical) for each in found) < 1200
+    for changed in ({**common, "x": "x" * (length - 1) + "y"}, {**common, "dimensions": 8}):
+        assert not {*embedding_digests({**changed, "input": ["a", "b"]})} & {each.digest for each in found}
+
+
+def test_a_request_with_too_many_items_has_no_keys() -> None:
+    assert len(set(embedding_digests({"model": "e", "input": [str(k) for k in range(2048)]}))) == 2048
+    with pytest.raises(Uncacheable, match="more than 2048 items at input"):
+        embedding_digests({"model": "e", "input": ["a"] * 2049})
+
+
+def test_prefixes_of_long_names_are_not_cached() -> None:
+    canonical.cached_prefix.cache_clear()
+    key(BODY, namespace="n" * 2000)
+    key(BODY, context={"anthropic-beta": "b" * 2000})
+    assert canonical.cached_prefix.cache_info().currsize == 0
+    key(BODY, namespace="n" * 100)
+    assert canonical.cached_prefix.cache_info().currsize == 1
+
+
 def test_an_array_of_tokens_is_one_item() -> None:
     (one,) = embedding_digests({"model": "e", "input": [1, 2.0, 3]})
     assert embedding_digests({"model": "e", "input": [[1, 2, 3]]}) == [one]
@@ -267,7 +294,8 @@ def test_requests_that_depend_on_server_state_have_no_key() -> None:
         (b'{"a":0.' + b"0" * 100 + b"1}", "more than 64 characters"),
         (b'{"a":' + b"9" * 10**6 + b"}", "more than 64 characters"),
         (b'{"a":' * 201 + b"1" + b"}" * 201, "more than 200 levels"),
-        (b'{"a":' + b"[" * 10**6, "more than 200 levels"),
+        (b'{"a":' + b"[" * 10**4, "more than 200 levels"),
+        (b'{"a":' + b"[" * 10**6, "more than 50000 objects and lists"),
     ],
     ids=itertools.count(),  # by number: some are a million bytes long
 )

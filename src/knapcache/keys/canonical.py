@@ -13,6 +13,11 @@ request with the answer: a hit whose canonical request differs is a miss. The di
 or header does not reveal the request to anyone without the secret.
 
 Embeddings have one key per item of `input`: a text has the same key alone, in a list, or among others.
+
+    canonical of an item = netstrings(version, …, context, common) + canonical JSON of the item
+
+`common` is the canonical JSON of the body without `input`. A long one is replaced by its digest, so the work for all
+items together is linear in the body. It cannot be mistaken for JSON of an object, which starts with a brace.
 """
 
 from __future__ import annotations
@@ -30,9 +35,15 @@ from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
 from knapcache.model import Endpoint
 
-VERSION = b"knapcache request 1"
+VERSION = b"knapcache request 2"
 """Part of every key. It changes when canonical requests change; older entries are not found then."""
 DIGEST_SIZE = 32
+MAX_ITEMS = 2048
+"""Items of `input` in one request: OpenAI's limit. A request with more has no keys."""
+MAX_COMMON = 1024
+"""Bytes of the common part of embeddings that each item's canonical request repeats."""
+MAX_CACHED_PREFIX = 1024
+"""Characters of a namespace and a context whose prefix is cached. Both may come from a client."""
 
 
 class RequestKeys(NamedTuple):
@@ -87,7 +98,7 @@ class Keyer:
             reject_fields(keyed, STATEFUL_FIELDS[at], "the answer depends on the state of a server")
         if at is Endpoint.EMBEDDINGS:
             reject_fields(keyed, CROSS_ITEM_OPTIONS, "the embeddings depend on one another")
-            keys = tuple(self._key(prefix, {**keyed, "input": item}) for item in embedding_inputs(keyed))
+            keys = self._item_keys(prefix, keyed)
         else:
             keys = (self._key(prefix, keyed),)
         return RequestKeys(at, value, keys)
@@ -100,6 +111,15 @@ class Keyer:
     def combine(self, keys: Sequence[Key]) -> Key:
         """Return one key for several items that are requested and answered together."""
         return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.canonical) for key in keys))
+
+    def _item_keys(self, prefix: bytes, keyed: dict[str, Any]) -> tuple[Key, ...]:
+        """Return one key for each item of `input`."""
+        items = embedding_inputs(keyed)
+        common = orjson.dumps({**keyed, "input": None}, option=orjson.OPT_SORT_KEYS)
+        if len(common) > MAX_COMMON:
+            common = b"digest " + self._digested(common).digest.hex().encode()
+        prefix += netstring(common)
+        return tuple(self._digested(prefix + orjson.dumps(item)) for item in items)
 
     def _key(self, prefix: bytes, keyed: dict[str, Any]) -> Key:
         return self._digested(prefix + orjson.dumps(keyed, option=orjson.OPT_SORT_KEYS))
@@ -141,6 +161,19 @@ class RequestKeyer:
         key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
         return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "")
 
+    def items(
+        self, endpoint: Endpoint, body: ParsedBody, namespace: str | None, context: Mapping[str, str] | None
+    ) -> list[KeyedRequest] | UnkeyedRequest:
+        """Return one request for each item of `input`, or the reason why they have no keys."""
+        tenant = self.tenant(namespace)
+        try:
+            _, parsed, keys = self.keyer.read(endpoint, body, tenant, context)
+        except Uncacheable as reason:
+            return UnkeyedRequest(endpoint, tenant, str(reason))
+        model = parsed.get("model")
+        name = model if type(model) is str else ""
+        return [KeyedRequest(endpoint, key, tenant, name) for key in keys]
+
 
 def checked_endpoint(endpoint: str) -> Endpoint:
     """Return an endpoint by its name."""
@@ -164,14 +197,23 @@ def sorted_pairs(context: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((checked_text(name), checked_text(value)) for name, value in context.items()))
 
 
-@lru_cache(maxsize=4096)
 def key_prefix(kind: str, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
-    """Return what precedes the body in a canonical request. Cached, because there are few."""
+    """Return what precedes the body in a canonical request. Short ones are cached, because there are few."""
+    if len(namespace) + sum([len(name) + len(value) for name, value in context]) > MAX_CACHED_PREFIX:
+        return make_prefix(kind, namespace, context)
+    return cached_prefix(kind, namespace, context)
+
+
+def make_prefix(kind: str, namespace: str, context: tuple[tuple[str, str], ...]) -> bytes:
+    """Return what precedes the body in a canonical request."""
     try:
         inner = b"".join(netstring(word.encode()) for pair in context for word in pair)
         return b"".join(map(netstring, (VERSION, kind.encode(), namespace.encode(), inner)))
     except UnicodeEncodeError:
         raise InvalidInput("namespace and context must not contain lone surrogates") from None
+
+
+cached_prefix = lru_cache(maxsize=4096)(make_prefix)
 
 
 def netstring(text: bytes) -> bytes:
@@ -193,6 +235,8 @@ def embedding_inputs(body: dict[str, Any]) -> list[Any]:
         return [value]
     if not isinstance(value, list) or not value:
         raise Uncacheable("neither a text, nor an array of tokens, nor a list of these", "input")
+    if len(value) > MAX_ITEMS:
+        raise Uncacheable(f"more than {MAX_ITEMS} items", "input")
     for index, item in enumerate(value):
         if not (isinstance(item, str) or is_token_array(item)):
             raise Uncacheable("neither a text nor an array of tokens", f"input[{index}]")

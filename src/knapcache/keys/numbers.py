@@ -27,15 +27,18 @@ MAX_EXPONENT = 400
 """Power of ten. Doubles lie within 10^±324."""
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1  # what orjson reads and writes as an int
 EXACT_INT = 2.0**53  # below this, a whole float is exactly that int
+INFINITY = float("inf")
 PLAIN_MIN, PLAIN_MAX = 1e-4, 1e16  # between these, all writers of shortest decimals agree and use no exponent
 
 
 def from_float(value: float) -> int | float | orjson.Fragment:
     """Return the normal form of a float."""
-    if value.is_integer():  # false for NaN and infinities
-        return int(value) if -EXACT_INT < value < EXACT_INT else from_decimal(Decimal(repr(value)))
-    if PLAIN_MIN <= value < PLAIN_MAX or -PLAIN_MAX < value <= -PLAIN_MIN:
-        return value
+    if PLAIN_MIN <= value < EXACT_INT or -EXACT_INT < value <= -PLAIN_MIN or not value:
+        return int(value) if value.is_integer() else value
+    if -PLAIN_MIN < value < PLAIN_MIN or MAX_INT < abs(value) < INFINITY:  # written as 1.5e-07: digits and a power
+        mantissa, _, power = repr(value).partition("e")
+        whole, _, fraction = mantissa.partition(".")
+        return orjson.Fragment(f"{whole}{fraction}e{int(power) - len(fraction)}")
     return from_decimal(Decimal(repr(value)))
 
 

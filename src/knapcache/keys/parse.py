@@ -9,26 +9,40 @@ that fit neither 64 bits nor a double. So its result is checked by writing it ag
     without white space, text = write(read(text))   ⇒   nothing was lost
 
 White space never separates two tokens of JSON, so both texts have the same tokens, except for blanks inside strings:
-the same number of fields, and the same spellings of numbers. Compact and spaced JSON in UTF-8 passes, and so does what
-Python's json module writes, which escapes everything but ASCII. What does not pass (1E5, needless escapes, duplicates)
-is parsed again by the standard library, exactly, with Decimals and a check of every object's names; that takes four
-times as long. Rejected: counting quotes, which shows that no field was lost, but not that no digit was.
+the same number of fields, and the same spellings of numbers. Compact and spaced JSON in UTF-8 passes, and so does text
+in which everything but ASCII is escaped, as Python's json module writes it. What does not pass (1E5, needless escapes,
+duplicates) is parsed again by the standard library, exactly, with Decimals and a check of every object's names; that
+takes many times as long. Rejected: counting quotes, which shows that no field was lost, but not that no digit was.
+
+Texts of more than SHORT bytes are compared in slices, and only if parsing them is cheap enough (`scan.py`). So no call
+holds the interpreter's lock for long, and the memory is bounded. The standard library gets MAX_EXACT_VALUES at most.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import orjson
 
 from knapcache.errors import Uncacheable
 from knapcache.keys.numbers import MAX_DIGITS, MAX_EXPONENT, from_decimal, from_float, from_int
+from knapcache.keys.scan import BLANKS, check_cost, exact_cost, max_memory, width
 
 MAX_DEPTH = 200
 """Objects and lists within one another. orjson writes at most 254."""
-BLANKS = b" \t\r\n"
+SHORT = 1 << 15
+"""Bytes of a text that is parsed in at most about 20 ms, whatever it contains."""
+SLICE = 1 << 18
+"""Bytes that are compared at a time."""
+MAX_EXACT_VALUES = 50_000
+"""Values of a text for the standard library, which takes up to 4 µs for each."""
+EXACT_LENGTH, EXACT_MIN, EXACT_MAX = 16, 1e-300, 1e300
+"""Characters of a literal with at most 15 digits, beside a point or an exponent, and the range of normal doubles: of
+all decimals that read back as its double, it is the shortest."""
 
 
 class ParsedBody(dict[str, Any]):
@@ -47,22 +61,61 @@ def parse_body(text: bytes) -> ParsedBody:
 
 def parse_text(text: bytes) -> dict[str, Any]:
     """Parse JSON text without loss, into a plain dict."""
+    if len(text) > SHORT:
+        check_cost(text)
     try:
         body = orjson.loads(text)
         written = orjson.dumps(body)
     except (ValueError, TypeError):  # not JSON, too deep, or beyond a double: the exact parser says which
         return parse_text_exactly(text)
-    if written != text and not is_lossless(written, text, body):
+    if written != text and not is_lossless(written, text):
+        del body, written  # before the other parser needs as much
         return parse_text_exactly(text)
+    del written
     normalize(checked_object(body))
     return body  # type: ignore[no-any-return]
 
 
-def is_lossless(written: bytes, text: bytes, body: Any) -> bool:
-    """Return whether orjson lost nothing of the text."""
-    return written.translate(None, BLANKS) == text.translate(None, BLANKS) or (
-        b"\\u" in text and json.dumps(body).encode() == text
-    )
+def is_lossless(written: bytes, text: bytes) -> bool:
+    """Return whether a text and what was written again differ in white space or in escapes of Python's json only."""
+    if same_pieces(without_blanks(written), without_blanks(text)):
+        return True
+    return b"\\u" in text and same_pieces(escaped(written), without_blanks(text))
+
+
+def without_blanks(text: bytes) -> Iterator[bytes]:
+    """Yield a text without white space, in pieces."""
+    for start in range(0, len(text), SLICE):
+        yield text[start : start + SLICE].translate(None, BLANKS)
+
+
+def escaped(text: bytes) -> Iterator[bytes]:
+    """Yield a text without white space, everything but ASCII escaped, in pieces.
+
+    The function of the standard library also escapes quotes and backslashes, which is undone. Every quote has a
+    backslash of its own after it, so the order of the replacements makes them exact.
+    """
+    start = 0
+    while start < len(text):
+        end = min(start + SLICE, len(text))
+        while end < len(text) and text[end] & 0xC0 == 0x80:  # not within a character
+            end -= 1
+        piece = encode_basestring_ascii(text[start:end].decode())[1:-1].encode()
+        yield piece.replace(b'\\"', b'"').replace(b"\\\\", b"\\").translate(None, BLANKS)
+        start = end
+
+
+def same_pieces(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
+    """Return whether the pieces of two texts make the same text."""
+    a = b = b""
+    while True:
+        a, b = a or next(filter(None, one), b""), b or next(filter(None, other), b"")
+        size = min(len(a), len(b))
+        if a[:size] != b[:size] or (not size and (a or b)):
+            return False
+        if not size:
+            return True
+        a, b = a[size:], b[size:]
 
 
 def checked_object(body: Any) -> dict[str, Any]:
@@ -96,6 +149,8 @@ def normalize(node: Any, depth: int = 0) -> None:
 
 def parse_text_exactly(text: bytes) -> dict[str, Any]:
     """Parse with the standard library: slower, exact, and it reports what is wrong."""
+    if len(text) > SHORT:
+        check_exact_cost(text)
     try:
         body = json.loads(
             text.decode("utf-8"),
@@ -115,6 +170,16 @@ def parse_text_exactly(text: bytes) -> dict[str, Any]:
     return normalized_copy(body)
 
 
+def check_exact_cost(text: bytes) -> None:
+    """Raise Uncacheable if a text is too large for the standard library, which decodes it as one string first."""
+    cost = exact_cost(text)
+    if cost.values > MAX_EXACT_VALUES:
+        raise Uncacheable(f"more than {MAX_EXACT_VALUES} values, and unusual numbers, escapes or names")
+    wide = max(width(text[k : k + SLICE]) for k in range(0, len(text), SLICE)) if not text.isascii() else 1
+    if len(text) * (1 + (wide or 1)) + cost.text > max_memory(text):
+        raise Uncacheable("too long for its unusual numbers, escapes or names")
+
+
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object, or raise Uncacheable if a name occurs twice."""
     found = dict(pairs)
@@ -132,8 +197,10 @@ def to_int(literal: str) -> int:
     return int(checked_length(literal))
 
 
-def to_decimal(literal: str) -> Decimal:
-    """Parse any other number, exactly."""
+def to_decimal(literal: str) -> float | Decimal:
+    """Parse any other number, exactly: as a float if its shortest decimal is the literal, because that is faster."""
+    if len(literal) <= EXACT_LENGTH and EXACT_MIN < abs(value := float(literal)) < EXACT_MAX:
+        return value
     try:
         return Decimal(checked_length(literal))
     except InvalidOperation:  # an exponent of 19 digits and more
