@@ -5,6 +5,9 @@ JOBS ?= 2
 LOCK_FLAGS ?=
 # Arguments for `knapcache serve` and `knapcache demo`: make run ARGS="--upstream https://api.openai.com/v1"
 ARGS ?=
+# Size and seed of the sample of `make mutate`.
+SAMPLE ?= 300
+SEED ?= 1
 
 BIN := .venv/bin
 AUDIT := .venv-audit
@@ -13,7 +16,7 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak lint format bench bench-oracle docs experiments sbom audit lock clean
+.PHONY: help setup run demo test test-long soak mutate lint format bench bench-oracle docs experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +50,9 @@ test-long: $(READY) ## run the tests marked long
 soak: $(READY) ## run 200 clients against the proxy for ten minutes; write curves to bench/results
 	$(BIN)/python bench/soak.py --out bench/results
 
+mutate: $(READY) ## put random faults into the code and count those that tests notice (SAMPLE=300 SEED=1)
+	$(BIN)/python bench/mutate.py --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS) --out bench/results
+
 lint: $(READY) ## check style, format, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -59,7 +65,7 @@ format: $(READY) ## apply automatic style fixes and formatting
 
 bench: $(READY) ## run every benchmark; write numbers to bench/results
 	@mkdir -p bench/results
-	@set -e; for file in $(filter-out bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
+	@set -e; for file in $(filter-out bench/mutate.py bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
 
 bench-oracle: $(READY) ## compare the Oracle with argsort, other solvers and its targets (minutes)
 	@mkdir -p bench/results

@@ -1,0 +1,408 @@
+"""Mutation testing: puts small faults into the code, one at a time, and counts those that a test notices.
+
+    python bench/mutate.py [--sample 300] [--seed 1] [--jobs 1] [--out DIR]
+
+The mutants are a random sample of all possible ones (_mutants.py), drawn from every area; the same seed and source give
+the same sample. Each one runs in a copy of the tree, with the tests that execute the mutated line
+(_mutation_runner.py).
+
+    caught       a test fails that passes without the mutant
+    timeout      the tests do not end within the time limit, which counts as caught
+    survived     no test fails: the tests do not specify this behaviour
+    equivalent   listed in equivalent_mutants.toml with the reason why no test can notice it; not counted
+
+Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if fewer than 90 % of the mutants that are
+not equivalent are caught. The first run makes the coverage map, which takes some times as long as the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from _mutants import Mutant, lines_using, mutants_of, names_assigned, read_equivalents, sample, shortened
+from _mutation_runner import (
+    POLL_SECONDS,
+    CoverageMap,
+    Run,
+    Selector,
+    copy_tree,
+    forget_bytecode,
+    warm_up,
+)
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = "src/knapcache"
+AREAS = {
+    "keys": "keys/*.py",
+    "wire": "wire/*.py",
+    "cache/single_flight": "cache/single_flight.py",
+    "cache/admission": "cache/admission.py",
+    "cache/quotas": "cache/quotas.py",
+    "cache/ledger": "cache/ledger.py",
+    "store/memory": "store/memory.py",
+    "store/sqlite": "store/sqlite/*.py",
+    "exchange": "exchange/*.py",
+    "price/meter": "price/meter.py",
+    "serve/http/access": "serve/http/access.py",
+    "serve/http/fast_path": "serve/http/fast_path.py",
+    "serve/admin/auth": "serve/admin/auth.py",
+}
+"""By name: the files that are mutated."""
+TESTS = ("keys", "wire", "price", "store", "cache", "exchange", "integrations", "attacks", "serve")
+NO_TESTS = ("*/dashboard/*", "*/test_embedded_model.py", "*/test_soak.py")
+"""Test files that are left out: they drive a browser or load a model."""
+TARGET = 0.9
+TRACED_FILE_SECONDS = 900.0
+
+
+class Worker:
+    """One copy of the tree, and the mutant that is tested in it."""
+
+    def __init__(self, copy: Path, package: str, selection: Selection, grace: float) -> None:
+        self._copy, self._package, self._grace = copy, package, grace
+        self._seconds = selection.seconds
+        self._passes_without = dict.fromkeys(selection.passed, True)
+        self._mutant: Mutant | None = None
+        self._batches: list[list[str]] = []
+        self._began = 0.0
+        self._run: Run | None = None
+        self._original = b""
+        self._passed = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no mutant."""
+        return self._mutant is None
+
+    def start(self, mutant: Mutant, batches: list[list[str]]) -> None:
+        """Start the tests of a mutant."""
+        self._mutant, self._batches, self._began, self._passed = mutant, batches, time.monotonic(), 0
+        self._original = self._path(mutant).read_bytes()
+        self._write(mutant.apply(self._original))
+        self._next()
+
+    def _path(self, mutant: Mutant) -> Path:
+        return self._copy / self._package / mutant.file
+
+    def _write(self, content: bytes) -> None:
+        assert self._mutant is not None
+        self._path(self._mutant).write_bytes(content)
+        forget_bytecode(self._path(self._mutant))
+
+    def _next(self) -> None:
+        tests = self._batches[0]
+        limit = self._grace + 3 * sum(self._seconds.get(test, 1.0) for test in tests)
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        self._run = Run(self._copy, files, Selector(tests), limit)
+
+    def poll(self) -> dict[str, Any] | None:
+        """Return the result of the mutant, or None while its tests run."""
+        assert self._run is not None
+        if (found := self._run.poll()) is None:
+            return None
+        self._passed += found["passed"]
+        if found["code"] == 0:
+            del self._batches[0]
+            if self._batches:
+                self._next()
+                return None
+            return self._end("survived", "")
+        if found["code"] in ("timeout", "crash"):
+            return self._end("timeout" if found["code"] == "timeout" else "caught", found["code"])
+        if found["code"] == 5:  # no test was collected
+            return self._end("survived", "")
+        test = found["failed"]
+        if test and not self._check_without(test):
+            self._batches[0] = [other for other in self._batches[0] if other != test]
+            self._batches = [batch for batch in self._batches if batch]
+            if not self._batches:
+                return self._end("survived", "")
+            self._next()
+            return None
+        return self._end("caught", test or "collection")
+
+    def _check_without(self, test: str) -> bool:
+        """Return whether a test passes without the mutant."""
+        if test not in self._passes_without:
+            assert self._mutant is not None
+            mutated = self._path(self._mutant).read_bytes()
+            self._write(self._original)
+            limit = 2 * self._grace + 5 * self._seconds.get(test, 10.0)
+            found = Run(self._copy, [test.partition("::")[0]], Selector([test]), limit).wait()
+            self._passes_without[test] = found["code"] in (
+                0,
+                5,
+            )  # 5: a file that fails as a whole has no test of its name
+            self._write(mutated)
+        return self._passes_without[test]
+
+    def _end(self, status: str, by: str) -> dict[str, Any]:
+        assert self._mutant is not None
+        self._write(self._original)
+        mutant, self._mutant = self._mutant, None
+        return record_of(mutant, status, by=by, passed=self._passed, seconds=round(time.monotonic() - self._began, 1))
+
+
+def record_of(mutant: Mutant, status: str, **more: Any) -> dict[str, Any]:
+    """Return the line of a mutant in the JSON file."""
+    return {
+        "file": mutant.file, "line": mutant.line, "function": mutant.function, "operator": mutant.operator,
+        "text": mutant.text, "change": mutant.change, "status": status, **more,
+    }  # fmt: skip
+
+
+class Selection:
+    """Selects the tests of a mutant."""
+
+    def __init__(self, coverage: CoverageMap, sources: dict[str, bytes], limit: float) -> None:
+        self.seconds, self.passed = coverage.seconds(), coverage.passed()
+        self._by_line, self._sources, self._limit = coverage.tests_by_line(), sources, limit
+
+    def tests(self, mutant: Mutant) -> set[str]:
+        """Return all tests that execute the mutated statement. For module level: those that use the name it assigns."""
+        by_line = self._by_line[mutant.file]
+        if not mutant.at_import:
+            return self._at(by_line, range(mutant.first_line, mutant.last_line + 1))
+        lines = self._sources[mutant.file].decode().split("\n")[mutant.first_line - 1 : mutant.last_line]
+        names = names_assigned("\n".join(lines))
+        found: set[str] = set()
+        for file, source in self._sources.items() if names else ():
+            found |= self._at(self._by_line[file], lines_using(names, source))
+        return found or self._at(by_line, by_line)
+
+    @staticmethod
+    def _at(by_line: dict[int, set[str]], lines: Any) -> set[str]:
+        return set().union(*(by_line.get(line, ()) for line in lines))
+
+    def batches(self, mutant: Mutant) -> list[list[str]]:
+        """Return the tests to run, in two parts: the quickest of the same folder, then further ones."""
+        folders = mutant.file.split("/")[:-1]
+        found = self.tests(mutant)
+
+        def rank(test: str) -> tuple[int, float]:
+            shared = 0
+            for one, other in zip(test.split("/")[1:], folders, strict=False):
+                if one != other:
+                    break
+                shared += 1
+            return -shared, self.seconds.get(test, 1.0)
+
+        batches: list[list[str]] = [[], []]
+        total = 0.0
+        near = {test for test in found if rank(test)[0] < 0}
+        for part, tests in ((0, near), (1, found - near)):
+            for test in sorted(tests, key=rank):
+                if total + self.seconds.get(test, 1.0) > self._limit * (0.6 if part == 0 else 1.0):
+                    break
+                total += self.seconds.get(test, 1.0)
+                batches[part].append(test)
+        if not any(batches) and found:
+            batches[0] = [min(found, key=lambda test: self.seconds.get(test, 1.0))]
+        return [self._by_file(batch) for batch in batches if batch]
+
+    def _by_file(self, tests: list[str]) -> list[str]:
+        """Group by file, so that what the tests of a file share is set up once. Quick files come first."""
+        totals: Counter[str] = Counter()
+        for test in tests:
+            totals[test.partition("::")[0]] += self.seconds.get(test, 1.0)  # type: ignore[assignment]
+        return sorted(tests, key=lambda test: (totals[test.partition("::")[0]], test.partition("::")[0]))
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar with an estimate. It is refreshed by hand: a thread would not survive a fork."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, auto_refresh=False)
+
+
+def update_map(coverage: CoverageMap, test_files: list[str], console: Console) -> None:
+    """Run changed test files with tracing."""
+    stale = coverage.stale(test_files)
+    with progress_bar(console) as bar:
+        task = bar.add_task("coverage map", total=len(stale))
+        for name in stale:
+            bar.update(task, description=f"coverage map: {name}", refresh=True)
+            coverage.update(name, TRACED_FILE_SECONDS)
+            coverage.save()
+            bar.advance(task)
+            if not console.is_terminal:
+                console.print(f"traced {name}")
+
+
+def run_mutants(
+    drawn: list[tuple[str, Mutant]], selection: Selection, workers: list[Worker], console: Console
+) -> list[dict[str, Any]]:
+    """Test all mutants. Return their records."""
+    records: list[dict[str, Any]] = []
+    waiting = drawn[::-1]
+    areas: dict[int, str] = {}
+    began = time.monotonic()
+    with progress_bar(console) as bar:
+        task = bar.add_task("mutants", total=len(drawn))
+
+        def add(area: str, record: dict[str, Any]) -> None:
+            records.append({"area": area, **record})
+            counts = Counter(record["status"] for record in records)
+            bar.update(task, advance=1, description=f"mutants: {counts['survived']} survived", refresh=True)
+            if not console.is_terminal:
+                left = (time.monotonic() - began) / len(records) * (len(drawn) - len(records))
+                place = f"{record['file']}:{record['line']} {record['operator']}: {shortened(record['change'], 90)}"
+                done = f"{len(records)}/{len(drawn)}, {left / 60:.0f} min left"
+                say(console, f"{done}: {record['status']:9} {record['seconds']:5.1f} s  {place}")
+
+        while waiting or not all(worker.idle for worker in workers):
+            for k, worker in enumerate(workers):
+                if worker.idle and waiting:
+                    area, mutant = waiting.pop()
+                    batches = selection.batches(mutant)
+                    if not batches:
+                        add(area, record_of(mutant, "survived", by="no test executes it", passed=0, seconds=0.0))
+                        continue
+                    areas[k] = area
+                    worker.start(mutant, batches)
+                elif not worker.idle and (record := worker.poll()) is not None:
+                    add(areas[k], record)
+            time.sleep(POLL_SECONDS)
+    return records
+
+
+def say(console: Console, text: str) -> None:
+    """Print plain text without wrapping."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return counts by area, and in total."""
+    rows = []
+    for area in [*dict.fromkeys(record["area"] for record in records), "total"]:
+        counts = Counter(record["status"] for record in records if area in (record["area"], "total"))
+        caught, valid = counts["caught"] + counts["timeout"], counts.total() - counts["equivalent"]
+        row = {status: counts[status] for status in ("caught", "timeout", "survived", "equivalent")}
+        rows.append({"area": area, **row, "share": round(caught / valid, 4) if valid else None})
+    return rows
+
+
+def print_summary(rows: list[dict[str, Any]], records: list[dict[str, Any]], console: Console) -> None:
+    """Print the table, and the survivors."""
+    for record in records:
+        if record["status"] == "survived":
+            place = f"{record['file']}:{record['line']} in {record['function'] or 'module'}"
+            say(console, f"{place}: {record['operator']}\n    {record['text']}\n    {record['change']}")
+    table = Table("area", *(["caught", "timeout", "survived", "equivalent", "share"]))
+    for row in rows:
+        share = "" if row["share"] is None else f"{row['share']:.1%}"
+        table.add_row(row["area"], *(str(row[name]) for name in ("caught", "timeout", "survived", "equivalent")), share)
+    console.print(table)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=300, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
+    parser.add_argument("--seconds", type=float, default=60.0, help="tests of one mutant, in seconds under tracing")
+    parser.add_argument("--grace", type=float, default=20.0, help="seconds that a run may take beyond three times that")
+    parser.add_argument("--only", default="*", help="pattern of the areas to mutate")
+    parser.add_argument("--least", type=int, default=8, help="least number of mutants of an area")
+    parser.add_argument("--out", type=Path, help="directory for mutation.json")
+    parser.add_argument("--work", type=Path, default=HERE.parent / "out" / "mutation", help="copies of the tree, map")
+    parser.add_argument("--root", type=Path, default=HERE.parent, help="the repository")
+    parser.add_argument("--package", default=PACKAGE)
+    parser.add_argument("--equivalents", type=Path, default=HERE / "equivalent_mutants.toml")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run it. Return the exit code."""
+    options, console = parse_arguments(), Console()
+    work: Path = options.work.resolve()
+    copies = [work / f"tree-{k}" for k in range(options.jobs)]
+    for copy in copies:
+        copy.mkdir(parents=True, exist_ok=True)
+        copy_tree(options.root, copy)
+    ours = options.package == PACKAGE
+    if ours:
+        warm_up()
+    package = options.root / options.package
+    patterns = AREAS if ours else {"all": "*.py"}
+    files = {
+        area: sorted(
+            str(path.relative_to(package)) for path in package.rglob("*.py") if matches(path, package, pattern)
+        )
+        for area, pattern in patterns.items()
+    }
+    sources = {file: (package / file).read_bytes() for area in files for file in files[area]}
+    folders = [options.root / "tests" / name for name in TESTS] if ours else [options.root / "tests"]
+    test_files = sorted(str(path.relative_to(options.root)) for folder in folders for path in folder.rglob("test_*.py"))
+    test_files = [name for name in test_files if not any(fnmatch.fnmatch(name, pattern) for pattern in NO_TESTS)]
+    coverage = CoverageMap(work / "map.json", copies[0], options.package, list(sources))
+    update_map(coverage, test_files, console)
+    selection = Selection(coverage, sources, options.seconds)
+    areas = {
+        area: [mutant for file in files[area] for mutant in mutants_of(file, sources[file], options.seed)]
+        for area in files
+        if fnmatch.fnmatch(area, options.only)
+    }
+    drawn = sample(areas, sources, options.sample, options.seed, options.least)
+    reasons = read_equivalents(options.equivalents)
+    records: list[dict[str, Any]] = []
+    to_run: list[tuple[str, Mutant]] = []
+    for area, found in drawn.items():
+        for mutant in found:
+            if mutant.identity in reasons:
+                records.append({"area": area, **record_of(mutant, "equivalent", reason=reasons[mutant.identity])})
+            else:
+                to_run.append((area, mutant))
+    began = time.monotonic()
+    records += run_mutants(
+        to_run, selection, [Worker(copy, options.package, selection, options.grace) for copy in copies], console
+    )
+    records.sort(key=lambda record: (list(areas).index(record["area"]), record["file"], record["line"]))
+    rows = summary(records)
+    print_summary(rows, records, console)
+    share = rows[-1]["share"]
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        result = {
+            "command": f"make mutate SAMPLE={options.sample} SEED={options.seed}",
+            "commit": commit_of(options.root),
+            "python": platform.python_version(),
+            "candidates": {area: len(found) for area, found in areas.items()},
+            "minutes": round((time.monotonic() - began) / 60, 1),
+            "target": TARGET,
+            "summary": rows,
+            "mutants": records,
+        }
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        (options.out / "mutation.json").write_text(text + "\n", encoding="utf-8")
+    return 0 if share is None or share >= TARGET else 1
+
+
+def matches(path: Path, package: Path, pattern: str) -> bool:
+    """Return whether a file belongs to a pattern; `*` matches no `/`."""
+    relative = path.relative_to(package)
+    return len(relative.parts) == len(pattern.split("/")) and relative.match(pattern)
+
+
+def commit_of(root: Path) -> str:
+    """Return the commit of a checkout, or an empty string."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
