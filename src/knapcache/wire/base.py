@@ -152,7 +152,7 @@ class StreamCollector:
         self._kept: list[SseBlock] = []
         self._size, self._max_size = 0, max_size
         self.overflowed = False
-        """The answer is longer than max_size. Its blocks were dropped and are no longer collected."""
+        """The answer is longer than max_size. It was dropped, and later bytes are neither parsed nor collected."""
 
     def feed(self, data: bytes) -> list[SseBlock]:
         """Return the blocks that these bytes complete."""
@@ -166,12 +166,12 @@ class StreamCollector:
         for block in found:
             self._size += len(block.raw) + BLOCK_OVERHEAD  # comments as well: they are kept for the waiters
             if block.event and not self.ended:
-                if not self.overflowed:
-                    self._kept.append(block)
+                self._kept.append(block)
                 self.ended = self._streaming.ends(block.event)
         if self._parser.oversized or (self._max_size is not None and self._size > self._max_size):
             self.overflowed = True
             self._kept.clear()
+            found += self._parser.stop()
         return found
 
     def complete(self) -> CompleteAnswer:

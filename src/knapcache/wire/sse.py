@@ -52,7 +52,7 @@ class SseParser:
         self._started = False
         self._first = True  # no block was parsed yet
         self.oversized = False
-        """A block exceeded max_block. Later bytes are returned unparsed."""
+        """A block exceeded max_block, or `stop` was called. Later bytes are returned unparsed."""
 
     def feed(self, data: bytes) -> list[SseBlock]:
         """Return the blocks that these bytes complete."""
@@ -75,10 +75,15 @@ class SseParser:
                 start, searched = end, 0
             self._kept[:] = buffer[start:]
         if len(self._kept) > self._max_block:
-            self.oversized = True
-            found.append(SseBlock(bytes(self._kept), None))
-            self._kept.clear()
+            found += self.stop()
         return found
+
+    def stop(self) -> list[SseBlock]:
+        """Return what followed the last blank line, unparsed, and parse no more."""
+        self.oversized = True
+        rest = bytes(self._kept)
+        self._kept.clear()
+        return [SseBlock(rest, None)] if rest else []
 
     def close(self) -> list[SseBlock]:
         """Return what followed the last blank line, at the end of the stream."""
