@@ -275,6 +275,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write(b"".join((STATUS_LINE[status], *lines, headers, length, body)))
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        self.flow.resume_reading()  # the application may have stopped it, and will not continue it
 
     # For connections.py.
 
