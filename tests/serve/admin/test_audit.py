@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,8 @@ def _write(folder: Path, number: int) -> None:
 
 
 def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
-    writers = [spawn.Process(target=_write, args=(tmp_path, number)) for number in range(3)]
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=_write, args=(tmp_path, number)) for number in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
