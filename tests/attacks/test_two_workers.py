@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.attacks.test_request_bodies import bomb
+from tests.attacks.test_request_framing import REFUSED
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.raw_client import RawClient, WireResponse, chat, exchange, get, message
+from tests.support.raw_client import CHAT, RawClient, WireResponse, chat, exchange, get, message
 from tests.support.recording_upstream import RecordingUpstream
 
 VALID_KEY = "tenant-a-key"
@@ -61,6 +63,33 @@ def admin(process: ProxyProcess, path: str, token: str = ADMIN_TOKEN, *headers: 
     with RawClient(process.url, source=source or None) as client:
         (response,) = client.send(get(path, *headers, key=token)).responses(1, ["GET"])
     return response
+
+
+def test_both_workers_refuse_ambiguous_requests(process: ProxyProcess, upstream: RecordingUpstream) -> None:
+    for worker in each_worker(process):
+        for name, attack in REFUSED.items():
+            with RawClient(process.url) as client:
+                statuses = [response.status for response in client.send(attack(CHAT)).responses_until_close()]
+            assert len(statuses) <= 1, (worker, name)
+            assert all(400 <= status < 600 and status != 500 for status in statuses), (worker, name, statuses)
+        assert upstream.targets == [], worker
+        ask(process, f"after {worker} {next(NUMBERS)}")
+        upstream.clear()
+
+
+def test_both_workers_refuse_what_is_too_large(process: ProxyProcess, upstream: RecordingUpstream) -> None:
+    for _worker in each_worker(process):
+        before = process.peak_memory()
+        (head,) = exchange(process.url, chat("large", "X: " + "y" * 100_000, key=VALID_KEY))
+        (many,) = exchange(process.url, chat("many", *["X: y"] * 10_000, key=VALID_KEY))
+        (body,) = exchange(process.url, message(f"POST {CHAT} HTTP/1.1", "Content-Length: 40000000", length=False))
+        packed = message(
+            f"POST {CHAT} HTTP/1.1", f"Authorization: Bearer {VALID_KEY}", "Content-Encoding: gzip", body=bomb(400)
+        )
+        (bombed,) = exchange(process.url, packed)
+        assert [head.status, many.status, body.status, bombed.status] == [431, 431, 413, 413]
+        assert process.peak_memory() - before < 150 << 20
+    assert upstream.targets == []
 
 
 def test_both_workers_separate_tenants(process: ProxyProcess, upstream: RecordingUpstream) -> None:

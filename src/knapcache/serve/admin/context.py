@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from knapcache.cache import Cache
-from knapcache.serve.admin.audit import AuditLog
-from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.metrics import Metrics
@@ -22,8 +20,7 @@ class AdminContext:
     """The proxy's objects that the admin API uses. `Proxy` builds it when it becomes the owner."""
 
     settings: Settings
-    tokens: AdminTokens
-    audit: AuditLog
+    admin_token: str
     started: float
     """When the proxy was started, Unix time."""
     cache: Cache

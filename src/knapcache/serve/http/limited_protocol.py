@@ -41,6 +41,8 @@ from knapcache.serve.http import connections
 from knapcache.serve.http.asgi_request import REFUSED
 from knapcache.serve.http.connections import Connections, Stage
 
+UNSUPPORTED_METHODS = (b"CONNECT", b"TRACE")
+"""TRACE echoes a request: an upstream that supports it would show the provider's key to the caller."""
 MAX_PIPELINED = 100
 """Requests of a connection that wait for earlier responses. After so many the connection is closed, when they are
 answered."""
@@ -212,15 +214,19 @@ class LimitedProtocol(HttpToolsProtocol):
                 has_body = has_body or int(value) > 0
             elif name == b"transfer-encoding":
                 has_body = True
+                if value.strip().lower() != b"chunked":
+                    self._stop(400, "invalid_request", "Transfer-Encoding must be chunked.")
             elif name == b"upgrade":
                 websocket = b"websocket" in value.lower()
         if size > self._connections.max_headers:
             self._stop(431, "too_large", f"The head has more than {self._connections.max_headers} bytes.")
         if hosts > 1:
             self._stop(400, "invalid_request", "The request has more than one Host header.")
+        if self.parser.get_http_version() not in ("1.1", "1.0"):  # httptools also accepts 0.9 and 2.0
+            self._stop(400, "invalid_request", "The version must be HTTP/1.1 or HTTP/1.0.")
+        if self.parser.get_method() in UNSUPPORTED_METHODS:
+            self._stop(400, "invalid_request", "CONNECT and TRACE are not supported.")
         if self.parser.should_upgrade():
-            if self.parser.get_method() == b"CONNECT":
-                self._stop(400, "invalid_request", "CONNECT is not supported.")
             if websocket:
                 self._stop(400, "invalid_request", "WebSocket is not supported.")
             if has_body:
@@ -269,13 +275,20 @@ class LimitedProtocol(HttpToolsProtocol):
     def _respond(self, status: int, kind: str, message: str, headers: bytes = b"") -> None:
         """Send an error, and close the sending side."""
         self.state = DISCARDING
+        self.flow.resume_reading()  # paused while the application took the body; what arrives is discarded now
         body = orjson.dumps({"type": "error", "error": {"message": message, "type": kind, "code": kind}})
         lines = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
         length = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(b"".join((STATUS_LINE[status], *lines, headers, length, body)))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.flow.resume_reading()  # the application may have stopped it, and will not continue it
+
+    def shutdown(self) -> None:
+        """Close the connection, or let it close after its response. One that only discards closes at once."""
+        if self.state is DISCARDING and not self._responding():
+            self.transport.close()
+        else:
+            super().shutdown()
 
     # For connections.py.
 
