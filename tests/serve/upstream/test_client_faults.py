@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -234,3 +235,39 @@ def test_a_head_of_100_kb_is_accepted(run: Run) -> None:
             assert harness.server.accepted == 1
 
     run(scenario())
+
+
+def test_bytes_that_the_event_loop_has_not_read_yet_are_not_the_next_response(run: Run) -> None:
+    """They are in the socket's buffer when the next request takes the connection."""
+    late, written = threading.Event(), threading.Event()
+    accepted: list[socket.socket] = []
+
+    def serve(listening: socket.socket) -> None:
+        for expected in (b"hi", b"ho"):
+            accepted.append(listening.accept()[0])
+            accepted[-1].recv(65536)
+            accepted[-1].sendall(OK.replace(b"hi", expected))
+            if expected == b"hi":
+                late.wait(10)
+                accepted[-1].sendall(OK.replace(b"hi", b"XX"))
+                written.set()
+
+    async def scenario() -> None:
+        client = Client("fake", 10.0, 10.0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        for expected in (b"hi", b"ho"):
+            response = await client.request("GET", url, "/", b"", None)
+            assert await response.read() == expected
+            await response.close()
+            late.set()
+            assert written.wait(10)  # blocks the event loop
+        client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        run(scenario())
+        thread.join(10)
+    for each in accepted:
+        each.close()
+    assert len(accepted) == 2

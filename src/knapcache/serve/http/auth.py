@@ -35,6 +35,8 @@ again, and no memory."""
 MAX_CACHED_LENGTH = 4096
 """Characters of a cached credential: the cache takes at most 16 MB."""
 BEARER = "bearer"
+BLANKS = " \t"
+"""What HTTP allows around a value. `str.strip` also removes characters that a provider may count."""
 ANONYMOUS, EVERYONE = "anonymous", "everyone"
 
 
@@ -99,10 +101,11 @@ class Authenticator:
 
     def _authenticate_uncached(self, sent: tuple[str | None, ...]) -> Principal | None:
         authorization, *others, organisation, project = sent
-        scheme, _, bearer = (authorization or "").strip().partition(" ")
+        scheme, _, bearer = (authorization or "").strip(BLANKS).partition(" ")
         if scheme and scheme.lower() != BEARER:
             return None
-        credentials = dict.fromkeys(each.strip() for each in (bearer, *others) if each and each.strip())
+        stripped = [each.strip(BLANKS) for each in (bearer, *others) if each]
+        credentials = dict.fromkeys(filter(None, stripped))
         principal = self._principal(list(credentials), organisation, project)
         # Failures are not cached: repeating them costs the client more than us.
         if principal is not None and sum(len(part) for part in sent if part) <= MAX_CACHED_LENGTH:
