@@ -67,7 +67,7 @@ def test_a_flood_stays_within_its_quota_and_evicts_none_of_the_others(
         assert ask(victim, text, VALID_KEY) == "miss"
         assert ask(victim, text, VALID_KEY) == "hit"
     before = sizes(proxy)["victim"]
-    rounds = 40 if "arge" in flood else 200
+    rounds = 30 if "arge" in flood else 100
     for k in range(rounds):
         text, fields = FLOODS[flood](next(NUMBERS))
         ask(attacker, text, ATTACKER, **fields)

@@ -133,7 +133,7 @@ def test_a_complete_stream_is_stored_and_replayed_equal(
     text, raw = next(TEXTS), stream(COMPLETE[name])
     pieces = [raw + END] if one_write else [*(part + b"\n\n\r\n" for part in raw.split(b"\n\n\r\n")[:-1]), END]
     upstream.script(send(*pieces, pause=0.0 if one_write else 0.002))
-    options = {"stream_options": {"include_usage": True}} if "usage" not in name else {}
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if "usage" not in name else {}
     first = connect().send(chat(text, stream=True, **options)).response()
     again = connect().send(chat(text, stream=True, **options)).response()
     assert first is not None
