@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.run import listen, run, startup_message
+from knapcache.serve.run import listen, raise_file_limit, run, startup_message
 from knapcache.serve.settings import Settings
 
 
@@ -64,3 +65,32 @@ def test_settings_that_cannot_be_served_raise(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidInput, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"):
             listen("127.0.0.1", port)
+
+
+def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    limits = [(1024, 9000)]
+    monkeypatch.setattr("resource.getrlimit", lambda _which: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", lambda _which, pair: limits.append(pair))
+    assert raise_file_limit(4096) == 4096
+    assert limits[-1] == (9000, 9000)
+    assert caplog.records == []
+    limits[-1] = (1024, 2200)
+    assert raise_file_limit(4096) == 1000
+    message = "max_connections is 1000 instead of 4096: the process may open only 2200 files, and needs 8392."
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
+def test_a_limit_of_open_files_that_cannot_be_removed_is_raised_as_far_as_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def setrlimit(_which: int, pair: tuple[int, int]) -> None:
+        if pair[0] == resource.RLIM_INFINITY:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(pair)
+
+    monkeypatch.setattr("resource.getrlimit", lambda _which: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", setrlimit)
+    assert raise_file_limit(100) == 100
+    assert limits[-1] == (400, resource.RLIM_INFINITY)

@@ -10,7 +10,9 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.serve.admin.app import admin_app
+from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import Event, EventBuffer
 from knapcache.serve.observe.history import History
@@ -44,7 +46,8 @@ class AdminHarness:
         self.events = EventBuffer()
         self.context = AdminContext(
             settings=self.settings,
-            admin_token=TOKEN,
+            tokens=AdminTokens(self.settings, None, TOKEN),
+            audit=AuditLog(folder, self.settings.audit_log_bytes),
             started=time.time(),
             cache=self.cache,
             memory_fallback=False,

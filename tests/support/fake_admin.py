@@ -84,6 +84,8 @@ class FakeAdmin:
         self.plan: dict[str, Any] = {"state": "idle", "started": None, "seconds": None, "result": None}
         self.show_content = True
         self.csrf = secrets.token_hex(8)
+        self.role = "operator"
+        self.audit: list[dict[str, Any]] = []
         self.purges: list[dict[str, Any]] = []
         self.models = ("gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "text-embedding-3-small")
         self.tenants = ("search", "support", "evals")
@@ -138,6 +140,10 @@ class FakeAdmin:
             self.points[now - 60 * k] = row(max(0, hits), max(0, misses), 0.0123)
 
     # Responses.
+
+    def session(self) -> dict[str, str]:
+        """GET /session."""
+        return {"csrf": self.csrf, "name": "admin", "role": self.role}
 
     def summary(self) -> dict[str, Any]:
         """GET /summary."""
@@ -223,13 +229,13 @@ class FakeAdmin:
             if path == "login":
                 if body.get("token") != TOKEN:
                     return problem(401, "wrong token")
-                done = JSONResponse({"csrf": self.csrf})
+                done = JSONResponse(self.session())
                 done.set_cookie("session", self.csrf, httponly=True, samesite="strict")
                 return done
             if request.cookies.get("session") != self.csrf:
                 return problem(401, "log in first")
-            if method != "GET" and request.headers.get("x-csrf-token") != self.csrf:
-                return problem(403, "the CSRF token is missing or wrong")
+            if request.headers.get("x-csrf-token") != self.csrf:
+                return problem(403, "the CSRF token is missing or wrong", "invalid_csrf_token")
             return self._answer(method, path, dict(request.query_params), body)
 
         async def page(_: Request) -> Response:
@@ -250,7 +256,9 @@ class FakeAdmin:
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
         if path == "session":
-            return JSONResponse({"csrf": self.csrf})
+            return JSONResponse(self.session())
+        if path == "audit":
+            return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
         if path == "summary":
             return JSONResponse(self.summary())
         if path == "history":
@@ -303,9 +311,9 @@ class FakeAdmin:
         self.stop()
 
 
-def problem(status: int, message: str) -> Response:
+def problem(status: int, message: str, kind: str = "error") -> Response:
     """Return an error response of the admin API."""
-    return JSONResponse({"error": {"message": message, "type": "error"}}, status_code=status)
+    return JSONResponse({"error": {"message": message, "type": kind}}, status_code=status)
 
 
 async def add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:

@@ -1,19 +1,24 @@
-"""`knapcache serve`: run the proxy, show its settings, create API keys for tenants."""
+"""`knapcache serve`: run the proxy, show its settings, create API keys for tenants and tokens for administrators."""
 
 from __future__ import annotations
 
 import argparse
 import getpass
 import json
+import os
 import re
 import secrets
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from knapcache.serve.settings import Settings
 
 HELP = "run the caching proxy and its dashboard"
 DESCRIPTION = """Run an OpenAI-compatible caching proxy with a dashboard.
@@ -54,6 +59,12 @@ def add(commands: Any) -> None:
     instead.add_argument(
         "--new-key", metavar="TENANT", help="print a new API key and its lines for the settings file, and exit"
     )
+    instead.add_argument(
+        "--new-token", metavar="NAME", help="print a new admin token and its lines for the settings file, and exit"
+    )
+    instead.add_argument(
+        "--rotate-token", action="store_true", help="replace the admin token in the data directory, and exit"
+    )
     option("--json", action="store_true", help="with --show-settings: print JSON")
     parser.set_defaults(execute=execute)
 
@@ -67,16 +78,22 @@ def execute(args: argparse.Namespace) -> None:
     if args.new_key is not None:
         print(new_key(args.new_key))
         return
+    if args.new_token is not None:
+        print(new_token(args.new_token))
+        return
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the proxy needs {', '.join(missing)}: pip install 'knapcache[serve]'")
     from knapcache.serve.settings.loading import load, rows
 
-    loaded = load(args.config, settings_from_flags(args))
-    if not args.show_settings:
+    flags = settings_from_flags(args)
+    loaded = load(args.config, flags)
+    if args.rotate_token:
+        print(rotate_token(loaded.settings))
+    elif not args.show_settings:
         from knapcache.serve.run import run
 
-        run(loaded.settings)
+        run(loaded.settings, partial(load, args.config, flags))
     elif args.json:
         print(json.dumps(rows(loaded), indent=2))
     else:
@@ -128,7 +145,39 @@ def hash_key(key: str) -> str:
 
 def new_key(tenant: str) -> str:
     """Return a key of 256 random bits and the lines that add its tenant to the settings file."""
-    if not re.fullmatch(r"[A-Za-z0-9._@-]{1,64}", tenant):
-        raise InvalidInput(f"a tenant's name has 1 to 64 characters from A-Z a-z 0-9 . _ @ -, not {tenant[:80]!r}")
+    check_name(tenant, "a tenant's name")
     key = "kc-" + secrets.token_urlsafe(32)
     return f'{key}\n\n[[tenants]]\nname = "{tenant}"\nkeys = ["{hash_key(key)}"]'
+
+
+def new_token(name: str) -> str:
+    """Return a token of 256 random bits and the lines that add it to the settings file."""
+    check_name(name, "a token's name")
+    token = secrets.token_urlsafe(32)
+    return f'{token}\n\n[[admin_tokens]]\nname = "{name}"\nrole = "read-only"\ndigest = "{hash_key(token)}"'
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise InvalidInput unless a name is valid in the settings."""
+    if not re.fullmatch(r"[A-Za-z0-9._@-]{1,64}", name):
+        raise InvalidInput(f"{what} has 1 to 64 characters from A-Z a-z 0-9 . _ @ -, not {name[:80]!r}")
+
+
+def rotate_token(settings: Settings) -> str:
+    """Replace the token in the data directory, and return the text to print. A running proxy uses the new one."""
+    from knapcache.serve.admin.audit import AuditLog, new_record
+    from knapcache.serve.settings.secrets import TOKEN, data_directory, replace_token
+
+    if settings.admin_token is not None or settings.memory_only:
+        raise InvalidInput("--rotate-token replaces a generated token; with admin_token or memory_only there is none")
+    folder = data_directory(settings.path)
+    user = {"name": f"uid {os.getuid()}", "role": "operator", "address": "", "session": ""}
+    record = new_record("rotate_token", **user, parameters={"name": "admin"}, status=None)
+    audit = AuditLog(folder if settings.audit_log else None, settings.audit_log_bytes)
+    try:
+        audit.append(record)
+        token = replace_token(folder / TOKEN)
+        audit.append({**record, "status": 200})
+    except OSError as error:
+        raise InvalidInput(f"the token in {folder} was not replaced: {error.strerror}") from None
+    return token if sys.stdout.isatty() else f"the new token is in {folder / TOKEN}"

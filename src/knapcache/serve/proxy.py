@@ -22,11 +22,14 @@ from knapcache.cache import Cache
 from knapcache.cache.options import open_store
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
+from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
@@ -41,6 +44,11 @@ OWNER_POLL = 0.5
 """Seconds between two attempts to become the owner."""
 MAX_MEMORY_FALLBACK = 1 << 30
 """Bytes of memory used in place of a file: the configured capacity may be a disk's and not fit into memory."""
+
+
+Load = Callable[[], LoadedSettings]
+RELOADED = ("admin_token", "admin_tokens", "tenants")
+"""Settings that SIGHUP applies."""
 
 
 class Proxy:
@@ -78,6 +86,9 @@ class Proxy:
         """Whether requests are served: after `open`, before `close`."""
         self.admin_app: Callable[..., Awaitable[None]] | None = None
         """The ASGI app for everything but /v1: the admin API, or the way to the owner's."""
+        self._quotas = self.authenticator.quotas()
+        self._tokens: AdminTokens | None = None
+        """The tokens of the admin API, in the owner process."""
         self._owner_lock: OwnerLock | None = None
         self._pipeline: EventPipeline | None = None
         self._close_admin: Callable[[], Awaitable[None]] | None = None
@@ -129,10 +140,12 @@ class Proxy:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
         pipeline = self._pipeline = EventPipeline(self.settings, self.folder, self.cache, self.events)
         self.events.add_consumer(pipeline)
+        self._tokens = AdminTokens(self.settings, self.folder, self.admin_token)
         app = admin_app(
             AdminContext(
                 settings=self.settings,
-                admin_token=self.admin_token,
+                tokens=self._tokens,
+                audit=AuditLog(self.folder if self.settings.audit_log else None, self.settings.audit_log_bytes),
                 started=self.started,
                 cache=self.cache,
                 memory_fallback=self.memory_fallback,
@@ -150,6 +163,30 @@ class Proxy:
             assert self.folder is not None
             self._owner_server = OwnerServer(self.folder, app, pipeline)
             await self._owner_server.open()
+
+    async def reload(self, load: Load) -> None:
+        """Read the settings again, and apply tenants and admin tokens.
+
+        An error changes nothing. Other settings need a restart; the log names those that have changed.
+        """
+        try:
+            new = (await asyncio.to_thread(load)).settings
+            if bool(new.tenants) != bool(self.settings.tenants):
+                raise InvalidInput("tenants: the step from no tenants to some, or back, needs a restart")
+            applied = self.settings.model_copy(update={name: getattr(new, name) for name in RELOADED})
+            if self._tokens is not None:
+                await asyncio.to_thread(self._tokens.apply, applied)
+        except InvalidInput as error:
+            log.error("Settings not reloaded: %s", error)
+            return
+        self.authenticator.replace_tenants(applied.tenants)
+        self.settings = applied
+        log.info("Settings reloaded: tenants and admin tokens.")
+        others = [name for name in Settings.model_fields if getattr(new, name) != getattr(applied, name)]
+        if self.authenticator.quotas() != self._quotas:
+            others.append("quota of tenants")
+        if others:
+            log.warning("Changed settings that need a restart: %s", ", ".join(others))
 
     async def close(self) -> None:
         """Stop serving: flush events, write files, close connections."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import gc
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import version
 from math import ceil
 
@@ -22,7 +26,7 @@ from knapcache.errors import InvalidInput
 from knapcache.serve.http.app import App
 from knapcache.serve.http.uvicorn_check import http_protocol
 from knapcache.serve.observe import logs
-from knapcache.serve.proxy import Proxy
+from knapcache.serve.proxy import Load, Proxy
 from knapcache.serve.settings import Settings, UpstreamSettings
 from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory, open_private
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
@@ -65,30 +69,41 @@ class Server(uvicorn.Server):
             self._on_ready()
 
 
-def run(settings: Settings) -> None:
-    """Serve until the process gets SIGTERM or SIGINT."""
+def run(settings: Settings, load: Load | None = None) -> None:
+    """Serve until the process gets SIGTERM or SIGINT. load: reads the settings again, on SIGHUP."""
     if settings.workers > 1 and (settings.memory_only or any(upstream.local for upstream in settings.upstreams)):
         raise InvalidInput("workers must be 1 with memory_only, and with the embedded model: neither can be shared")
+    if sys.stdin is not None and sys.stdin.isatty():
+        load = None  # when its terminal is closed, SIGHUP still ends the proxy
+    if load is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be handled
     with listen(settings.host, settings.port) as listening, exclusive(settings):
         port = listening.getsockname()[1]
         if settings.workers == 1:
-            serve(settings, listening, lambda token: print(startup_message(settings, port, token), flush=True))
+            serve(settings, listening, lambda token: print(startup_message(settings, port, token), flush=True), load)
         else:
             configure_logs(settings)
             token = stored_admin_token(settings)
-            supervise(settings, listening, serve, lambda: print(startup_message(settings, port, token), flush=True))
+            ready = lambda: print(startup_message(settings, port, token), flush=True)  # noqa: E731
+            supervise(settings, listening, partial(serve, load=load), ready, reload=load is not None)
 
 
-def serve(settings: Settings, listening: socket.socket, on_ready: Callable[[str], None]) -> None:
+def serve(
+    settings: Settings, listening: socket.socket, on_ready: Callable[[str], None], load: Load | None = None
+) -> None:
     """Serve in this process. on_ready: called with the admin token when requests are accepted."""
     configure_logs(settings)
     proxy = Proxy(settings)
+    running: deque[asyncio.Task[None]] = deque(maxlen=8)  # an event loop has weak references only
 
     def started() -> None:
         # Objects from the start live as long as the process. Without freeze, every full collection visits them all and
         # stops the process for 50 ms.
         gc.collect()
         gc.freeze()
+        if load is not None:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, lambda: running.append(loop.create_task(proxy.reload(load))))
         on_ready(proxy.admin_token)
 
     server(proxy, started).run([listening])

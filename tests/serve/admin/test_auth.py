@@ -14,8 +14,10 @@ from starlette.testclient import TestClient
 from knapcache.serve.admin import auth as subject
 from knapcache.serve.admin.auth import Sessions, TokenCheck
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route
+from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.http.hosts import host_name, origin_authority
+from knapcache.serve.settings import Settings
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
 
 PROTECTED = [route for route in ROUTES if route.access != "public"]
@@ -45,9 +47,26 @@ def client(harness: AdminHarness) -> Iterator[TestClient]:
 
 
 def login(client: TestClient) -> str:
+    """Log in, and return the CSRF token."""
     found = client.post(f"{ROOT}/login", json={"token": TOKEN}).raise_for_status()
     csrf: str = found.json()["csrf"]
     return csrf
+
+
+def tokens_of(token: str) -> AdminTokens:
+    """Return tokens with this one as the operator's."""
+    return AdminTokens(Settings(memory_only=True, upstreams=[{"url": "http://127.0.0.1:9/v1"}]), None, token)
+
+
+def accepts(check: TokenCheck, token: str, address: str = "10.0.0.1") -> bool:
+    """Return whether a token is accepted; 429 still raises."""
+    try:
+        check.check(token, address)
+    except RequestRejected as rejected:
+        if rejected.status != 401:
+            raise
+        return False
+    return True
 
 
 def url_of(route: Route) -> str:
@@ -55,52 +74,78 @@ def url_of(route: Route) -> str:
 
 
 def test_only_the_exact_token_is_accepted() -> None:
-    tokens = TokenCheck("right")
-    assert tokens.check("right", "a")
+    check = TokenCheck(tokens_of("right"))
+    assert accepts(check, "right")
     for wrong in ("", "righ", "right ", "Right", "\udc80", "rightright"):
-        assert not tokens.check(wrong, "a")
+        assert not accepts(check, wrong)
 
 
 def test_wrong_tokens_are_rate_limited_per_address() -> None:
     clock = Clock()
-    tokens = TokenCheck("right", clock)
+    check = TokenCheck(tokens_of("right"), clock)
     for k in range(10):
-        assert not tokens.check(f"wrong {k}", "a")
+        assert not accepts(check, f"wrong {k}", "10.0.0.1")
     for token in ("wrong 11", "wrong 1", "right"):
         with pytest.raises(RequestRejected) as rejected:
-            tokens.check(token, "a")
+            check.check(token, "10.0.0.1")
         assert rejected.value.status == 429
         assert rejected.value.headers == [("retry-after", "61")]
-    assert tokens.check("right", "b")
+    assert accepts(check, "right", "10.0.0.2")
     clock.now = 60.0
-    assert tokens.check("right", "a")
+    assert accepts(check, "right", "10.0.0.1")
+
+
+def test_wrong_tokens_are_rate_limited_per_ipv6_network() -> None:
+    check = TokenCheck(tokens_of("right"))
+    for k in range(10):
+        assert not accepts(check, f"wrong {k}", f"2001:db8::{k}")
+    with pytest.raises(RequestRejected) as rejected:
+        check.check("wrong", "2001:db8::ffff:1")
+    assert rejected.value.status == 429
+    assert accepts(check, "right", "2001:db8:0:1::1")
+
+
+def test_a_token_that_cannot_be_guessed_is_never_locked_out() -> None:
+    token = "a-token-with-thirty-two-letters!"
+    assert len(token) == 32
+    long, short = TokenCheck(tokens_of(token)), TokenCheck(tokens_of(token[:-1]))
+    for k in range(12):
+        for check in (long, short):
+            with pytest.raises(RequestRejected):
+                check.check(f"wrong {k}", "10.0.0.1")
+    assert accepts(long, token)
+    with pytest.raises(RequestRejected):
+        short.check(token[:-1], "10.0.0.1")
 
 
 def test_repeating_one_wrong_token_is_not_rate_limited() -> None:
-    tokens = TokenCheck("right")
+    check = TokenCheck(tokens_of("right"))
     for _ in range(1000):
-        assert not tokens.check("old", "a")
-    assert tokens.check("right", "a")
+        assert not accepts(check, "old")
+    assert accepts(check, "right")
 
 
 def test_the_table_of_addresses_is_bounded() -> None:
-    tokens = TokenCheck("right")
+    check = TokenCheck(tokens_of("right"))
     for k in range(3000):
-        tokens.check("wrong", str(k))
-    assert len(tokens._wrong) == 1000
+        assert not accepts(check, "wrong", str(k))
+    assert len(check._wrong) == 1000
 
 
 def test_sessions_end_by_time_by_number_and_by_logout() -> None:
     clock = Clock()
-    sessions = Sessions(clock)
-    first = sessions.begin()
+    tokens = tokens_of("right")
+    identity = tokens.find("right")
+    assert identity is not None
+    sessions = Sessions(tokens, clock)
+    first = sessions.begin(identity)
     assert sessions.find(first.id) == first
     assert len(first.id) >= 43  # 32 bytes
     clock.now = subject.SESSION_SECONDS - 1
     assert sessions.find(first.id) == first
     clock.now = subject.SESSION_SECONDS
     assert sessions.find(first.id) is None
-    made = [sessions.begin() for _ in range(101)]
+    made = [sessions.begin(identity) for _ in range(101)]
     assert len({session.id for session in made} | {session.csrf for session in made}) == 202
     assert len(sessions) == 100
     assert sessions.find(made[0].id) is None
@@ -109,29 +154,40 @@ def test_sessions_end_by_time_by_number_and_by_logout() -> None:
     sessions.end(made[1])
     assert sessions.find(made[1].id) is None
     assert sessions.find("") is sessions.find("\udc80") is None
-    assert Sessions(clock).find(made[2].id) is None
+    assert Sessions(tokens, clock).find(made[2].id) is None
+    assert Sessions(tokens_of("left"), clock).find(made[2].id) is None
 
 
 def test_the_session_cookie_is_http_only_and_same_site(client: TestClient, harness: AdminHarness) -> None:
     found = client.post(f"{ROOT}/login", json={"token": TOKEN})
-    cookie = found.headers["set-cookie"]
-    assert re.fullmatch(r"knapcache-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict", cookie), (
-        cookie
-    )
-    assert found.json() == client.get(f"{ROOT}/session").json()
+    attributes = r"[\w-]{43}; Path=/admin; Max-Age=43200; HttpOnly; SameSite=Strict"
+    assert re.fullmatch(rf"knapcache-session={attributes}", found.headers["set-cookie"])
+    csrf = found.json()["csrf"]
+    assert found.json() == {"csrf": csrf, "name": "admin", "role": "operator"}
+    assert client.get(f"{ROOT}/session", headers={"x-csrf-token": csrf}).json() == found.json()
     with harness.client(headers={}, base="https://127.0.0.1") as secure:
-        assert secure.post(f"{ROOT}/login", json={"token": TOKEN}).headers["set-cookie"].endswith("; Secure")
+        found = secure.post(f"{ROOT}/login", json={"token": TOKEN})
+        assert re.fullmatch(rf"__Secure-knapcache-session={attributes}; Secure", found.headers["set-cookie"])
+        headers = {"x-csrf-token": found.json()["csrf"]}
+        assert secure.get(f"{ROOT}/session", headers=headers).status_code == 200
 
 
-def test_a_session_can_read_and_needs_its_csrf_token_to_change(client: TestClient) -> None:
+@pytest.mark.parametrize(
+    "route", [route for route in PROTECTED if route.name != "logout"], ids=lambda route: route.name
+)
+def test_every_route_needs_the_csrf_token_of_its_session(client: TestClient, route: Route) -> None:
     csrf = login(client)
-    assert client.get(f"{ROOT}/requests").status_code == 200
+    for wrong in (None, b"", csrf[:-1].encode(), csrf.encode() * 2, "é".encode()):
+        headers = {} if wrong is None else {b"x-csrf-token": wrong}
+        found = client.request(route.method, url_of(route), headers=headers)
+        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
+    found = client.request(route.method, url_of(route), headers={"x-csrf-token": csrf})
+    assert found.status_code not in (401, 403)
+
+
+def test_a_csrf_token_belongs_to_one_session(client: TestClient) -> None:
+    csrf = login(client)
     purge = {"model": "none"}
-    for wrong in (b"", csrf[:-1].encode(), csrf.encode() * 2, "é".encode()):
-        found = client.post(f"{ROOT}/purge", json=purge, headers={b"x-csrf-token": wrong})
-        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
-        found = client.post(f"{ROOT}/purge", json=purge)
-        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
     assert client.post(f"{ROOT}/purge", json=purge, headers={"x-csrf-token": csrf}).status_code == 200
     old = dict(client.cookies)
     other = login(client)
@@ -139,29 +195,24 @@ def test_a_session_can_read_and_needs_its_csrf_token_to_change(client: TestClien
     found = client.post(f"{ROOT}/logout", headers={"x-csrf-token": other})
     assert found.json() == {"done": True}
     assert "Max-Age=0" in found.headers["set-cookie"]
-    assert client.get(f"{ROOT}/session").status_code == 401
-    client.cookies.update(old)  # the other session is still valid
-    assert client.get(f"{ROOT}/session").json() == {"csrf": csrf}
+    assert client.get(f"{ROOT}/session", headers={"x-csrf-token": other}).status_code == 401
+    session = {"cookie": f"knapcache-session={old['knapcache-session']}"}  # the other session is still valid
+    assert client.get(f"{ROOT}/session", headers={"x-csrf-token": csrf, **session}).json()["csrf"] == csrf
 
 
-@pytest.mark.parametrize("route", [route for route in PROTECTED if route.method != "GET"], ids=lambda route: route.name)
-def test_every_route_that_changes_something_needs_the_csrf_token(client: TestClient, route: Route) -> None:
-    csrf = login(client)
-    for headers in ({}, {"x-csrf-token": csrf[::-1]}):
-        found = client.request(route.method, url_of(route), headers=headers)
-        assert (found.status_code, found.json()["error"]["type"]) == (403, "invalid_csrf_token")
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_every_method_that_changes_something_needs_the_csrf_token(method: str) -> None:
-    auth = subject.AdminAuth(TOKEN, ["*"])
-    session = auth.sessions.begin()
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+def test_every_method_needs_the_csrf_token(method: str) -> None:
+    tokens = tokens_of(TOKEN)
+    auth = subject.AdminAuth(tokens, ["*"])
+    identity = tokens.find(TOKEN)
+    assert identity is not None
+    session = auth.sessions.begin(identity)
     cookie = (b"cookie", f"{subject.COOKIE}={session.id}".encode())
     with pytest.raises(RequestRejected) as rejected:
         auth.identify(request_with(method, cookie))
     assert (rejected.value.status, rejected.value.kind) == (403, "invalid_csrf_token")
-    assert auth.identify(request_with(method, cookie, (b"x-csrf-token", session.csrf.encode()))) == session
-    assert auth.identify(request_with("GET", cookie)) == session
+    caller = auth.identify(request_with(method, cookie, (b"x-csrf-token", session.csrf.encode())))
+    assert caller == (identity, session)
 
 
 def request_with(method: str, *headers: tuple[bytes, bytes]) -> Request:
@@ -169,11 +220,12 @@ def request_with(method: str, *headers: tuple[bytes, bytes]) -> Request:
 
 
 def test_foreign_cookies_are_ignored(client: TestClient) -> None:
-    login(client)
+    csrf = login(client)
     session = client.cookies["knapcache-session"]
     client.cookies.clear()
     cookie = f'theirs={{"a": 1}}; odd; knapcache-session={session}; last=é'
-    assert client.get(f"{ROOT}/session", headers={b"cookie": cookie.encode("latin-1")}).status_code == 200
+    headers = {b"cookie": cookie.encode("latin-1"), b"x-csrf-token": csrf.encode()}
+    assert client.get(f"{ROOT}/session", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.name)
@@ -193,8 +245,9 @@ def test_every_route_needs_credentials(client: TestClient, route: Route) -> None
 
 
 def test_a_wrong_token_is_rejected_despite_a_valid_session(client: TestClient) -> None:
-    login(client)
-    assert client.get(f"{ROOT}/requests", headers={"authorization": "Bearer wrong"}).status_code == 401
+    csrf = login(client)
+    headers = {"authorization": "Bearer wrong", "x-csrf-token": csrf}
+    assert client.get(f"{ROOT}/requests", headers=headers).status_code == 401
 
 
 def test_login_and_bearer_share_the_rate_limit(harness: AdminHarness) -> None:
@@ -255,9 +308,9 @@ def test_every_host_is_accepted_with_a_star() -> None:
 )
 def test_requests_from_foreign_sites_are_rejected(harness: AdminHarness, headers: dict[str, str]) -> None:
     with harness.client() as client:
-        found = client.post(f"{ROOT}/purge", json={"all": True}, headers=headers)
-        assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
-        assert client.post(f"{ROOT}/login", json={"token": TOKEN}, headers=headers).status_code == 403
+        for method, path in [*((route.method, url_of(route)) for route in ROUTES), ("GET", "/metrics"), ("GET", "/")]:
+            found = client.request(method, path, headers=headers)
+            assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
 
 
 @pytest.mark.parametrize(
@@ -273,10 +326,11 @@ def test_requests_from_foreign_sites_are_rejected(harness: AdminHarness, headers
         ("http://y.example", False),
     ],
 )
-def test_only_the_same_host_and_port_are_the_same_origin(origin: str, accepted: bool) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_only_the_same_host_and_port_are_the_same_origin(origin: str, accepted: bool, method: str) -> None:
     """With allowed_hosts = "*" no other check rejects these origins."""
-    auth = subject.AdminAuth(TOKEN, ["*"])
-    request = request_with("POST", (b"host", b"proxy.example"), (b"origin", origin.encode()))
+    auth = subject.AdminAuth(tokens_of(TOKEN), ["*"])
+    request = request_with(method, (b"host", b"proxy.example"), (b"origin", origin.encode()))
     if accepted:
         auth.check_origin(request)
     else:
@@ -301,3 +355,14 @@ def test_arbitrary_text_is_not_parsed_as_an_own_host(text: str) -> None:
     assert name == "" or text.startswith(name)
     same = origin_authority(text) == "127.0.0.1:8080"
     assert same == (text.lower() in ("http://127.0.0.1:8080", "https://127.0.0.1:8080"))
+
+
+def test_a_link_on_another_site_can_open_the_dashboard_only(harness: AdminHarness) -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    with harness.client() as client:
+        assert client.get("/dashboard", headers=link).status_code == 200
+        assert client.get("/", headers=link).status_code == 307
+        for path in (f"{ROOT}/summary", "/metrics", "/dashboard/app.js"):
+            assert client.get(path, headers=link).status_code == 403
+        for other in ({"sec-fetch-dest": "iframe"}, {"sec-fetch-mode": "no-cors"}):
+            assert client.get("/dashboard", headers=link | other).status_code == 403

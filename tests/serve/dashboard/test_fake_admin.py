@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.serve.admin import models
+from knapcache.serve.admin import access_models, models
 from tests.support.fake_admin import TOKEN, FakeAdmin
 
 PATHS: dict[str, type[models.ResponseModel]] = {
@@ -16,7 +16,8 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/entries": models.EntryPage,
     "/requests?after=0&limit=10": models.RequestPage,
     "/plan": models.PlanStatus,
-    "/session": models.SessionToken,
+    "/session": access_models.SessionInfo,
+    "/audit?limit=10": access_models.AuditPage,
 }
 
 
@@ -26,7 +27,7 @@ def test_responses_fit_the_models_of_the_real_api(path: str) -> None:
         admin.fill(5, days=0.01)
         for outcome in ("hit", "miss", "passthrough", "failed"):
             admin.traffic(outcome)
-        client.post("/login", json={"token": TOKEN})
+        client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
         body: dict[str, Any] = client.get(path).json()
     PATHS[path].model_validate(body)
 
@@ -34,7 +35,7 @@ def test_responses_fit_the_models_of_the_real_api(path: str) -> None:
 def test_an_entry_fits_the_model_of_the_real_api() -> None:
     with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
         admin.fill(1, days=0.01)
-        client.post("/login", json={"token": TOKEN})
+        client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
         body = client.get(f"/entries/{admin.entries[0]['key']}").json()
         purged = client.post("/purge", json={"all": True}, headers={"x-csrf-token": admin.csrf}).json()
     models.EntryWithContent.model_validate(body)

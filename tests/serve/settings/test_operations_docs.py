@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import build_parser
-from knapcache.serve.settings import Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.loading import load, markdown
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,7 +21,7 @@ SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf
 OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings])
+@pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings, AdminTokenSettings])
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
     assert markdown(model) in SETTINGS, "docs/reference/settings.md does not have this table"
@@ -42,7 +42,7 @@ def test_every_option_is_documented() -> None:
 def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     config = tmp_path / "proxy.toml"
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings
@@ -95,7 +95,11 @@ def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:
 
 def test_security_policy_names_only_existing_settings() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    known = {name for model in (Settings, UpstreamSettings, TenantSettings) for name in model.model_fields}
+    known = {
+        name
+        for model in (Settings, UpstreamSettings, TenantSettings, AdminTokenSettings)
+        for name in model.model_fields
+    }
     mentioned = set(re.findall(r"`([a-z]+(?:_[a-z]+)+|group|quota|ttl)`", text))
     assert len(mentioned) > 8
     assert mentioned <= known

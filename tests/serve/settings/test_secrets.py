@@ -90,7 +90,7 @@ def test_a_damaged_secret_is_not_replaced(tmp_path: Path, content: bytes) -> Non
 
 def test_a_damaged_token_is_rejected(tmp_path: Path) -> None:
     (tmp_path / TOKEN).write_text("\n")
-    with pytest.raises(InvalidInput, match="16 or more printable characters"):
+    with pytest.raises(InvalidInput, match="at least 16 printable ASCII characters"):
         admin_token(tmp_path)
 
 

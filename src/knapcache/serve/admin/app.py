@@ -1,8 +1,10 @@
 """The admin API, the dashboard's files and `/metrics`, as a Starlette application.
 
     auth.py       authentication              openapi.py   routes and the OpenAPI document
+    tokens.py     tokens and their roles      audit.py     the log of admin actions
     models.py     requests and responses      overview.py  the numbers of cache and history
     planning.py   the capacity plan           pages.py     the dashboard's files
+    responses.py  errors and headers
 
 Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then
 shows on the dashboard, and the proxy continues to serve.
@@ -11,8 +13,9 @@ shows on the dashboard, and the proxy continues to serve.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import anyio
@@ -24,18 +27,29 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.serve.admin import models
-from knapcache.serve.admin.auth import CHALLENGE, AdminAuth, Session, client_address, cookie
+from knapcache.serve.admin import access_models, models
+from knapcache.serve.admin.audit import Record, new_record
+from knapcache.serve.admin.auth import (
+    CHALLENGE,
+    AdminAuth,
+    Caller,
+    Session,
+    client_address,
+    cookie,
+    is_secure,
+    require,
+)
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.models import RequestModel, ResponseModel, bad_request, parse, parse_query
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
+from knapcache.serve.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
 from knapcache.serve.http.asgi_request import RequestRejected
+
+log = logging.getLogger("knapcache.serve")
 
 MAX_BODY = 64 << 10
 """Bytes of a request body."""
@@ -43,6 +57,8 @@ THREADS = 4
 DEADLINE = 30.0
 R = TypeVar("R")
 StarletteEndpoint = Callable[[Request], Awaitable[Response]]
+RECORDED_REFUSALS = ("invalid_token", "too_many_attempts", "role_too_weak")
+"""Kinds of refusals for the audit log. Others, such as those of origins, need no credential to be caused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +69,17 @@ class AdminRequest:
     """An instance of the route's parameter model."""
     body: Any
     """An instance of the route's body model, or None."""
-    session: Session | None
+    caller: Caller | None
+    """None: a public route."""
     address: str
     secure: bool
+
+    def record(self, action: str, status: int | None, **parameters: Any) -> Record:
+        """Return a record of this request for the audit log."""
+        return new_record(action, **fields_of(self.caller), address=self.address, parameters=parameters, status=status)
+
+
+Serve = Callable[[AdminRequest], Awaitable[ResponseModel | bytes]]
 
 
 class SetCookie(ResponseModel):
@@ -70,7 +94,7 @@ class Admin:
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
-        self.auth = AdminAuth(context.admin_token, context.settings.allowed_hosts)
+        self.auth = AdminAuth(context.tokens, context.settings.allowed_hosts)
         self._overview = Overview(context)
         self._planner = Planner(context.request_log)
         self._document = orjson.dumps(document())
@@ -99,10 +123,25 @@ class Admin:
         return await self.in_thread(lambda: self._overview.entries(request.parameters))
 
     async def entry(self, request: AdminRequest) -> models.EntryWithContent:
-        found = await self.in_thread(lambda: self._overview.entry(request.parameters.key))
+        assert request.caller is not None
+        key, content = request.parameters.key, self._context.settings.show_content
+        content = content and request.caller.identity.role == "operator"
+        found = await self.in_thread(lambda: self._overview.entry(key, content=content))
         if found is None:
             raise no_such_entry()
+        if content:
+            await self.write_record(request.record("entry", 200, key=key, content=True))
         return found
+
+    async def audit(self, request: AdminRequest) -> access_models.AuditPage:
+        rows = await self.in_thread(lambda: self._read_records(request.parameters.limit))
+        return access_models.AuditPage(rows=[access_models.AuditRecord(**row) for row in rows])
+
+    async def rotate_token(self, request: AdminRequest) -> access_models.RotatedToken:
+        assert request.caller is not None
+        name = request.body.name or request.caller.identity.name
+        token = await self.in_thread(lambda: self._context.tokens.rotate(name))
+        return access_models.RotatedToken(name=name, token=token)
 
     async def requests(self, request: AdminRequest) -> models.RequestPage:
         self._context.flush_events()
@@ -133,21 +172,87 @@ class Admin:
         return self._planner.status()
 
     async def login(self, request: AdminRequest) -> SetCookie:
-        if not self.auth.tokens.check(request.body.token, request.address):
-            raise RequestRejected(401, "This is not the admin token.", "invalid_token", CHALLENGE)
-        session = self.auth.sessions.begin()
-        return SetCookie(
-            content=models.SessionToken(csrf=session.csrf), cookie=cookie(session.id, secure=request.secure)
-        )
+        identity = self.auth.check.check(request.body.token, request.address)
+        session = self.auth.sessions.begin(identity)
+        try:
+            await self.write_record(replace(request, caller=Caller(identity, session)).record("login", 200))
+        except BaseException:
+            self.auth.sessions.end(session)
+            raise
+        return SetCookie(content=session_info(session), cookie=cookie(session.id, secure=request.secure))
 
-    async def session(self, request: AdminRequest) -> models.SessionToken:
-        assert request.session is not None
-        return models.SessionToken(csrf=request.session.csrf)
+    async def session(self, request: AdminRequest) -> access_models.SessionInfo:
+        assert request.caller is not None
+        assert request.caller.session is not None
+        return session_info(request.caller.session)
 
     async def logout(self, request: AdminRequest) -> SetCookie:
-        assert request.session is not None
-        self.auth.sessions.end(request.session)
-        return SetCookie(content=models.Done(done=True), cookie=cookie("", secure=request.secure, seconds=0))
+        assert request.caller is not None
+        assert request.caller.session is not None
+        self.auth.sessions.end(request.caller.session)
+        with contextlib.suppress(RequestRejected):  # a log that cannot be written must not keep a session alive
+            await self.write_record(request.record("logout", 200))
+        content = access_models.Done(done=True)
+        return SetCookie(content=content, cookie=cookie("", secure=request.secure, seconds=0))
+
+    # The audit log.
+
+    async def change(self, route: Route, request: AdminRequest, serve: Serve) -> ResponseModel | bytes:
+        """Carry out a request that changes something, and record it before and after."""
+        sent = {} if request.body is None else request.body.model_dump(exclude_none=True)
+        record = request.record(route.name, None, **request.parameters.model_dump(exclude_none=True), **sent)
+        await self.write_record(record)
+        status, result = 500, None
+        try:
+            response = await serve(request)
+            status = route.status
+            if isinstance(response, (models.Purged, models.Saved)):
+                result = response.model_dump()
+            return response
+        except KNOWN_ERRORS as error:
+            status = response_of(error).status_code
+            raise
+        finally:
+            with contextlib.suppress(RequestRejected):  # the change is done, and its first line is written
+                await self.write_record({**record, "status": status, "result": result})
+
+    async def write_record(self, record: Record) -> None:
+        """Write a record. Raises RequestRejected (503) if that fails."""
+        await self.in_thread(lambda: self._write(self._context.audit.append, record))
+
+    async def write_refused(self, action: str, caller: Caller | None, address: str, status: int) -> None:
+        """Record a refused request. Nothing is raised: it is refused in any case."""
+        if self._context.audit.allow_refused(address):
+            record = new_record(action, **fields_of(caller), address=address, parameters={}, status=status)
+            with contextlib.suppress(RequestRejected):
+                await self.in_thread(lambda: self._write(self._context.audit.append_refused, record))
+
+    def _write(self, append: Callable[[Record], None], record: Record) -> None:
+        try:
+            append(record)
+        except OSError as error:
+            log.error("Audit log not written: %s", error)
+            message = "The audit log cannot be written, so nothing was done."
+            raise RequestRejected(503, message, "audit_failed", [("retry-after", "10")]) from None
+
+    def _read_records(self, limit: int) -> list[Record]:
+        try:
+            return self._context.audit.newest(limit)
+        except OSError as error:
+            raise RequestRejected(503, f"The audit log cannot be read: {error.strerror}.", "audit_failed") from None
+
+
+def fields_of(caller: Caller | None) -> dict[str, str]:
+    """Return the fields of an audit record that say who sent a request."""
+    if caller is None:
+        return {"name": "", "role": "", "session": ""}
+    session = "" if caller.session is None else caller.session.label
+    return {"name": caller.identity.name, "role": caller.identity.role, "session": session}
+
+
+def session_info(session: Session) -> access_models.SessionInfo:
+    """Return what a session's page needs to know."""
+    return access_models.SessionInfo(csrf=session.csrf, name=session.identity.name, role=session.identity.role)
 
 
 def no_such_entry() -> RequestRejected:
@@ -177,48 +282,13 @@ def admin_app(context: AdminContext) -> Starlette:
         yield
         await admin.close()
 
-    handlers: dict[Any, Any] = {
-        HTTPException: _http_exception,
-        RequestRejected: _rejected,
-        InvalidInput: lambda _, error: error_response(400, str(error), "invalid_request"),
-        NotOwner: lambda _, error: error_response(409, str(error), "not_owner"),
-        StoreError: lambda _, error: error_response(503, str(error), "store_failed"),
-    }
+    handlers: dict[Any, Any] = {HTTPException: http_exception}
+    handlers |= dict.fromkeys(KNOWN_ERRORS, lambda _, error: response_of(error))
     middleware = [Middleware(SecurityMiddleware, auth=admin.auth)]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.admin = admin
     return app
-
-
-class SecurityMiddleware:
-    """Checks host and origin before anything else, and adds security headers to every response."""
-
-    def __init__(self, app: ASGIApp, auth: AdminAuth) -> None:
-        self._app, self._auth = app, auth
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                names = {name for name, _ in message["headers"]}
-                more = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
-                if b"cache-control" not in names:
-                    more.append((b"cache-control", b"no-store"))
-                if b"content-security-policy" not in names:
-                    more.append((b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        try:
-            self._auth.check_origin(Request(scope))
-        except RequestRejected as rejected:
-            await _rejected(None, rejected)(scope, receive, send_with_headers)
-            return
-        await self._app(scope, receive, send_with_headers)
 
 
 def _by_method(methods: dict[str, StarletteEndpoint]) -> StarletteEndpoint:
@@ -229,27 +299,29 @@ def _by_method(methods: dict[str, StarletteEndpoint]) -> StarletteEndpoint:
 
 
 def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
-    serve: Callable[[AdminRequest], Awaitable[ResponseModel | bytes]] = getattr(admin, route.name)
+    serve: Serve = getattr(admin, route.name)
 
     async def endpoint(request: Request) -> Response:
-        session = None
-        if route.access != "public":
-            session = admin.auth.identify(request)
-            if route.access == "session" and session is None:
+        caller, address = None, client_address(request)
+        await admin.auth.tokens.refresh()
+        try:
+            if route.access != "public":
+                caller = admin.auth.identify(request)
+                require(caller.identity, route.role)
+            if route.access == "session" and (caller is None or caller.session is None):
                 raise RequestRejected(
                     401, "Not logged in: this needs a session (/login).", "missing_session", CHALLENGE
                 )
-        parameters = parse_query(route.parameters, request.path_params, request.query_params.multi_items())
-        body = await read_body(request, route.body) if route.body is not None else None
-        result = await serve(
-            AdminRequest(
-                parameters=parameters,
-                body=body,
-                session=session,
-                address=client_address(request),
-                secure=request.scope["scheme"] == "https",
+            parameters = parse_query(route.parameters, request.path_params, request.query_params.multi_items())
+            body = await read_body(request, route.body) if route.body is not None else None
+            received = AdminRequest(
+                parameters=parameters, body=body, caller=caller, address=address, secure=is_secure(request)
             )
-        )
+            result = await (admin.change(route, received, serve) if route.changes else serve(received))
+        except RequestRejected as rejected:
+            if rejected.kind in RECORDED_REFUSALS:
+                await admin.write_refused(route.name, caller, address, rejected.status)
+            raise
         headers = {}
         if isinstance(result, SetCookie):
             headers["set-cookie"], result = result.cookie, result.content
@@ -276,23 +348,6 @@ async def read_body(request: Request, model: type[RequestModel]) -> RequestModel
     return parse(model, values)
 
 
-def error_response(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the API's format."""
-    content = models.Error(error=models.ErrorDetail(message=message, type=kind)).model_dump_json()
-    return Response(content, status, headers, "application/json")
-
-
-def _rejected(_: Request | None, error: Exception) -> Response:
-    assert isinstance(error, RequestRejected)
-    return error_response(error.status, error.message, error.kind, dict(error.headers))
-
-
-def _http_exception(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    return error_response(error.status_code, error.detail, kind, dict(error.headers or {}))
-
-
 async def _redirect_to_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
 
@@ -300,6 +355,7 @@ async def _redirect_to_dashboard(_: Request) -> Response:
 def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
     async def endpoint(request: Request) -> Response:
         if not context.settings.metrics_public:
+            await admin.auth.tokens.refresh()
             admin.auth.identify(request)
         text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from knapcache.cache import Cache
+from knapcache.serve.admin.audit import AuditLog
+from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.metrics import Metrics
@@ -20,7 +22,8 @@ class AdminContext:
     """The proxy's objects that the admin API uses. `Proxy` builds it when it becomes the owner."""
 
     settings: Settings
-    admin_token: str
+    tokens: AdminTokens
+    audit: AuditLog
     started: float
     """When the proxy was started, Unix time."""
     cache: Cache

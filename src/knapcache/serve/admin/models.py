@@ -106,12 +106,6 @@ class Purge(RequestModel):
         return data
 
 
-class Login(RequestModel):
-    """The admin token."""
-
-    token: Annotated[str, Field(max_length=4096)]
-
-
 class ErrorDetail(ResponseModel):
     """Message and type of an error."""
 
@@ -322,18 +316,6 @@ class Saved(ResponseModel):
     """Whether the state was written."""
 
     saved: bool
-
-
-class SessionToken(ResponseModel):
-    """CSRF token of a session."""
-
-    csrf: Annotated[str, Field(description="Value for the header x-csrf-token.")]
-
-
-class Done(ResponseModel):
-    """Confirmation."""
-
-    done: bool
 
 
 M = TypeVar("M", bound=RequestModel)

@@ -14,21 +14,23 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import models
+from knapcache.serve.admin import access_models, models
+from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
+from knapcache.serve.admin.tokens import Role
 
 ROOT = "/admin/v1"
 ERRORS = {
     400: "Invalid request.",
     401: "No token, or a wrong one.",
-    403: "The request comes from a page of another origin, or lacks the session's CSRF token.",
+    403: "A page of another origin, a session without its CSRF token, or a token whose role does not allow this.",
     404: "Not found.",
     405: "Method not allowed.",
     409: "Not possible now, or not in this process.",
     413: "The body is too large.",
     421: "The Host header is not in allowed_hosts.",
     429: "Too many wrong tokens.",
-    503: "The store does not answer.",
+    503: "The store does not answer, or the audit log or a token cannot be written.",
 }
 REFERENCE = "#/components/schemas/{model}"
 Access = Literal["token", "session", "public"]
@@ -55,15 +57,31 @@ class Route:
     body: type[RequestModel] | None = None
     status: int = 200
     errors: tuple[int, ...] = ()
+    operator: bool | None = None
+    """Whether it needs the role operator. None: it does unless it only reads."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something, apart from sessions. Such a request is recorded before it is carried out."""
+        return self.method != "GET" and self.access == "token"
+
+    @property
+    def role(self) -> Role:
+        """The role that a token must have."""
+        needed = self.changes if self.operator is None else self.operator
+        return "operator" if needed else "read-only"
 
     @property
     def all_errors(self) -> tuple[int, ...]:
         """Every error status that the route can return."""
         found = {421, *self.errors}
+        found.add(403)
         if self.access != "public":
             found |= {401, 429}
+        if self.changes:
+            found.add(503)
         if self.method != "GET":
-            found |= {400, 403, 413}
+            found |= {400, 413}
         if self.parameters.model_fields:
             found.add(400)
         return tuple(sorted(found))
@@ -76,7 +94,8 @@ ROUTES: tuple[Route, ...] = (
           parameters=models.HistoryQuery, errors=(503,)),
     Route(method="GET", path="/entries", name="entries", summary="List entries", response=models.EntryPage,
           parameters=models.EntriesQuery, errors=(409, 503)),
-    Route(method="GET", path="/entries/{key}", name="entry", summary="One entry; with content if show_content is on",
+    Route(method="GET", path="/entries/{key}", name="entry",
+          summary="One entry; for operators with content if show_content is on",
           response=models.EntryWithContent, parameters=models.KeyPath, errors=(404, 409, 503)),
     Route(method="DELETE", path="/entries/{key}", name="forget", summary="Remove one entry", response=models.Purged,
           parameters=models.KeyPath, errors=(404, 409, 503)),
@@ -92,11 +111,15 @@ ROUTES: tuple[Route, ...] = (
           response=models.PlanStatus),
     Route(method="GET", path="/openapi.json", name="openapi", summary="This document", response=None,
           access="public"),
-    Route(method="POST", path="/login", name="login", summary="Start a session with the admin token",
-          response=models.SessionToken, access="public", body=models.Login, errors=(401, 429)),
-    Route(method="GET", path="/session", name="session", summary="CSRF token of the session",
-          response=models.SessionToken, access="session"),
-    Route(method="POST", path="/logout", name="logout", summary="End the session", response=models.Done,
+    Route(method="GET", path="/audit", name="audit", summary="The audit log, newest first",
+          response=access_models.AuditPage, parameters=access_models.AuditQuery, operator=True, errors=(503,)),
+    Route(method="POST", path="/token/rotate", name="rotate_token", summary="Replace a token that is in a file",
+          response=access_models.RotatedToken, body=access_models.RotateToken, errors=(409,)),
+    Route(method="POST", path="/login", name="login", summary="Start a session with an admin token",
+          response=access_models.SessionInfo, access="public", body=access_models.Login, errors=(401, 429, 503)),
+    Route(method="GET", path="/session", name="session", summary="Name and role of the session",
+          response=access_models.SessionInfo, access="session"),
+    Route(method="POST", path="/logout", name="logout", summary="End the session", response=access_models.Done,
           access="session"),
 )  # fmt: skip
 
@@ -142,12 +165,12 @@ def document() -> dict[str, Any]:
         "components": {
             "schemas": schemas(),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "The admin token."},
+                "token": {"type": "http", "scheme": "bearer", "description": "An admin token."},
                 "session": {
                     "type": "apiKey",
                     "in": "cookie",
-                    "name": "knapcache-session",
-                    "description": "From /login. Requests that change something also need the header x-csrf-token.",
+                    "name": COOKIE,
+                    "description": "From /login. Every request also needs the header x-csrf-token.",
                 },
             },
         },
@@ -165,6 +188,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "tags": ["admin"],
         "security": SECURITY[route.access],
+        **({} if route.access == "public" else {"description": f"Role: {route.role}.", "x-role": route.role}),
         "responses": {
             str(route.status): {"description": "Success.", "content": _body(route.response)},
             **{

@@ -116,18 +116,18 @@ class Overview:
         rows = [models.EntryRow(**self._named(row)) for row in found["rows"]]
         return models.EntryPage(total=found["total"], rows=rows, price_per_mb=found["price_per_mb"])
 
-    def entry(self, key: str) -> models.EntryWithContent | None:
-        """Return one entry, with its content if show_content is on."""
+    def entry(self, key: str, *, content: bool) -> models.EntryWithContent | None:
+        """Return one entry, or None. content: with request and answer."""
         found = self._context.cache.entry(key)
         if found is None:
             return None
-        content = {}
-        if self._context.settings.show_content:
-            content = {
+        texts = {}
+        if content:
+            texts = {
                 "request": found["request"].decode("utf-8", "replace"),
                 "answer": found["payload"].decode("utf-8", "replace"),
             }
-        return models.EntryWithContent(**self._named(found), **content)
+        return models.EntryWithContent(**self._named(found), **texts)
 
     def _named(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of an entry with the tenant's name in place of its namespace."""

@@ -1,10 +1,15 @@
-// Client of the admin API. A session cookie that scripts cannot read authenticates the page. Requests that change something
-// also carry a CSRF token that other sites cannot read. The admin token is sent once, at login, and never stored.
+// Client of the admin API. A session cookie that scripts cannot read authenticates the page, together with a CSRF token that
+// every request carries. Cookies are shared by all ports of a host name, so other servers on it get the cookie. The CSRF token
+// is in the storage of this origin, which they cannot read. The admin token is sent once, at login, and never stored.
 
 const BASE = "/admin/v1";
 const TIMEOUT = 10_000; // ms
+const STORED = "knapcache-csrf";
 
 let csrf = null;
+
+/** Name and role of the session's token. */
+export let session = { name: "", role: "read-only" };
 
 /** No response, or status 5xx or 429: retry later. */
 export class Unavailable extends Error {}
@@ -16,7 +21,7 @@ export class Rejected extends Error {}
 async function send(method, path, body) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
-  if (method !== "GET" && csrf) headers["x-csrf-token"] = csrf;
+  if (csrf) headers["x-csrf-token"] = csrf;
   let response;
   try {
     response = await fetch(BASE + path, {
@@ -35,27 +40,34 @@ async function send(method, path, body) {
   }
   if (response.ok) return data;
   const message = data?.error?.message?.replace(/\.$/, "") ?? `status ${response.status}`; // without the final period: put in sentences
-  if (response.status === 401) throw new Unauthorized(message);
+  if (response.status === 401 || data?.error?.type === "invalid_csrf_token") throw new Unauthorized(message);
   if (response.status >= 500 || response.status === 429) throw new Unavailable(message);
   throw Object.assign(new Rejected(message), { status: response.status });
 }
 
-export const get = (path, query) => send("GET", query ? `${path}?${new URLSearchParams(query)}` : path);
-
-/** Send a request that changes something. After a 403 the CSRF token is fetched again, once: the server may have restarted. */
-export async function change(method, path, body) {
+/** Send a request. If the session is refused, and another tab has logged in meanwhile, send it once more. */
+async function authenticated(method, path, body) {
   try {
     return await send(method, path, body);
   } catch (error) {
-    if (error.status !== 403 || !(await resume())) throw error;
+    const found = stored();
+    if (!(error instanceof Unauthorized) || !found || found === csrf) throw error;
+    csrf = found;
     return send(method, path, body);
   }
 }
 
-/** Fetch the CSRF token of the session; false if there is no session. */
+export const get = (path, query) => authenticated("GET", query ? `${path}?${new URLSearchParams(query)}` : path);
+
+/** Send a request that changes something. */
+export const change = authenticated;
+
+/** Continue the session of an earlier visit; false if there is none. */
 export async function resume() {
+  csrf = stored();
+  if (!csrf) return false;
   try {
-    csrf = (await get("/session")).csrf;
+    begin(await get("/session"));
     return true;
   } catch (error) {
     if (error instanceof Unauthorized) return false;
@@ -63,14 +75,33 @@ export async function resume() {
   }
 }
 
-/** Start a session with the admin token. Throws Unauthorized if it is wrong. */
+/** Start a session with an admin token. Throws Unauthorized if it is wrong. */
 export async function login(token) {
-  csrf = (await send("POST", "/login", { token })).csrf;
+  csrf = null;
+  begin(await send("POST", "/login", { token }));
 }
 
 export async function logout() {
   await change("POST", "/logout");
-  csrf = null;
+  begin({ csrf: null, name: "", role: "read-only" });
+}
+
+function begin(found) {
+  ({ csrf, ...session } = found);
+  try {
+    if (csrf) localStorage.setItem(STORED, csrf);
+    else localStorage.removeItem(STORED);
+  } catch {
+    // No storage: the session ends with this page.
+  }
+}
+
+function stored() {
+  try {
+    return localStorage.getItem(STORED);
+  } catch {
+    return csrf;
+  }
 }
 
 /** Return the token in the address (#token=…), or null, and remove it from the address and the history. */

@@ -1,11 +1,12 @@
 // Entry point. The page polls the admin API every two seconds and redraws; its memory is bounded.
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
-//     overview.js, entries.js, drawer.js, requests.js, usage_tables.js, health.js, plan.js: one section of the page each
+//     overview.js, entries.js, drawer.js, requests.js, usage_tables.js, health.js, plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
 import * as api from "./api.js";
+import { Audit } from "./audit.js";
 import { closeOnOutsideClick, panel, toast } from "./dialogs.js";
 import { byId, h, setText } from "./dom.js";
 import { Drawer } from "./drawer.js";
@@ -32,6 +33,7 @@ const usageTables = new UsageTables((field, name) => {
 });
 const health = new Health();
 const plan = new Plan();
+const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
 
@@ -59,6 +61,7 @@ async function refresh() {
     await loadHistory();
     if (!document.querySelector("dialog[open]")) await entries.refresh();
   }
+  if (polls % SLOW_EVERY === 1) await audit.refresh();
   if (polls === 1) plan.resume().catch(() => {}); // an earlier plan is optional
   lastTotal = total;
 }
@@ -111,14 +114,22 @@ async function login(token) {
   byId("token").value = "";
   byId("login").close();
   polls = 0;
+  showRole();
   poll.start();
 }
 
 async function logout() {
   poll.stop();
+  audit.clear();
   byId("panel").close();
   await api.logout().catch(() => {});
   showLogin("");
+}
+
+/** Show what the role of the session allows. */
+function showRole() {
+  document.body.dataset.role = api.session.role;
+  setText("role", api.session.role === "operator" ? "" : api.session.role);
 }
 
 async function start() {
@@ -130,13 +141,14 @@ async function start() {
   } catch {
     session = true; // the server is unavailable: polling continues and reports it
   }
+  showRole();
   return session ? poll.start() : showLogin("");
 }
 
 // Buttons and keyboard shortcuts.
 
 const actions = {
-  help: () => showShortcuts(logout),
+  help: () => showShortcuts(api.session, logout),
   pause: () => requests.pause(),
   theme: () => document.documentElement.dispatchEvent(new Event("theme")),
   connect: () => panel("Connect an app", h("p", { class: "sub" }, "Set the base URL of any OpenAI or Anthropic client to this proxy. The client's API key is passed to the provider."), connectSnippets()),

@@ -73,10 +73,10 @@ export class Drawer {
           fact("Expires", row.expires_in == null ? "never" : row.expires_in <= 0 ? "now" : `in ${age(row.expires_in)}`),
           fact("Key", h("code", { class: "key" }, row.key))),
         row.request == null && row.answer == null
-          ? h("p", { class: "sub quote" }, "Content is hidden. Set ", h("code", {}, "show_content = true"), " to show requests and answers here.")
+          ? h("p", { class: "sub quote" }, "Content is hidden. Operators see requests and answers here if ", h("code", {}, "show_content = true"), " is set.")
           : [["Request", row.request], ["Answer", row.answer]].filter(([, text]) => text != null).map(([name, text]) =>
             [h("h3", {}, name), copyable(pretty(text), name.toLowerCase())])),
-      h("footer", { class: "foot" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this entry")));
+      h("footer", { class: "foot operator" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this entry")));
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#dialog.scrollTop = 0;
   }

@@ -15,8 +15,8 @@ export function goTo(id) {
   section.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
 }
 
-/** Show the list of shortcuts. */
-export function showShortcuts(logout) {
+/** Show the list of shortcuts, and who is logged in. */
+export function showShortcuts({ name, role }, logout) {
   const row = (keys, what) => h("div", {}, h("dt", {}, keys.map((key) => h("kbd", {}, key))), h("dd", {}, what));
   panel("Keyboard shortcuts",
     h("dl", { class: "keys" },
@@ -26,7 +26,7 @@ export function showShortcuts(logout) {
       row(["↑", "↓"], "In a table: previous or next row"), row(["←", "→"], "In a chart: previous or next step"),
       row(["?"], "This list"), row(["Esc"], "Close")),
     h("p", { class: "sub" }, "Press g and then the letter, or only the digit. This page loads nothing from other hosts and sends nothing to them."),
-    h("div", { class: "buttons" }, h("button", { type: "button", id: "logout", on: { click: logout } }, "Log out")));
+    h("div", { class: "buttons" }, name && h("span", { class: "note" }, `Logged in with the token ${name}, role ${role}`), h("button", { type: "button", id: "logout", on: { click: logout } }, "Log out")));
 }
 
 /** actions: {help, pause, theme, connect}. */

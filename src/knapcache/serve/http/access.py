@@ -53,6 +53,7 @@ class AccessControl:
         """Requests in flight by caller. Invariant: none is 0."""
         self._ignored = settings.ignored_headers
         self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
+        authenticator.on_change(self._heads.clear)
 
     def known(self, raw: RawPairs) -> RequestHead | None:
         """Return a head that was accepted before, or None."""

@@ -22,11 +22,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from knapcache.exchange.headers import CREDENTIALS
-from knapcache.serve.settings import Settings
+from knapcache.serve.settings import Settings, TenantSettings
 from knapcache.serve.settings.secrets import digest_of
 
 MAX_CACHED = 4096
@@ -58,16 +58,22 @@ class Authenticator:
         self._secret = secret
         self._share_all = settings.share_all
         self._tenants_only = bool(settings.tenants)
-        anonymous, self._everyone = self._namespace(ANONYMOUS), self._namespace(EVERYONE)
-        self._anonymous = Principal(ANONYMOUS, anonymous, None) if settings.allow_anonymous else None
+        self._everyone = self._namespace(EVERYONE)
+        anonymous = Principal(ANONYMOUS, self._namespace(ANONYMOUS), None)
+        self._anonymous = anonymous if settings.allow_anonymous else None
+        self._on_change: list[Callable[[], None]] = []
+        self.replace_tenants(settings.tenants)
+
+    def replace_tenants(self, tenants: Iterable[TenantSettings]) -> None:
+        """Use these tenants from now on, and drop everything that was cached about others."""
         # By the key's digest. Plain SHA-256 suffices: tenants' keys are long and random, so there is nothing to guess,
         # which is what slow hashes are for. The time of a dict lookup reveals nothing: an attacker would need keys
         # whose digests begin alike.
         self._tenants: dict[str, tuple[Principal, bool]] = {}
-        self._names = {anonymous: ANONYMOUS, self._everyone: EVERYONE}
+        self._names = {self._namespace(ANONYMOUS): ANONYMOUS, self._everyone: EVERYONE}
         self._namespaces = {name: namespace for namespace, name in self._names.items()}
         self._quotas: dict[str, int] = {}
-        for tenant in settings.tenants:
+        for tenant in tenants:
             namespace = (
                 self._namespace("group", tenant.group) if tenant.group else self._namespace("tenant", tenant.name)
             )
@@ -81,6 +87,12 @@ class Authenticator:
         # By the credentials themselves. Python's hash of text is randomised per process, so timing reveals nothing
         # here. Invariant: at most MAX_CACHED.
         self._cached: dict[tuple[str | None, ...], Principal] = {}
+        for forget in self._on_change:
+            forget()
+
+    def on_change(self, forget: Callable[[], None]) -> None:
+        """Call `forget` whenever the tenants change: who caches principals must drop them."""
+        self._on_change.append(forget)
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal | None:
         """Return the principal, or None if there is none (401). headers: by lower-case name."""

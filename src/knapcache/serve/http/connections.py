@@ -36,9 +36,10 @@ log = logging.getLogger("knapcache.serve")
 
 INTERVAL = 1.0
 """Seconds between two sweeps. Shorter timeouts shorten it."""
-RANK_INTERVAL = 0.1
-"""Seconds between two searches for connections that may be closed. A search visits all connections."""
-LINGER_SECONDS = 10.0
+RANK_INTERVAL = 25e-6
+"""Seconds per open connection between two searches for connections that may be closed. A search visits all
+connections and takes a tenth of that time."""
+LINGER_SECONDS = 5.0
 """Seconds that a connection stays half open after an error, so that a client that is still sending can read it."""
 MIN_RATE = 10_000
 """Bytes of a body for which a client gets another second."""
@@ -226,7 +227,7 @@ class Connections:
                     self.remove(connection)
                     connection.evict()
                     return True
-            if now - self._ranked_at < RANK_INTERVAL:
+            if now - self._ranked_at < RANK_INTERVAL * len(self._open):
                 return False
             self._rank(now)
             queue = self._queue(address)

@@ -282,6 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write(b"".join((STATUS_LINE[status], *lines, headers, length, body)))
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        self.flow.resume_reading()  # the application may have stopped it, and will not continue it
 
     def shutdown(self) -> None:
         """Close the connection, or let it close after its response. One that only discards closes at once."""

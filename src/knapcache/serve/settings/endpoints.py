@@ -1,4 +1,4 @@
-"""Settings of upstreams and tenants."""
+"""Settings of upstreams, tenants and admin tokens."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from pydantic import (
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings.value_types import (
     LOCAL,
+    TOKEN_CHARACTERS,
     ByteSize,
     Label,
     NameList,
@@ -31,6 +32,7 @@ from knapcache.serve.settings.value_types import (
     header_fields,
     proxy_url,
     upstream_url,
+    valid_token,
 )
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -220,3 +222,50 @@ def check_keys_and_quotas(tenants: Iterable[TenantSettings]) -> None:
             raise InvalidInput(
                 f"of the group {tenant.group!r} must have the same quota, because it applies to the group"
             )
+
+
+class AdminTokenSettings(BaseModel):
+    """A further token of the admin API, with a role. The token itself is in no setting."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: Label = Field(description="name in the audit log and on the dashboard")
+    role: Literal["read-only", "operator"] = Field(
+        "read-only", description="read-only: figures, no content and no changes; operator: everything"
+    )
+    digest: str | None = Field(None, repr=False, description='digest of the token, "sha256:…"')
+    token_env: str | None = Field(None, description="environment variable with the token, in place of digest")
+    token_file: Path | None = Field(
+        None, validate_default=True, description="file with the token, in place of digest; read again when it changes"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name == "admin":
+            raise InvalidInput("must not be admin, which is the name of admin_token")
+        return name
+
+    @field_validator("digest")
+    @classmethod
+    def _valid_digest(cls, digest: str | None) -> str | None:
+        if digest is not None and not DIGEST.fullmatch(digest):
+            raise InvalidInput("must be sha256: and 64 hex digits, as printed by `knapcache serve --hash-key`")
+        return digest
+
+    @field_validator("token_env")
+    @classmethod
+    def _variable_with_token(cls, name: str | None) -> str | None:
+        if name is not None and not VARIABLE.fullmatch(name):  # the message omits the value: it may be the token itself
+            raise InvalidInput("must be the name, in capitals, of an environment variable that holds the token")
+        if name is not None and not valid_token(os.environ.get(name, "")):
+            raise InvalidInput(f"the environment variable {name} must have {TOKEN_CHARACTERS}")
+        return name
+
+    @field_validator("token_file")
+    @classmethod
+    def _one_source(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        given = [name for name in ("digest", "token_env") if info.data.get(name) is not None]
+        if {"digest", "token_env"} <= info.data.keys() and len(given) + (path is not None) != 1:
+            raise InvalidInput("give one of digest, token_env and token_file")
+        return path and path.expanduser().absolute()

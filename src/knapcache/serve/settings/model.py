@@ -32,6 +32,7 @@ from knapcache.policy import registry
 from knapcache.price import Meter
 from knapcache.price.weights import Weights
 from knapcache.serve.settings.endpoints import (
+    AdminTokenSettings,
     TenantSettings,
     UpstreamSettings,
     check_keys_and_quotas,
@@ -39,6 +40,7 @@ from knapcache.serve.settings.endpoints import (
 )
 from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.value_types import (
+    TOKEN_CHARACTERS,
     ByteSize,
     HeaderPatterns,
     NameList,
@@ -48,9 +50,10 @@ from knapcache.serve.settings.value_types import (
     Seconds,
     Url,
     is_loopback,
+    valid_token,
 )
 
-__all__ = ["Settings", "TenantSettings", "UpstreamSettings"]
+__all__ = ["AdminTokenSettings", "Settings", "TenantSettings", "UpstreamSettings"]
 
 DERIVED: Any = None
 """Default of settings that are derived from others."""
@@ -71,8 +74,6 @@ PASSTHROUGH = (
     "POST /v1/rerank",
 )
 """Requests that only compute something. None of them lists, reads or deletes what another caller has stored."""
-MIN_TOKEN_LENGTH = 16
-"""Characters of an admin token. 16 random characters cannot be guessed."""
 
 
 class Settings(BaseSettings):
@@ -184,6 +185,11 @@ class Settings(BaseSettings):
     # Administration.
     admin_token: SecretStr | None = Field(
         None, description="token of the admin API; none: generated once and stored in the data directory"
+    )
+    admin_tokens: tuple[AdminTokenSettings, ...] = Field((), description="further tokens of the admin API, with roles")
+    audit_log: bool = Field(True, description="write a log of admin actions to the data directory; false: in memory")
+    audit_log_bytes: ByteSize = Field(
+        16_000_000, ge=65_536, description="maximum size of the audit log; at least 64KiB"
     )
     allowed_hosts: NameList = Field(
         DERIVED, description="accepted Host headers; default: the loopback names; host is always accepted; *: any"
@@ -314,7 +320,7 @@ class Settings(BaseSettings):
     def _default_upstreams(cls, value: Any) -> Any:
         return value or default_upstreams()
 
-    @field_validator("upstreams", "tenants")
+    @field_validator("upstreams", "tenants", "admin_tokens")
     @classmethod
     def _unique_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
         names = [item.name for item in items]
@@ -343,11 +349,8 @@ class Settings(BaseSettings):
     @field_validator("admin_token")
     @classmethod
     def _long_token(cls, token: SecretStr | None) -> SecretStr | None:
-        text = token.get_secret_value() if token else None
-        if text is not None and (
-            len(text) < MIN_TOKEN_LENGTH or not text.isascii() or not re.fullmatch(r"[!-~]+", text)
-        ):
-            raise InvalidInput(f"must be at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces")
+        if token is not None and not valid_token(token.get_secret_value()):
+            raise InvalidInput(f"must be {TOKEN_CHARACTERS}")
         return token
 
     @field_validator("allowed_hosts", mode="before")

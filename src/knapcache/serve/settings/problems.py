@@ -12,9 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-SECRET_FIELDS = {"admin_token", "keys", "key_env", "headers", "url", "otlp_endpoint", "proxy"}
+SECRET_FIELDS = {
+    "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "token_env", "token_file", "url",
+}  # fmt: skip
 """Settings whose values may be or contain secrets, also by mistake: a password in a URL, a key in key_env."""
-SECRET_TABLES = {"upstreams", "tenants", "prices"}
+SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices"}
 """Settings whose unparsed text may contain any of these fields."""
 MAX_SHOWN = 60
 """Characters of a value in a message."""

@@ -23,13 +23,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
+from knapcache.serve.settings.value_types import TOKEN_CHARACTERS, valid_token
 
 log = logging.getLogger("knapcache.serve")
 
 SECRET, TOKEN = "secret", "admin-token"
 BYTES = 32
 HEX = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}")
-PRINTABLE = re.compile(r"[!-~]{16,}")
 MAX_FILE = 1 << 16
 """Characters that are read of a secret's file."""
 MIN_KEY_LENGTH = 20
@@ -81,10 +81,17 @@ def admin_token(folder: Path | None, configured: str | None = None) -> str:
     if configured is not None or folder is None:
         return configured or secrets.token_urlsafe(BYTES)
     text = _read_or_create(folder / TOKEN, secrets.token_urlsafe(BYTES))
-    if not PRINTABLE.fullmatch(text):
-        raise InvalidInput(
-            f"{folder / TOKEN} must contain 16 or more printable characters; delete it to generate a new token"
-        )
+    if not valid_token(text):
+        raise InvalidInput(f"{folder / TOKEN} must contain {TOKEN_CHARACTERS}; delete it to generate a new token")
+    return text
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file that the settings name. It may be a link. Raises InvalidInput or OSError."""
+    with path.open(encoding="ascii", errors="replace") as file:
+        text = file.read(MAX_FILE).strip()
+    if not valid_token(text):
+        raise InvalidInput(f"{path} must contain {TOKEN_CHARACTERS}")
     return text
 
 

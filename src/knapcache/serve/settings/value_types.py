@@ -24,6 +24,9 @@ TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 LABEL = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 REQUEST_PATTERN = re.compile(r"(?:[A-Z]+|\*) /v1/[!-~]*")
+MIN_TOKEN_LENGTH = 16
+"""Characters of an admin token. 16 random characters cannot be guessed."""
+TOKEN_CHARACTERS = f"at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces"
 RESERVED_HEADERS = {
     "connection",
     "content-length",
@@ -145,6 +148,11 @@ def networks(values: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(ipaddress.ip_network(value)) for value in values)
     except ValueError:
         raise InvalidInput("must be IP addresses or networks such as 10.0.0.7, 10.0.0.0/8, fd00::/8") from None
+
+
+def valid_token(text: str) -> bool:
+    """Return whether an admin token has TOKEN_CHARACTERS."""
+    return len(text) >= MIN_TOKEN_LENGTH and re.fullmatch(r"[!-~]+", text) is not None
 
 
 def is_loopback(host: str) -> bool:

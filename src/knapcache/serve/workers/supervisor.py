@@ -62,13 +62,20 @@ def _run_worker(
     serve(settings, listening, lambda _token: ready.send("ready"))
 
 
-def supervise(settings: Settings, listening: socket.socket, serve: Serve, on_ready: Callable[[], None]) -> None:
-    """Serve with `settings.workers` processes until this one gets SIGTERM or SIGINT."""
+def supervise(
+    settings: Settings, listening: socket.socket, serve: Serve, on_ready: Callable[[], None], *, reload: bool = False
+) -> None:
+    """Serve with `settings.workers` processes until this one gets SIGTERM or SIGINT. reload: pass SIGHUP on to them."""
     parent_alive, open_while_alive = SPAWN.Pipe(duplex=False)
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        for worker in workers:
+            if worker.process.pid is not None and worker.process.is_alive():
+                os.kill(worker.process.pid, number)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     workers: list[WorkerProcess] = []
@@ -78,6 +85,8 @@ def supervise(settings: Settings, listening: socket.socket, serve: Serve, on_rea
         workers += [WorkerProcess(settings, listening, serve, parent_alive) for _ in range(settings.workers - 1)]
         for worker in workers[1:]:
             worker.wait_until_ready()
+        if reload:
+            previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, pass_on)
         on_ready()
         while not stopping.is_set():
             stopping.wait(CHECK_INTERVAL)
