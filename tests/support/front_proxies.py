@@ -107,7 +107,8 @@ def accepts(port: int) -> bool:
 
 def documented(kind: str) -> str:
     """Return the configuration that the operations guide recommends."""
-    (found,) = re.findall(rf"```{kind}\n(.*?)```", OPERATIONS.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```\w+\n(.*?)```", OPERATIONS.read_text(encoding="utf-8"), re.DOTALL)
+    (found,) = [block for block in blocks if block.startswith(f"# /etc/{kind}/")]
     assert isinstance(found, str)
     return found
 
