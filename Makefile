@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 LOCK_FLAGS ?=
-# Arguments for `knapcache serve` and `knapcache demo`: make run ARGS="--upstream https://api.openai.com/v1"
+# Arguments for `knapcache serve`, `knapcache demo` and bench/reliability.py: make run ARGS="--upstream https://api.openai.com/v1"
 ARGS ?=
 # Size and seed of the sample of `make mutate`.
 SAMPLE ?= 300
@@ -16,7 +16,7 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak mutate lint format bench bench-oracle docs experiments sbom audit lock clean
+.PHONY: help setup run demo test test-long soak mutate reliability lint format bench bench-oracle docs experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ soak: $(READY) ## run 200 clients against the proxy for ten minutes; write curve
 mutate: $(READY) ## put random faults into the code and count those that tests notice (SAMPLE=300 SEED=1)
 	$(BIN)/python bench/mutate.py --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS) --out bench/results
 
+reliability: $(READY) ## kill, cut power, damage, flood and fuzz; write a table to bench/results (ARGS="--only R1,R3 --scale 0.1")
+	$(BIN)/python bench/reliability.py --out bench/results $(ARGS)
+
 lint: $(READY) ## check style, format, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -65,7 +68,7 @@ format: $(READY) ## apply automatic style fixes and formatting
 
 bench: $(READY) ## run every benchmark; write numbers to bench/results
 	@mkdir -p bench/results
-	@set -e; for file in $(filter-out bench/mutate.py bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
+	@set -e; for file in $(filter-out bench/mutate.py bench/reliability.py bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
 
 bench-oracle: $(READY) ## compare the Oracle with argsort, other solvers and its targets (minutes)
 	@mkdir -p bench/results
