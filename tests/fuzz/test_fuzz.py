@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fuzzing.admin import fuzz_admin
+from tests.support.fuzzing.heads import fuzz_heads
 from tests.support.fuzzing.keys import fuzz_keys
 from tests.support.fuzzing.sse import fuzz_sse
 
@@ -20,6 +21,13 @@ def test_server_sent_events() -> None:
     counts = fuzz_sse(3000, 1)
     assert counts["events"] > 2000
     assert counts["oversized"] > 20
+
+
+def test_request_heads() -> None:
+    counts = fuzz_heads(1500, 1)
+    assert counts["requests"] > 200
+    assert counts["refused"] > 500
+    assert counts["incomplete"] > 50
 
 
 def test_the_admin_api() -> None:
@@ -39,6 +47,12 @@ def test_keys_for_long(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2, 7))
 def test_server_sent_events_for_long(seed: int) -> None:
     print(fuzz_sse(100_000, seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_request_heads_for_long(seed: int) -> None:
+    print(fuzz_heads(50_000, seed))
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ CORPUS = (
     b"GET /admin/v1/entries/{key}\n\n",
     b"GET /admin/v1/requests?limit=5&after=1\naccept: application/json\n\n",
     b"GET /admin/v1/plan\n\n",
+    b"GET /admin/v1/plan?x=\xff\n\n",
     b"GET /admin/v1/openapi.json\n\n",
     b"GET /admin/v1/session\ncookie: knapcache-session=abc\n\n",
     b"GET /metrics\naccept: text/plain\n\n",

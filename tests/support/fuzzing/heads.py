@@ -44,6 +44,8 @@ CORPUS = (
     b"DELETE /v1/files/x HTTP/1.1\r\n" + HOST + b"\r\n",
     b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET http://127.0.0.1/v1/models HTTP/1.1\r\n" + HOST + b"\r\n",
+    b"GET http://127.0.0.1 HTTP/1.1\r\n" + HOST + b"\r\n",
+    CHAT + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n{}",
     b"PUT /v1/x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabcGET /b HTTP/1.1\r\n" + HOST + b"\r\n",
 )  # fmt: skip
 TOKENS = (

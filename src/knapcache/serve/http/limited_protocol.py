@@ -184,8 +184,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.check_head()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(400, "invalid_request", f"More than {MAX_PIPELINED} requests were sent ahead.")
+        super().on_headers_complete()  # raises for a target without a path
         self.state, self.body_size = PASSED_ON, 0
-        super().on_headers_complete()
         if self.parser.should_upgrade():
             self._closing, self.cycle.keep_alive = True, False
 
@@ -260,6 +260,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 scope: Any = cycle.scope
                 scope[REFUSED] = status
                 cycle.disconnected = True
+                cycle.waiting_for_100_continue = False  # it would be written after the error
                 cycle.message_event.set()
             else:
                 cycle.keep_alive = False  # it closes the connection when all responses are sent
