@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger
+from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger, LedgerRow
+from knapcache.errors import CorruptState
 from knapcache.price.meter import Bill
 
 
@@ -36,3 +39,68 @@ def test_a_hit_without_a_price_saves_only_time() -> None:
     ledger.add_served("hit", "m", "", Bill(None, 3.0, 3.0, "stored"), 1)
     report = ledger.report()
     assert (report["usd_saved"], report["seconds_saved"], report["hits"]) == (0.0, 3.0, 1)
+
+
+def test_requests_and_spending_are_counted_in_total_by_model_and_by_tenant() -> None:
+    ledger = Ledger()
+    for model, tenant, outcome in (("m", "a", "misses"), ("m", "b", "failed"), ("n", "a", "bypasses")):
+        ledger.add_request(outcome, model, tenant)
+    ledger.add_spent("m", "a", Bill(0.5, 2.0, 1.5, "prices"))
+    ledger.add_spent("n", "a", Bill(None, 4.0, 3.0, "seconds"))
+    ledger.add_admitted("m", "a")
+    ledger.add_served("coalesced", "m", "b", Bill(0.25, 1.0, 0.5, "stored"), 7)
+    ledger.count("evictions")
+    ledger.count("evictions", 4)
+    report = ledger.report()
+    rows = {"total": report, **report["by_model"], **report["by_tenant"]}
+    assert set(rows) == {"total", "m", "n", "a", "b"}
+    names = ("requests", "misses", "failed", "bypasses", "coalesced", "hits", "admitted", "bytes_saved")
+    assert {row: tuple(rows[row][name] for name in names) for row in rows} == {
+        "total": (4, 1, 1, 1, 1, 0, 1, 7),
+        "m": (3, 1, 1, 0, 1, 0, 1, 7),
+        "n": (1, 0, 0, 1, 0, 0, 0, 0),
+        "a": (2, 1, 0, 1, 0, 0, 1, 0),
+        "b": (2, 0, 1, 0, 1, 0, 0, 7),
+    }
+    money = ("usd_spent", "seconds_spent", "cost_spent", "usd_saved", "seconds_saved", "cost_saved")
+    assert {row: tuple(rows[row][name] for name in money) for row in rows} == {
+        "total": (0.5, 6.0, 4.5, 0.25, 1.0, 0.5),
+        "m": (0.5, 2.0, 1.5, 0.25, 1.0, 0.5),
+        "n": (0.0, 4.0, 3.0, 0.0, 0.0, 0.0),
+        "a": (0.5, 6.0, 4.5, 0.0, 0.0, 0.0),
+        "b": (0.0, 0.0, 0.0, 0.25, 1.0, 0.5),
+    }
+    assert report["evictions"] == 5
+    ledger.check()
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(LedgerRow)])
+@pytest.mark.parametrize("rows", ["_total", "_models", "_tenants"])
+def test_check_finds_a_row_that_differs(field: str, rows: str) -> None:
+    ledger = Ledger()
+    ledger.add_served("hit", "m", "a", Bill(0.5, 2.0, 1.5, "stored"), 7)
+    ledger.check()
+    row = ledger._total if rows == "_total" else next(iter(getattr(ledger, rows).values()))
+    setattr(row, field, getattr(row, field) + 1)
+    with pytest.raises(CorruptState, match=field):
+        ledger.check()
+
+
+def test_check_finds_outcomes_that_do_not_sum_to_requests() -> None:
+    for outcome in ("requests", "hits", "coalesced", "misses", "bypasses", "failed"):
+        ledger = Ledger()
+        ledger.add_request("misses", "m", "a")
+        for row in (ledger._total, ledger._models["m"], ledger._tenants["a"]):
+            setattr(row, outcome, getattr(row, outcome) + 1)
+        with pytest.raises(CorruptState, match="outcomes do not sum"):
+            ledger.check()
+
+
+def test_a_forked_child_starts_with_an_empty_ledger() -> None:
+    ledger = Ledger()
+    ledger.add_request("misses", "m", "a")
+    ledger.add_served("hit", "m", "a", Bill(0.5, 2.0, 1.5, "stored"), 7)
+    ledger.count("evictions")
+    with ledger._lock:  # of a thread of the parent
+        ledger.after_fork()
+    assert ledger.report() == Ledger().report()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from knapcache import Cache, InvalidInput
+from knapcache.errors import CorruptState
 from tests.support.caches import CHAT, Upstream, admission_of, is_answer, request_of, residents, small_cache, store_of
 
 QUOTA = 40_000
@@ -129,6 +130,23 @@ def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
         store_of(cache).flush()
         cache.check()
         assert min(row["cost"] for row in cache.entries(tenant="a")["rows"]) > 15.0
+
+
+def test_check_finds_wrong_sums_and_an_exceeded_quota() -> None:
+    with small_cache(quotas={"a": QUOTA}) as cache:
+        fetch(cache, 1, "a")
+        quotas, size = admission_of(cache).quotas, used_bytes(cache, "a")
+        quotas.check()
+        for wrong in (size - 1, size + 1):
+            quotas._used["a"] = wrong
+            with pytest.raises(CorruptState, match="counted were"):
+                quotas.check()
+        quotas._used["a"] = quotas.limits["a"] = size
+        quotas.check()
+        quotas.limits["a"] = size - 1
+        with pytest.raises(CorruptState, match="above its quota"):
+            quotas.check()
+        quotas.limits["a"] = QUOTA
 
 
 @pytest.mark.parametrize("quotas", [{"a": -1}, {"a": 1.5}, {"a": True}, {1: 5}, {"a": "50MB"}, [("a", 1)]])

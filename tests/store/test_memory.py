@@ -5,7 +5,10 @@ from __future__ import annotations
 import tracemalloc
 from types import MappingProxyType
 
-from knapcache.store.memory import MemoryStore
+import pytest
+
+from knapcache.errors import CorruptState, InvalidInput, StoreError
+from knapcache.store.memory import MIN_SIZE_LIMIT, MemoryStore
 from tests.support.stores import content, entry_of, spawn
 
 
@@ -63,3 +66,54 @@ def test_a_forked_child_owns_an_independent_copy() -> None:
     child = spawn(code)
     assert child.communicate(timeout=60)[1] == ""
     assert child.returncode == 0
+
+
+def test_limits_of_the_store() -> None:
+    store = MemoryStore(MIN_SIZE_LIMIT)
+    assert (store.size_limit, store.max_snapshot_size) == (64 << 10, 2 << 10)
+    assert store.capacity == store.max_entry_size == 62 << 10
+    with pytest.raises(InvalidInput, match="at least 65536 bytes"):
+        MemoryStore(MIN_SIZE_LIMIT - 1)
+    exact = entry_of(store, "a", 0)
+    exact = entry_of(store, "a", store.capacity - exact.size)
+    exact = entry_of(store, "a", exact.meta["n"] - (exact.size - store.capacity))
+    assert exact.size == store.capacity
+    store.apply(exact, snapshot=b"s" * store.max_snapshot_size).result()
+    assert store.totals() == (1, store.capacity)
+    store.check()
+    larger = entry_of(store, "a", exact.meta["n"] + 1)
+    with pytest.raises(StoreError, match=f"the entry has {larger.size} bytes, {store.capacity} are free"):
+        store.apply(larger).result()
+    with pytest.raises(StoreError, match="the snapshot has 2049 bytes, at most 2048"):
+        store.apply(snapshot=b"s" * 2049).result()
+    assert store.load_snapshot() == b"s" * 2048
+    assert (store.totals(), store.counters()) == ((0, 0), {"refused": 2})
+
+
+def test_check_finds_a_wrong_size() -> None:
+    store = MemoryStore(1 << 20)
+    store.apply(entry_of(store, "a")).result()
+    store.check()
+    for change in (1, -1):
+        store._size += change
+        with pytest.raises(CorruptState, match="recomputed"):
+            store.check()
+        store._size -= change
+    store.capacity = store._size
+    store.check()
+    store.capacity -= 1
+    with pytest.raises(CorruptState, match="above capacity"):
+        store.check()
+
+
+def test_a_closed_store_is_empty_and_refuses() -> None:
+    store = MemoryStore(1 << 20)
+    entry = entry_of(store, "a")
+    store.apply(entry, snapshot=b"state").result()
+    assert store.own()
+    store.close()
+    assert not store.own()
+    assert (store.get(entry.key), store.load_snapshot(), store.totals(), list(store.scan())) == (None, None, (0, 0), [])
+    with pytest.raises(StoreError, match="the store is closed"):
+        store.apply(entry).result()
+    store.check()
