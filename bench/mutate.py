@@ -24,7 +24,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -187,37 +187,47 @@ class Selection:
         return set().union(*(by_line.get(line, ()) for line in lines))
 
     def batches(self, mutant: Mutant) -> list[list[str]]:
-        """Return the tests to run, in two parts: the quickest of the same folder, then further ones."""
-        folders = mutant.file.split("/")[:-1]
-        found = self.tests(mutant)
+        """Return the tests to run, in two parts: those of the same folder, then further ones.
 
-        def rank(test: str) -> tuple[int, float]:
-            shared = 0
-            for one, other in zip(test.split("/")[1:], folders, strict=False):
-                if one != other:
-                    break
-                shared += 1
-            return -shared, self.seconds.get(test, 1.0)
-
+        Of each test file the quickest come first, file by file in turn: a limit on the seconds then leaves out few
+        files. The file named after the module is not cut.
+        """
+        *folders, name = mutant.file.removesuffix(".py").split("/")
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for test in sorted(self.tests(mutant), key=self._seconds):
+            by_file[test.partition("::")[0]].append(test)
         batches: list[list[str]] = [[], []]
         total = 0.0
-        near = {test for test in found if rank(test)[0] < 0}
-        for part, tests in ((0, near), (1, found - near)):
-            for test in sorted(tests, key=rank):
-                if total + self.seconds.get(test, 1.0) > self._limit * (0.6 if part == 0 else 1.0):
-                    break
-                total += self.seconds.get(test, 1.0)
-                batches[part].append(test)
-        if not any(batches) and found:
-            batches[0] = [min(found, key=lambda test: self.seconds.get(test, 1.0))]
+        ranked = []
+        for file, tests in by_file.items():
+            near = shared_folders(file.split("/")[1:], folders) > 0
+            own = near and Path(file).stem == f"test_{name}"
+            ranked += [(not near, not own, 0 if own else k, self._seconds(test), test) for k, test in enumerate(tests)]
+        for far, other, _, seconds, test in sorted(ranked):
+            if not other or total + seconds <= self._limit * (1.0 if far else 0.6) or total == 0:
+                total += seconds
+                batches[far].append(test)
         return [self._by_file(batch) for batch in batches if batch]
+
+    def _seconds(self, test: str) -> float:
+        return self.seconds.get(test, 1.0)
 
     def _by_file(self, tests: list[str]) -> list[str]:
         """Group by file, so that what the tests of a file share is set up once. Quick files come first."""
-        totals: Counter[str] = Counter()
+        totals: dict[str, float] = defaultdict(float)
         for test in tests:
-            totals[test.partition("::")[0]] += self.seconds.get(test, 1.0)  # type: ignore[assignment]
+            totals[test.partition("::")[0]] += self._seconds(test)
         return sorted(tests, key=lambda test: (totals[test.partition("::")[0]], test.partition("::")[0]))
+
+
+def shared_folders(one: list[str], other: list[str]) -> int:
+    """Return the number of leading folders that two paths have in common."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
 
 
 def progress_bar(console: Console) -> Progress:
@@ -312,7 +322,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
-    parser.add_argument("--seconds", type=float, default=60.0, help="tests of one mutant, in seconds under tracing")
+    parser.add_argument("--seconds", type=float, default=100.0, help="tests of one mutant, in seconds under tracing")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds that a run may take beyond three times that")
     parser.add_argument("--only", default="*", help="pattern of the areas to mutate")
     parser.add_argument("--least", type=int, default=8, help="least number of mutants of an area")

@@ -498,3 +498,31 @@ def test_an_answer_says_how_much_room_it_takes(ram_path: Path) -> None:
             assert first.size == again.size == cache.stats()["bytes"] > len(first.payload)
             assert cache.fetch(CHAT, request_of(2), Upstream()(2, cacheable=False)).size == 0
             assert cache.fetch(CHAT, b"{", Upstream()(3)).size == 0
+
+
+def test_every_request_counts_as_arrived_once() -> None:
+    """The policy's snapshot is saved when this number has changed."""
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        assert (admission.arrived, admission.settled) == (1, 1)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        keyed = cache.keyed_request(CHAT, request_of(1))
+        assert keyed is not None
+        assert cache.get_nowait(keyed) is not None
+        assert (admission.arrived, admission.settled) == (3, 1)
+        assert admission.touch({keyed.key.digest: 4, b"unknown" * 4 + b"key!": 2}) == 4
+        assert (admission.arrived, admission.settled) == (7, 1)
+
+
+def test_a_forked_child_gets_new_locks() -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        locks = [admission.deciding, admission.expiring, admission.queue.applying]
+        for lock in locks:
+            lock.acquire()
+        admission.after_fork()
+        for new, old in zip((admission.deciding, admission.expiring, admission.queue.applying), locks, strict=True):
+            assert new is not old
+            assert not new.locked()
+        cache.check()

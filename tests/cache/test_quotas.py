@@ -136,17 +136,28 @@ def test_check_finds_wrong_sums_and_an_exceeded_quota() -> None:
     with small_cache(quotas={"a": QUOTA}) as cache:
         fetch(cache, 1, "a")
         quotas, size = admission_of(cache).quotas, used_bytes(cache, "a")
-        quotas.check()
+        cache.check()
         for wrong in (size - 1, size + 1):
             quotas._used["a"] = wrong
             with pytest.raises(CorruptState, match="counted were"):
-                quotas.check()
+                cache.check()
         quotas._used["a"] = quotas.limits["a"] = size
-        quotas.check()
+        cache.check()
         quotas.limits["a"] = size - 1
         with pytest.raises(CorruptState, match="above its quota"):
-            quotas.check()
+            cache.check()
         quotas.limits["a"] = QUOTA
+
+
+def test_entries_that_the_policy_evicts_leave_the_quota() -> None:
+    with small_cache(quotas={"a": QUOTA}) as cache:
+        fetch(cache, 1, "a")
+        quotas = admission_of(cache).quotas
+        for name in range(100, 400):
+            fetch(cache, name, "b")
+        assert used_bytes(cache, "a") == quotas._used["a"] == 0
+        assert quotas._tenants == {}
+        cache.check()
 
 
 @pytest.mark.parametrize("quotas", [{"a": -1}, {"a": 1.5}, {"a": True}, {1: 5}, {"a": "50MB"}, [("a", 1)]])

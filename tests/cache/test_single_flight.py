@@ -445,3 +445,4 @@ async def test_a_request_calls_alone_when_two_leaders_are_lost(blocking: bool) -
         else:
             with pytest.raises(ConnectionError):
                 await joined
+        assert first.retry.retry is None, "a third call that nobody leads"
