@@ -27,14 +27,14 @@ addEventListener("securitypolicyviolation", (event) => window.violations.push(ev
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """Launch the installed browser. Without one, skip the test, or fail in CI."""
+def chromium(*flags: str) -> Iterator[Browser]:
+    """Launch the installed browser, with further flags. Without one, skip the test, or fail in CI."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         assert not os.environ.get("CI"), "CI must have Chromium for the dashboard tests"
         pytest.skip("Chromium is not installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS.split(), *flags])
         yield browser
         browser.close()
 

@@ -489,3 +489,51 @@ def test_every_control_has_an_accessible_name(static_page: Page) -> None:
     assert nameless == []
     ids = static_page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
+
+
+def audit_record(action: str, status: int | None = 200, **fields: Any) -> dict[str, Any]:
+    who = {"name": "admin", "role": "operator", "address": "127.0.0.1", "session": "", "parameters": {}}
+    made = who | {"id": action, "time": "2026-01-01T00:00:00.000Z", "action": action, "status": status}
+    return made | {"result": None, "skipped": 0} | fields
+
+
+def test_operators_see_admin_actions(browser: Browser, admin: FakeAdmin) -> None:
+    admin.audit += [
+        audit_record("login", 401, name="", skipped=7),
+        audit_record("entry", parameters={"key": "abcdef0123456789", "content": True}),
+        audit_record("purge", parameters={"model": "<b>m</b>", "older_than": 86400.0}, result={"purged": 3}),
+        audit_record("snapshot", None),
+    ]
+    with visit(browser, login_url(admin)) as page:
+        rows = page.locator("#audit-table tbody tr")
+        expect(rows).to_have_count(4)
+        expect(rows.nth(0)).to_contain_text("unfinished")
+        expect(rows.nth(1)).to_contain_text("model <b>m</b>, older than 24 h → purged 3")
+        expect(rows.nth(2)).to_contain_text("key abcdef01")
+        expect(rows.nth(3)).to_contain_text("7 more not recorded")
+        page.click("#help")
+        expect(page.locator("#panel")).to_contain_text("Logged in with the token admin, role operator")
+        page.click("#logout")
+        expect(rows).to_have_count(0)
+
+
+def test_a_read_only_token_shows_its_role_and_no_actions(browser: Browser, admin: FakeAdmin) -> None:
+    admin.role = "read-only"
+    admin.audit.append(audit_record("login"))
+    with visit(browser, login_url(admin)) as page:
+        wait_for_data(page)
+        expect(page.locator("#role")).to_have_text("read-only")
+        for hidden in ("#purge", "#snapshot", "#plan", "#audit"):
+            expect(page.locator(hidden)).to_be_hidden()
+        page.click("#entries-table tbody tr >> nth=0")
+        expect(page.locator("#drawer")).to_be_visible()
+        expect(page.locator("#drawer footer")).to_be_hidden()
+
+
+def test_a_token_in_the_address_does_not_replace_a_session(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, login_url(admin)) as page:
+        wait_for_data(page)
+        page.evaluate("location.hash = '#token=of-an-attacker'")
+        page.goto(f"{admin.url}/dashboard?again#token=of-an-attacker")
+        wait_for_data(page)
+        assert page.url == f"{admin.url}/dashboard?again"

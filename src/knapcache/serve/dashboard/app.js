@@ -134,15 +134,16 @@ function showRole() {
 
 async function start() {
   const token = api.tokenFromAddress();
-  if (token) return login(token);
   let session = false;
   try {
-    session = await api.resume();
+    session = await api.resume(); // first: a link with another token must not replace the session
   } catch {
-    session = true; // the server is unavailable: polling continues and reports it
+    session = !token; // the server is unavailable: polling continues and reports it
   }
   showRole();
-  return session ? poll.start() : showLogin("");
+  if (session) poll.start();
+  else if (token) await login(token);
+  else showLogin("");
 }
 
 // Buttons and keyboard shortcuts.
@@ -172,7 +173,7 @@ for (const link of document.querySelectorAll('a[href^="#"]')) {
 }
 window.addEventListener("hashchange", () => {
   const token = api.tokenFromAddress();
-  if (token) login(token);
+  if (token && document.body.dataset.state === "login") login(token);
 });
 bindShortcuts(actions);
 

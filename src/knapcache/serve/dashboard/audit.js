@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, h, replaceRows, setText } from "./dom.js";
-import { count, moment } from "./format.js";
+import { age, count, moment } from "./format.js";
 
 const ROWS = 20;
 const ACTIONS = {
@@ -10,9 +10,12 @@ const ACTIONS = {
   logout: "Logout", rotate_token: "Token replaced",
 };
 
+const WORDS = { key: (value) => `key ${value.slice(0, 8)}`, older_than: (value) => `older than ${age(value)}` };
+
 /** Parameters and result in one line: "model gpt-4o → purged 12". */
 function details({ parameters, result, skipped }) {
-  const words = (fields) => Object.entries(fields ?? {}).filter(([, value]) => value !== true).map(([name, value]) => `${name} ${value}`);
+  const words = (fields) => Object.entries(fields ?? {}).filter(([, value]) => value !== true)
+    .map(([name, value]) => WORDS[name]?.(value) ?? `${name} ${value}`);
   const all = parameters.all ? ["all entries"] : [];
   const more = skipped ? [`${count(skipped)} more not recorded`] : [];
   return [[...all, ...words(parameters), ...more].join(", "), words(result).join(", ")].filter(Boolean).join(" → ");

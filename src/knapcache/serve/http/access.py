@@ -63,7 +63,8 @@ class AccessControl:
         """Return the request's head, and count the request as in flight until `release`. Raises RequestRejected."""
         head = self.known(request.raw_headers)
         if head is None:
-            self._hosts.check(request.headers.get("host", ""), request.headers.get("origin"))
+            sent = request.headers
+            self._hosts.check(sent.get("host", ""), sent.get("origin"), sent.get("sec-fetch-site"))
             principal = self._authenticator.authenticate(request.headers)
             if principal is None:
                 challenge = [("www-authenticate", "Bearer")]

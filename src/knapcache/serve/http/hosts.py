@@ -35,13 +35,17 @@ class HostCheck:
         self._hosts = None if "*" in hosts else hosts
         self._origins = frozenset(origin.lower().rstrip("/") for origin in allowed_origins)
 
-    def check(self, host: str, origin: str | None) -> None:
+    def check(self, host: str, origin: str | None, site: str | None = None) -> None:
         """Raise RequestRejected for an unknown host (421) or origin (403).
 
-        host: the Host header; empty if it is missing or given more than once.
+        host: the Host header; empty if it is missing or given more than once. site: the header Sec-Fetch-Site. Browsers
+        send no Origin with images, scripts, links and simple GET requests of other pages, but they send this header.
         """
         host = host.lower()
-        if origin is not None and not self._accepts_origin(host, origin.lower()):
+        foreign = (
+            site in ("cross-site", "same-site") if origin is None else not self._accepts_origin(host, origin.lower())
+        )
+        if foreign:
             raise RequestRejected(403, "Pages of other sites may not use this proxy.", "origin_not_allowed")
         if self._hosts is not None and host_name(host) not in self._hosts:
             raise RequestRejected(421, "The Host header is not in allowed_hosts.", "host_not_allowed")
