@@ -33,17 +33,9 @@ LIMIT_METHODS = {
 }
 """Methods that limited_protocol.py overrides or calls, with their parameters."""
 LIMIT_ATTRIBUTES = (
-    "app",
-    "client",
-    "cycle",
-    "flow",
-    "headers",
-    "parser",
-    "pipeline",
-    "server_state",
-    "transport",
-    "url",
-)
+    "app", "client", "cycle", "expect_100_continue", "flow", "headers", "parser", "pipeline", "server_state",
+    "transport", "url",
+)  # fmt: skip
 LIMIT_CYCLE_ATTRIBUTES = {
     "disconnected", "keep_alive", "message_event", "response_complete", "response_started", "scope",
 }  # fmt: skip
@@ -54,7 +46,7 @@ LIMIT_OWN_ATTRIBUTES = (
 """Attributes that limited_protocol.py adds to the protocol."""
 FAST_PATH_METHODS = {"on_response_complete": ["self"]}
 """Methods that uvicorn_protocol.py calls beside these."""
-FAST_PATH_ATTRIBUTES = ("expect_100_continue", "logger", "loop", "scope", "tasks")
+FAST_PATH_ATTRIBUTES = ("logger", "loop", "scope", "tasks")
 PARSER_METHODS = ("get_http_version", "get_method", "should_keep_alive", "should_upgrade")
 CYCLE_METHODS = {"run_asgi": ["self", "app"], "send": ["self", "message"], "receive": ["self"]}
 CYCLE_ATTRIBUTES = {
@@ -149,6 +141,10 @@ def _check_protocol(protocol_class: Any, attributes: tuple[str, ...], own: tuple
         return f"{protocol_class.__name__} has no {', '.join(missing)}"
     if protocol.scope["headers"] is not protocol.headers:
         return f"the scope of {protocol_class.__name__} does not share its headers"
+    # limited_protocol.py repeats what on_header does.
+    protocol.on_header(b"Expect", b"100-Continue")
+    if (protocol.headers, protocol.expect_100_continue) != ([(b"expect", b"100-Continue")], True):
+        return f"{protocol_class.__name__}.on_header does something else"
     taken = [name for name in own if hasattr(protocol, name)]
     return f"{protocol_class.__name__} has {', '.join(taken)}" if taken else None
 
