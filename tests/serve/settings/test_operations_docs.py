@@ -29,6 +29,22 @@ def test_every_setting_is_documented(model: type[BaseModel]) -> None:
         assert field.description, f"{name} has no description"
 
 
+def test_the_table_of_limits_has_the_defaults() -> None:
+    (table,) = re.findall(r"^\| setting \| default \| what it limits .*?\n\n", OPERATIONS, re.DOTALL | re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`( of an upstream| of a tenant)? \| (?:`(\w+)`|\w[\w ]*) \|", table, re.MULTILINE)
+    assert len(rows) == table.count("\n") - 3
+    models: dict[str, type[BaseModel]] = {
+        "": Settings,
+        " of an upstream": UpstreamSettings,
+        " of a tenant": TenantSettings,
+    }
+    for name, owner, default in rows:
+        assert name in models[owner].model_fields
+        assert not default or f"| `{name}` | `{default}` |" in markdown(models[owner])
+    limits = {name for name in Settings.model_fields if name.startswith("max_") or name.endswith("_timeout")}
+    assert limits <= {name for name, owner, _ in rows if not owner}
+
+
 def test_every_option_is_documented() -> None:
     parser = build_parser(["serve"])._subparsers._group_actions[0].choices["serve"]  # type: ignore[union-attr, index]
     options = set(re.findall(r"--[a-z-]+", parser.format_usage()))
