@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Connect
-from tests.support.raw_client import RawClient, chat, exchange, get
+from tests.support.raw_client import CHAT, RawClient, chat, exchange, get
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.running_proxy import RunningProxy
 
@@ -84,6 +84,15 @@ def test_requests_that_differ_in_a_header_are_not_coalesced(connect: Connect, up
     assert sorted(str(each.outcome) for each in found) == ["coalesced", "miss", "miss"]
     assert len(upstream.requests) == 2
     assert found[0].json()["id"] == found[2].json()["id"] != found[1].json()["id"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat%2fcompletions", "/v1/%63hat/completions", "/chat/completions", CHAT + "?"])
+def test_the_path_is_sent_in_one_spelling(proxy: RunningProxy, upstream: RecordingUpstream, path: str) -> None:
+    """Requests with one key go to one route of the upstream."""
+    text = next(TEXTS)
+    spelled = chat(text, key=VALID_KEY).replace(CHAT.encode(), path.encode(), 1)
+    assert outcomes(proxy, spelled, chat(text, key=BOBS_KEY)) == ["miss", "hit"]
+    assert upstream.targets == [f"POST {CHAT}"]
 
 
 def test_an_idempotency_key_does_not_select_a_stored_answer(proxy: RunningProxy, upstream: RecordingUpstream) -> None:

@@ -163,7 +163,10 @@ class Call:
             headers = head.upstream_headers[upstream.name] = encode_headers(
                 upstream.request_headers(head.headers, head.principal.credential is not None)
             )
-        return await upstream.send_with_retries(upstream.path(self._request.target), headers, content, self._attempts)
+        # Not the path as sent: the key has the endpoint only, so another spelling must not reach another route.
+        path, query = f"/v1/{self.exchange.endpoint.value}", self._request.query.decode("latin-1")
+        target = upstream.path(f"{path}?{query}" if query else path)
+        return await upstream.send_with_retries(target, headers, content, self._attempts)
 
     async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
         """Write the response, store its answer, record the event.
