@@ -1,6 +1,6 @@
 """Helpers for work that may block a thread.
 
-    DeadlinePool        a few threads; the event loop waits for a result until a deadline, or not at all
+    DeadlinePool        a few threads; the event loop waits for a result, until a deadline, or not at all
     BatchWorker         one thread and a bounded queue of batches; the caller never waits
     run_with_deadline   one call in a thread of its own; the event loop waits until a deadline
     run_blocking        a coroutine in which every wait blocks the thread, so that blocking callers share async code
@@ -112,6 +112,46 @@ class DeadlinePool:
         finally:
             task.abandoned = True
             timer.cancel()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise its exception. It has no deadline, so its duration must be bounded.
+
+        When the calling task is cancelled, a call that has not started is skipped.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        outcome: list[tuple[T | None, BaseException | None]] = []
+
+        def resolve() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def guarded() -> None:
+            try:
+                outcome.append((work(), None))
+            except BaseException as error:
+                outcome.append((None, error))
+
+        def resolve_from_thread(_: None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(resolve)
+
+        task = PoolTask(guarded, resolve_from_thread)
+        if not self._put(task):
+            raise RuntimeError(f"{self._name} is closed")
+        try:
+            await future
+        finally:
+            task.abandoned = True
+        result, error = outcome.pop()
+        try:
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]
+        finally:
+            # An exception refers to this frame. If the frame referred to it, both would stay, with the work's data,
+            # until the garbage collector runs.
+            del error
 
     def _put(self, task: PoolTask) -> bool:
         with self._lock:

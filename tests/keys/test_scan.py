@@ -162,7 +162,10 @@ def test_the_standard_library_gets_no_long_texts(text: bytes, monkeypatch: pytes
 def test_texts_are_compared_in_slices(body: dict[str, Any], data: st.DataObject, ascii_only: bool, size: int) -> None:
     """What a JSON writer writes passes the check; a change of one byte does not, unless it is white space."""
     values = json.loads(write_json(data.draw, body))
-    written = orjson.dumps(values)
+    try:
+        written = orjson.dumps(values)
+    except TypeError:  # an integer of more than 64 bits
+        return
     text = json.dumps(
         values, ensure_ascii=ascii_only, separators=data.draw(st.sampled_from([(",", ":"), (", ", ": ")]))
     )

@@ -24,7 +24,7 @@ from knapcache.cache.options import (
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.values import DEFAULT_OPTIONS, Answer, FetchOptions, Lookup, Reply
 from knapcache.errors import InvalidInput
-from knapcache.keys import Keyer, Rules
+from knapcache.keys import Keyer, ParsedBody, Rules
 from knapcache.keys.canonical import RequestKeyer
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
@@ -192,6 +192,22 @@ class Cache:
         """
         keyed = self._keyer.key(endpoint, request, namespace, context)
         return keyed if isinstance(keyed, KeyedRequest) else None
+
+    def keyed_items(
+        self,
+        endpoint: Endpoint,
+        request: ParsedBody,
+        *,
+        namespace: str | None = None,
+        context: Mapping[str, str] | None = None,
+    ) -> list[KeyedRequest] | None:
+        """Return one request for each item of `input`, or None when they have no keys."""
+        found = self._keyer.items(endpoint, request, namespace, context)
+        return found if isinstance(found, list) else None
+
+    def count_bypass(self, namespace: str | None = None) -> None:
+        """Count a request that has no key."""
+        self._ledger.add_request("bypasses", "", self._keyer.tenant(namespace))
 
     def get_nowait(self, request: KeyedRequest) -> Answer | None:
         """Return an answer from memory, and count a hit; None, and nothing is counted, when `fetch` must be called."""

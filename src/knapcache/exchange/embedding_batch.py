@@ -7,17 +7,29 @@ Pure: the fetcher sends `upstream_body` and passes the answer to `settle`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+import io
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
 
 from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
+from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import CachedResponse, Exchange, stored_meta
 from knapcache.exchange.headers import forwarded_headers
-from knapcache.keys import ParsedBody
-from knapcache.wire.base import PerItem
+from knapcache.keys.parse import SHORT
+from knapcache.keys.scan import check_cost, strings
+from knapcache.wire.base import CompleteAnswer, PerItem
 from knapcache.wire.json_util import read_object, to_json
+
+VECTOR = re.compile(rb'(\[[^][{}"]{64,}\])')
+"""An array of numbers, outside strings."""
+MAX_VECTOR = 1 << 20
+"""Bytes between two strings: one vector of 50,000 numbers."""
 
 
 class EmbeddingBatch:
@@ -26,8 +38,6 @@ class EmbeddingBatch:
     def __init__(self, cache: Cache, exchange: Exchange, per_item: PerItem, found: list[Lookup]) -> None:
         self._cache, self._exchange, self._per_item, self._found = cache, exchange, per_item, found
         self._items = per_item.inputs(exchange.body.get("input"))
-        self.bypass = any(each.bypass is not None for each in found)
-        """An item has no key: the request is sent as it is."""
         self._payloads: dict[str, bytes] = {}
         self._answers: dict[str, Answer] = {}
         self._missing: dict[str, int] = {}
@@ -37,12 +47,16 @@ class EmbeddingBatch:
                 self._answers[each.key] = each.hit
             else:
                 self._missing.setdefault(each.key, index)
-        self._started = time.perf_counter()
 
     @property
     def hits(self) -> int:
         """The number of items that are stored."""
         return sum(found.key not in self._missing for found in self._found)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the items that are stored so far."""
+        return sum(map(len, self._payloads.values()))
 
     @property
     def complete(self) -> bool:
@@ -56,11 +70,13 @@ class EmbeddingBatch:
         body = {name: value for name, value in self._exchange.body.items() if name != "cache"}
         return to_json({**body, "input": [self._items[index] for index in self._missing.values()]})
 
-    def settle(self, headers: Mapping[str, str], content: bytes) -> None:
-        """Store the answer for the missing items, or raise Incomplete."""
-        inputs = [self._items[index] for index in self._missing.values()]
-        parts = self._per_item.split(read_object(content), inputs)
-        seconds = (time.perf_counter() - self._started) / len(parts)
+    def split(self, content: bytes) -> list[CompleteAnswer]:
+        """Return the answers for the missing items, or raise Incomplete."""
+        return self._per_item.split(read_answer(content), [self._items[index] for index in self._missing.values()])
+
+    def settle(self, headers: Mapping[str, str], parts: list[CompleteAnswer], seconds: float) -> Iterator[None]:
+        """Store the answers for the missing items one by one: each `next` stores one. seconds: how long they took."""
+        seconds /= len(parts)
         control = self._exchange.control
         meta = stored_meta(headers, "json")
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
@@ -75,6 +91,7 @@ class EmbeddingBatch:
                 ttl=control.ttl,
             )
             self._answers[key] = self._cache.settle_answer(self._found[index], reply)
+            yield
 
     def response(self, upstream_headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:
         """Return the response, once no item is missing. upstream_headers: if the missing items were fetched."""
@@ -96,9 +113,42 @@ class EmbeddingBatch:
         return tuple(answers)
 
 
-def item_requests(exchange: Exchange, per_item: PerItem) -> list[ParsedBody]:
-    """Return one request an item; none if there is only one, or the request has no key."""
-    if exchange.bypass or not isinstance(exchange.body.get("input"), list):
-        return []
-    items = per_item.inputs(exchange.body["input"])
-    return [] if len(items) == 1 else [ParsedBody({**exchange.body, "input": item}) for item in items]
+def read_answer(content: bytes) -> dict[str, Any]:
+    """Parse an answer, or raise Incomplete. Long vectors of numbers are checked one by one and stay JSON text.
+
+    2,048 vectors have millions of numbers. As one call and as objects they would take half a second, and 150 MB.
+    """
+    if len(content) <= SHORT:
+        return read_object(content)
+    mark, vectors, rest, at = secrets.token_hex(16), [], io.BytesIO(), 0
+    try:
+        for start, end in [*strings(content), (len(content), len(content))]:
+            if start - at > MAX_VECTOR:
+                raise Incomplete(f"more than {MAX_VECTOR} bytes between two strings")
+            for k, piece in enumerate(VECTOR.split(content[at:start])):
+                if k % 2:
+                    orjson.loads(piece)
+                    vectors.append(piece)
+                    piece = b'"%b %d"' % (mark.encode(), len(vectors) - 1)
+                rest.write(piece)
+            rest.write(content[start:end])
+            at = end
+        check_cost(rest.getvalue())
+    except (Uncacheable, ValueError) as error:
+        raise Incomplete(f"not JSON, or too much of it: {error}") from None
+    answer = read_object(rest.getvalue())
+    data = answer.get("data")
+    for item in data if isinstance(data, list) else ():
+        vector = item.get("embedding") if isinstance(item, dict) else None
+        if isinstance(vector, str) and vector.startswith(mark):
+            item["embedding"] = orjson.Fragment(vectors[int(vector.split()[1])])
+            vectors[int(vector.split()[1])] = b""
+    if any(vectors):
+        raise Incomplete("an array of numbers that is no embedding")
+    return answer
+
+
+def has_items(exchange: Exchange, per_item: PerItem) -> bool:
+    """Return whether a request has several items."""
+    given = exchange.body.get("input")
+    return not exchange.bypass and isinstance(given, list) and len(per_item.inputs(given)) > 1

@@ -29,8 +29,9 @@ from knapcache.exchange.headers import (
     vary_context,
 )
 from knapcache.keys.canonical import embedding_inputs
-from knapcache.keys.parse import ParsedBody, parse_body
+from knapcache.keys.parse import SHORT, ParsedBody, parse_body
 from knapcache.keys.rules import STATEFUL_FIELDS
+from knapcache.keys.scan import check_cost
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
 from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form
@@ -197,8 +198,10 @@ def plain_reply(exchange: Exchange, status: int, headers: Mapping[str, str], con
     try:
         if status != 200:
             raise Incomplete(f"status {status}")
+        if len(content) > SHORT:
+            check_cost(content)
         answer = exchange.format.parse(content, exchange.body)
-    except Incomplete:
+    except (Incomplete, Uncacheable):
         cost = None if status == 200 else 0.0  # providers do not bill errors
         return Reply(content, meta=failed_meta(status, headers, "json"), cacheable=False, cost=cost)
     return stored_reply(exchange, answer, stored_meta(headers, "json", exchange.fresh_for))

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from knapcache.cache import Answer, Cache, PendingFetch, Reply
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
 from knapcache.exchange.cache_headers import Pairs, outcome_headers
-from knapcache.exchange.embedding_batch import EmbeddingBatch, item_requests
+from knapcache.exchange.embedding_batch import EmbeddingBatch, has_items
 from knapcache.exchange.exchange import (
     CachedResponse,
     Exchange,
@@ -33,12 +34,15 @@ from knapcache.exchange.exchange import (
 )
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stream_tee import StreamTee
-from knapcache.keys import ParsedBody
+from knapcache.keys import KeyedRequest
+from knapcache.keys.parse import SHORT
 from knapcache.threads import as_coroutine
 from knapcache.wire.base import PerItem
 
 MAX_ANSWER = 128_000_000
 """Bytes of a stream that is collected."""
+ITEMS_AT_ONCE = 32
+"""Items of a request that are looked up or stored without a pause. Storing one takes up to 0.3 ms."""
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""
 
@@ -63,6 +67,8 @@ class UpstreamResponse(Protocol):
 
 
 Send = Callable[[bytes], Awaitable[UpstreamResponse]]
+Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a function elsewhere, and returns its result."""
 
 
 class Fetched:
@@ -126,12 +132,13 @@ class LiveStream(Fetched):
         started: float,
         *,
         finish_abandoned: bool,
+        run: Callable[[int, Callable[[], Any]], Awaitable[Any]],
     ) -> None:
         super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
         self.blocks = self._read()
         """The last ones are yielded after the answer is stored."""
         self._response, self._tee, self._pending, self._started = response, tee, pending, started
-        self._finish_abandoned, self._reading = finish_abandoned, True
+        self._finish_abandoned, self._reading, self._run = finish_abandoned, True, run
 
     @property
     def overflowed(self) -> bool:
@@ -159,7 +166,7 @@ class LiveStream(Fetched):
             if tee.overflowed:
                 self._pending.abandon()
                 return
-            reply = tee.reply()
+            reply = await self._run(tee.size, tee.reply)
         except BaseException as error:
             self._pending.abandon(error)
             raise
@@ -194,6 +201,8 @@ class Fetcher:
     finish_abandoned   read a stream to its end and store it when its caller leaves
     max_answer         bytes of a stream that is collected; a longer one is forwarded and not stored
     blocking           the cache blocks the thread; `fetch` is to be run with `run_blocking`
+    offload            runs work on bodies of more than SHORT bytes; None: they are worked on here
+    pause              called between items of a request with many, to let other requests run
     """
 
     def __init__(
@@ -204,7 +213,10 @@ class Fetcher:
         finish_abandoned: bool = True,
         max_answer: int = MAX_ANSWER,
         blocking: bool = False,
+        offload: Offload | None = None,
+        pause: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._offload, self._pause = offload, pause
         self._cache, self._ask_usage, self._finish_abandoned = cache, ask_usage, finish_abandoned
         self._max_answer = max_answer
         self._begin: Callable[..., Awaitable[Answer | PendingFetch]]
@@ -220,14 +232,11 @@ class Fetcher:
 
         A stored answer that lacks what the request asks for (a stream without usage) is fetched anew, once.
         """
-        if exchange.format.per_item is not None and (requests := item_requests(exchange, exchange.format.per_item)):
-            return await self._fetch_items(exchange, exchange.format.per_item, requests, send)
-        keyed = None
-        if not exchange.bypass:
-            keyed = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+        if exchange.format.per_item is not None and has_items(exchange, exchange.format.per_item):
+            return await self._fetch_items(exchange, exchange.format.per_item, send)
+        keyed = await self.keyed_request(exchange)
         if keyed is None:
-            self._cache.lookup(exchange.endpoint, exchange.raw, **exchange.key_args)  # counts the bypass
-            return Fetched(not_cached()) if exchange.control.only_cached else None
+            return self._bypass(exchange)
         for refresh in (exchange.control.refresh, True):
             try:
                 found = await self._begin(keyed, **exchange.fetch_args(refresh))
@@ -236,10 +245,38 @@ class Fetcher:
             if isinstance(found, PendingFetch):
                 return await self.lead(exchange, upstream, send, found)
             try:
-                return Fetched(to_response(exchange, found), (found,))
+                return Fetched(await self.response(exchange, found), (found,))
             except Incomplete:
                 continue
         return None
+
+    async def keyed_request(self, exchange: Exchange) -> KeyedRequest | None:
+        """Return the request with its key, or None when it has none."""
+        if exchange.bypass:
+            return None
+        key = partial(self._cache.keyed_request, exchange.endpoint, exchange.body, **exchange.key_args)
+        found: KeyedRequest | None = await self._run(len(exchange.raw), key)
+        return found
+
+    async def response(
+        self, exchange: Exchange, answer: Answer, upstream_headers: Pairs | None = None
+    ) -> CachedResponse:
+        """Return `to_response`. A long answer that must be converted is converted as a whole, by `offload`."""
+        form = "sse" if exchange.stream else "json"
+        if exchange.format.per_item is None and form == "json" == answer.meta.get("form"):
+            return to_response(exchange, answer, upstream_headers)
+        convert = partial(to_whole_response, exchange, answer, upstream_headers)
+        found: CachedResponse = await self._run(len(answer.payload), convert)
+        return found
+
+    async def _run(self, size: int, work: Callable[[], Any]) -> Any:
+        """Return the result of work on so many bytes."""
+        return work() if self._offload is None or size <= SHORT else await self._offload(work)
+
+    def _bypass(self, exchange: Exchange) -> Fetched | None:
+        """Count a request without a key."""
+        self._cache.count_bypass(exchange.namespace)
+        return Fetched(not_cached()) if exchange.control.only_cached else None
 
     async def lead(self, exchange: Exchange, upstream: str, send: Send, pending: PendingFetch) -> Fetched:
         """Fetch the response from the provider."""
@@ -249,13 +286,15 @@ class Fetcher:
                 response, usage_asked = await self._send(exchange, upstream, send)
             if exchange.stream and is_event_stream(response.status, response.headers):
                 tee = StreamTee(exchange, response.headers, usage_asked, self._max_answer)
-                return LiveStream(response, tee, pending, started, finish_abandoned=self._finish_abandoned)
+                finish = self._finish_abandoned
+                return LiveStream(response, tee, pending, started, finish_abandoned=finish, run=self._run)
             try:
                 content = await response.read()
             finally:
                 await response.close()
             seconds = time.perf_counter() - started
-            reply = plain_reply(exchange, response.status, response.headers, content)
+            parse = partial(plain_reply, exchange, response.status, response.headers, content)
+            reply: Reply = await self._run(len(content), parse)
             answer = Answer(
                 payload=reply.payload,
                 meta=reply.meta,
@@ -265,7 +304,7 @@ class Fetcher:
                 saved_usd=None,
                 model=reply.model,
             )
-            return FetchedAnswer(to_response(exchange, answer, response.pairs), pending, reply, seconds)
+            return FetchedAnswer(await self.response(exchange, answer, response.pairs), pending, reply, seconds)
         except BaseException as error:
             pending.abandon(error)
             raise
@@ -273,33 +312,43 @@ class Fetcher:
     async def _send(self, exchange: Exchange, upstream: str, send: Send) -> tuple[UpstreamResponse, bool]:
         """Send the request. Return the response, and whether usage was asked for."""
         ask = self._ask_usage and exchange.lacks_usage and upstream not in self._refuse_options
-        response = await send(exchange.upstream_body(ask))
+        response = await send(await self._run(len(exchange.raw), partial(exchange.upstream_body, ask)))
         if ask and response.status in UNKNOWN_OPTION:
             await response.close()
             ask = False
-            response = await send(exchange.upstream_body(False))
+            response = await send(await self._run(len(exchange.raw), partial(exchange.upstream_body, False)))
             if response.status == 200:
                 self._refuse_options.add(upstream)
         return response, ask or exchange.include_usage
 
-    async def _fetch_items(
-        self, exchange: Exchange, per_item: PerItem, requests: list[ParsedBody], send: Send
-    ) -> Fetched | None:
-        args = {**exchange.key_args, "max_age": exchange.control.max_age}
-        found = [await self._lookup(exchange.endpoint, item, **args) for item in requests]
+    async def _fetch_items(self, exchange: Exchange, per_item: PerItem, send: Send) -> Fetched | None:
+        size = len(exchange.raw)
+        key = partial(self._cache.keyed_items, exchange.endpoint, exchange.body, **exchange.key_args)
+        requests: list[KeyedRequest] | None = await self._run(size, key)
+        if requests is None:
+            return self._bypass(exchange)
+        found = []
+        for k, request in enumerate(requests):
+            found.append(await self._lookup(exchange.endpoint, request, max_age=exchange.control.max_age))
+            if self._pause is not None and k % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+                await self._pause()
         batch = EmbeddingBatch(self._cache, exchange, per_item, found)
-        if batch.complete and not batch.bypass:
-            return Fetched(batch.response(), batch.answers())
+        if batch.complete:
+            return Fetched(await self._run(batch.size, batch.response), batch.answers())
         if exchange.control.only_cached:
             return Fetched(not_cached())
-        if batch.bypass:
-            return None
-        response = await send(batch.upstream_body())
+        started = time.perf_counter()
+        response = await send(await self._run(size, batch.upstream_body))
         try:
             content = await response.read()
+            seconds = time.perf_counter() - started
             if response.status == 200:
-                batch.settle(response.headers, content)
-                return Fetched(batch.response(response.pairs), batch.answers())
+                parts = await self._run(len(content), partial(batch.split, content))
+                content = b""  # half of the memory that is in use now
+                for k, _ in enumerate(batch.settle(response.headers, parts, seconds)):
+                    if self._pause is not None and k % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+                        await self._pause()
+                return Fetched(await self._run(batch.size, partial(batch.response, response.pairs)), batch.answers())
         except Incomplete:
             if batch.hits:  # the provider was asked for a part: its answer is no answer to the request
                 return None
@@ -307,3 +356,9 @@ class Fetcher:
             await response.close()
         headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("miss")]
         return Fetched(CachedResponse(response.status, headers, content))
+
+
+def to_whole_response(exchange: Exchange, answer: Answer, upstream_headers: Pairs | None) -> CachedResponse:
+    """Return `to_response` with all blocks of a stream made."""
+    found = to_response(exchange, answer, upstream_headers)
+    return found if isinstance(found.body, bytes) else found._replace(body=list(found.body))

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from knapcache.cache import Answer, Cache, PendingFetch
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.exchange import Exchange, to_response
+from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetcher import Fetched, Fetcher, Send
 
 
@@ -67,7 +67,7 @@ class StaleFetcher:
         if fetched is None or len(fetched.answers) != 1 or (late := stale_seconds(fetched.answers[0])) <= 0:
             return fetched
         answer = fetched.answers[0]._replace(outcome="stale")
-        stale = StaleAnswer(to_response(exchange, answer), (answer,))
+        stale = StaleAnswer(await self._fetcher.response(exchange, answer), (answer,))
         if late <= self._while_revalidate:
             stale.refresh = await self._refresh(exchange, upstream, send)
             return stale
@@ -84,7 +84,7 @@ class StaleFetcher:
 
     async def _refresh(self, exchange: Exchange, upstream: str, send: Send) -> asyncio.Task[None] | None:
         """Fetch a fresh answer in the background, unless that is being done. Return the task without waiting for it."""
-        keyed = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+        keyed = await self._fetcher.keyed_request(exchange)
         if keyed is None or not exchange.control.store or self._cache.refreshing(keyed):
             return None
         pending = await self._cache.begin_async(keyed, refresh=True)

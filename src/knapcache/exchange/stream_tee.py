@@ -36,6 +36,11 @@ class StreamTee:
         return self._collector.ended
 
     @property
+    def size(self) -> int:
+        """Bytes that were collected."""
+        return sum(map(len, self._forwarded)) + sum(map(len, self.tail))
+
+    @property
     def overflowed(self) -> bool:
         """Whether the answer is longer than max_size. It is still forwarded, and no longer collected."""
         return self._collector.overflowed

@@ -46,7 +46,7 @@ class TransportBase:
     ) -> None:
         self._cache, self._inner, self._tenant = cache, inner, tenant
         self._ignored_headers = tuple(name.lower() for name in ignored_headers)
-        self._fetcher_options = {"ask_usage": ask_usage, "finish_abandoned": finish_abandoned}
+        self._fetcher_options: dict[str, Any] = {"ask_usage": ask_usage, "finish_abandoned": finish_abandoned}
         self._lock = threading.Lock()
 
     def _sender(self, request: Any, kind: str) -> Any:

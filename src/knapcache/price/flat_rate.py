@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 STEP = 10**6
 """Difference between two usages: large, so that differences of doubles are exact enough."""
 MAX_FIELDS = 64
+MAX_TEXT = 100
+"""Characters of a name or a text in a usage. Rates are kept by shape, and shapes come from upstreams."""
 DETAILS = "_details"
 """Suffix of a field that details another: prompt_tokens_details details prompt_tokens."""
 
@@ -34,13 +36,17 @@ def shape_of(usage: Mapping[str, Any]) -> tuple[Shape, list[int]] | None:
     pending: list[tuple[Path, Mapping[str, Any]]] = [((), usage)]
     while pending:
         parent, fields = pending.pop()
+        if len(fields) > MAX_FIELDS:
+            return None
         for name, value in fields.items():
+            if len(name) > MAX_TEXT:
+                return None
             if type(value) is int and value > 0:
                 numbers.append(value)
                 shape.append(((*parent, name), None))
             elif isinstance(value, dict):
                 pending.append(((*parent, name), value))
-            elif value is None or type(value) is str or (type(value) is int and value == 0):
+            elif value is None or (type(value) is str and len(value) <= MAX_TEXT) or (type(value) is int and not value):
                 shape.append(((*parent, name), value if value is not None else ""))
             else:
                 return None

@@ -34,6 +34,8 @@ log = logging.getLogger("knapcache.price")
 
 USD_PER_SECOND = 0.0002
 """Default cost of a second of a model of unknown price."""
+MAX_LENGTH = 1024
+"""Characters of a model's name that is looked up. No longer name has a price."""
 MAX_MODELS = 1000
 """Models that are logged or cached. Their names come from clients, so memory must not grow with them."""
 FLAVORS = {
@@ -150,7 +152,7 @@ class Meter:
     ) -> tuple[float | None, str]:
         """Return dollars at current prices, and their source. Calls genai-prices only where no flat rate is known."""
         shaped = shape_of(usage)
-        if shaped is None:
+        if shaped is None or len(model) > MAX_LENGTH:
             return self._usd(endpoint, model, usage, context, None)
         shape, numbers = shaped
         key = endpoint, model, tuple(context.items()), shape
@@ -186,7 +188,7 @@ class Meter:
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
     ) -> tuple[float | None, str]:
         """Return dollars and their source."""
-        found = self._find(model, endpoint)
+        found = self._find(model, endpoint) if len(model) <= MAX_LENGTH else None
         seconds = f"its cost is taken as {self.usd_per_second} dollars a second"
         try:
             counted = count_tokens(endpoint, usage, found[0] if found else None)
@@ -241,7 +243,7 @@ class Meter:
 
     def _warn(self, model: str, problem: str) -> None:
         """Log a problem, once for each model."""
-        if model not in self._logged and len(self._logged) < MAX_MODELS:
+        if len(model) <= MAX_LENGTH and model not in self._logged and len(self._logged) < MAX_MODELS:
             self._logged.add(model)
             log.warning("model %.100r %s", model, problem)
             if len(self._logged) == MAX_MODELS:

@@ -27,6 +27,7 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import EventBuffer
+from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import LoadedSettings
@@ -36,7 +37,7 @@ from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.base import wall_clock
 from knapcache.store.sqlite.owner_lock import OwnerLock
-from knapcache.threads import run_with_deadline
+from knapcache.threads import DeadlinePool, run_with_deadline
 
 log = logging.getLogger("knapcache.serve")
 
@@ -82,6 +83,10 @@ class Proxy:
         )
         self.upstreams = Upstreams(settings, self.embedded_model)
         self.events = EventBuffer()
+        self.body_pool = DeadlinePool("knapcache-bodies", threads=1)
+        """Parses long bodies. One thread: of several, each could hold the interpreter's lock before the event loop's
+        turn comes, and each needs the memory of its body."""
+        self.watchdog = LoopWatchdog()
         self.ready = False
         """Whether requests are served: after `open`, before `close`."""
         self.admin_app: Callable[..., Awaitable[None]] | None = None
@@ -109,6 +114,7 @@ class Proxy:
             self.events.add_consumer(self._owner_client)
             self._tasks.append(asyncio.create_task(self._wait_for_ownership()))
         self._tasks.append(asyncio.create_task(self.events.flush_periodically()))
+        self.watchdog.start()
         self.ready = True
 
     def _acquire_ownership(self) -> bool:
@@ -138,7 +144,7 @@ class Proxy:
 
     async def _become_owner(self) -> None:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
-        pipeline = self._pipeline = EventPipeline(self.settings, self.folder, self.cache, self.events)
+        pipeline = self._pipeline = EventPipeline(self.settings, self.folder, self.cache, self.events, self.watchdog)
         self.events.add_consumer(pipeline)
         self._tokens = AdminTokens(self.settings, self.folder, self.admin_token)
         app = admin_app(
@@ -191,6 +197,8 @@ class Proxy:
     async def close(self) -> None:
         """Stop serving: flush events, write files, close connections."""
         self.ready = False
+        self.watchdog.stop()
+        self.body_pool.close()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -25,6 +25,9 @@ from knapcache.wire.sse import MAX_BLOCK, SseBlock, SseEvent, SseParser, blocks,
 
 Form = Literal["json", "sse"]
 
+MAX_NAME = 1024
+"""Characters of a model's name or a service tier in an answer. Tables are kept by these names."""
+
 CONTENT_TYPE: dict[Form, str] = {"json": "application/json", "sse": "text/event-stream; charset=utf-8"}
 
 
@@ -194,7 +197,7 @@ def complete_answer(body: bytes, form: Form, answer: Mapping[str, Any]) -> Compl
     return CompleteAnswer(
         body=body,
         form=form,
-        model=model if isinstance(model, str) else "",
+        model=model if isinstance(model, str) and len(model) <= MAX_NAME else "",
         usage=usage if isinstance(usage, dict) else None,
-        tier=tier if isinstance(tier, str) else None,
+        tier=tier if isinstance(tier, str) and len(tier) <= MAX_NAME else None,
     )

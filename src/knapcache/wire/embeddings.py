@@ -10,13 +10,19 @@ usage of a joined answer is exact if all its items came in one answer, and an es
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import CompleteAnswer, Format, PerItem
+from knapcache.wire.base import MAX_NAME, CompleteAnswer, Format, PerItem
 from knapcache.wire.json_util import read_object, to_json
+
+VECTORS = (list, str, orjson.Fragment)
+"""An embedding is a list of numbers, base64, or JSON text that was checked."""
 
 
 def inputs(value: Any) -> list[Any]:
@@ -31,7 +37,7 @@ def check(answer: Mapping[str, Any]) -> None:
     if not isinstance(data, list):
         raise Incomplete("data is not a list")
     for item in data:
-        if not isinstance(item, dict) or not item.get("embedding") or not isinstance(item["embedding"], (list, str)):
+        if not isinstance(item, dict) or not item.get("embedding") or not isinstance(item["embedding"], VECTORS):
             raise Incomplete("an item without an embedding")
         if type(item.get("index", 0)) is not int:
             raise Incomplete("the index of an item is not an integer")
@@ -50,14 +56,14 @@ def split(answer: Mapping[str, Any], items: Sequence[Any]) -> list[CompleteAnswe
     }
     if len(data) != len(items) or set(vectors) != set(range(len(items))):
         raise Incomplete(f"{len(data)} embeddings for {len(items)} items, or their indices differ")
-    model = answer.get("model")
+    model = answer.get("model") if len(str(answer.get("model"))) <= MAX_NAME else None
     usage = answer.get("usage")
     total = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     shares = share(total if isinstance(total, int) else 0, [max(1, len(item)) for item in items])
     found = []
     for index, tokens in enumerate(shares):
         used = {"prompt_tokens": tokens, "total_tokens": tokens}
-        payload = to_json({"model": model, "item": vectors[index], "usage": used})
+        payload = to_json({"model": model, "item": vectors.pop(index), "usage": used})
         found.append(CompleteAnswer(body=payload, form="json", model=str(model or ""), usage=used))
     return found
 
@@ -75,17 +81,19 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def join(payloads: Sequence[bytes]) -> bytes:
-    """Join stored items into one answer."""
-    items = [read_object(payload) for payload in payloads]
-    tokens = sum(item["usage"]["prompt_tokens"] for item in items)
-    return to_json(
-        {
-            "object": "list",
-            "data": [{**item["item"], "index": index} for index, item in enumerate(items)],
-            "model": items[0]["model"] if items else None,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-    )
+    """Join stored items into one answer, one by one: all of them may be millions of numbers."""
+    found = io.BytesIO()
+    found.write(b'{"object":"list","data":[')
+    model, tokens = None, 0
+    for index, payload in enumerate(payloads):
+        item = read_object(payload)
+        model = model if index else item["model"]
+        tokens += item["usage"]["prompt_tokens"]
+        found.write(b"," if index else b"")
+        found.write(to_json({**item["item"], "index": index}))
+    rest = to_json({"model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+    found.write(b"]," + rest[1:])
+    return found.getvalue()
 
 
 FORMAT = Format(

@@ -30,7 +30,7 @@ class AdminContext:
     memory_fallback: bool
     """Whether entries are in memory because the cache's file could not be opened."""
     authenticator: Authenticator
-    flush_events: Callable[[], None]
+    flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
     history: History
     metrics: Metrics

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_HEADS, MAX_HEAD_SIZE = 1024, 4096
 SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, "content-encoding"))
 """Headers that change how the cache is used, or how the body is read."""
+HEADER_OVERHEAD = 64
+"""Bytes charged for each header beside its text: thousands of short ones take far more than their text."""
 LENGTH = b"content-length"
 
 
@@ -72,7 +74,7 @@ class AccessControl:
             headers = {name: value for name, value in request.headers.items() if name != "content-length"}
             head = RequestHead(headers, principal, self._ignored)
             raw = tuple([pair for pair in request.raw_headers if pair[0] != LENGTH])
-            if sum(len(name) + len(value) for name, value in raw) <= MAX_HEAD_SIZE:
+            if sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in raw) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:
                     del self._heads[next(iter(self._heads))]
                 self._heads[raw] = head

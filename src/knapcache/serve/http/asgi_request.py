@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 import orjson
 
+from knapcache.errors import Uncacheable
 from knapcache.serve.decompress import ENCODINGS, DecompressionError, Decompressor
+from knapcache.threads import DeadlinePool
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -157,8 +161,8 @@ class AsgiRequest:
         path = self.raw_path.decode("latin-1") if self.raw_path else self.path
         return f"{path}?{self.query.decode('latin-1')}" if self.query else path
 
-    async def read_body(self, max_size: int, max_decompressed: int) -> bytes:
-        """Return the decompressed body. Raises RequestRejected if it is too large or cannot be decompressed."""
+    async def read_body(self, max_size: int, max_decompressed: int, workers: DeadlinePool | None = None) -> bytes:
+        """Return the body, decompressed by `workers`. Raises RequestRejected if it is too large or not valid."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
@@ -174,7 +178,11 @@ class AsgiRequest:
         if len(body) > max_size:
             raise too_large(max_size)
         encoding = self.headers.get("content-encoding")
-        return body if encoding is None else decompress(body, encoding, max_decompressed)
+        if encoding is None:
+            return body
+        if workers is None:
+            return decompress(body, encoding, max_decompressed)
+        return await workers.call(functools.partial(decompress, body, encoding, max_decompressed))
 
     async def iter_body(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises ClientDisconnected."""
@@ -253,6 +261,12 @@ def too_large(limit: int) -> RequestRejected:
     return RequestRejected(413, f"The body has more than {limit} bytes.", "too_large", [("connection", "close")])
 
 
+def model_not_found(reason: Uncacheable) -> RequestRejected:
+    """Return the error for a body whose model, which selects the upstream, takes too long to find."""
+    message = f'The body is too large to find its model: {reason}. A body may be longer if "model" is its first field.'
+    return RequestRejected(413, message, "too_large")
+
+
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     """Return the decompressed body. Stops and raises RequestRejected after `limit` bytes."""
     name = encoding.strip().lower()
@@ -261,14 +275,15 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     if name not in ENCODINGS:
         message = f"content-encoding must be gzip or deflate, not {encoding[:40]!r}."
         raise RequestRejected(415, message, "unsupported_encoding")
-    decompressor, chunks, size = Decompressor(), [], 0
+    # A BytesIO: joining tens of megabytes would hold the interpreter's lock for as many milliseconds.
+    decompressor, found, size = Decompressor(), io.BytesIO(), 0
     try:
         for chunk in decompressor.feed(body):
             size += len(chunk)
             if size > limit:
                 raise RequestRejected(413, f"The body has more than {limit} bytes when decompressed.", "too_large")
-            chunks.append(chunk)
+            found.write(chunk)
         decompressor.end()
     except DecompressionError as error:
         raise RequestRejected(400, str(error), "bad_encoding") from None
-    return b"".join(chunks)
+    return found.getvalue()

@@ -15,15 +15,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cache import Answer
-from knapcache.errors import Incomplete, UpstreamFailed
+from knapcache.errors import Incomplete, Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import Exchange, make_exchange, parse_request, to_response
+from knapcache.exchange.exchange import Exchange, make_exchange, parse_request
 from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.exchange.headers import fingerprint, forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher
+from knapcache.keys.parse import SHORT
+from knapcache.keys.scan import MAX_MODEL_LENGTH
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
 from knapcache.serve.http.asgi_request import (
@@ -32,6 +35,7 @@ from knapcache.serve.http.asgi_request import (
     RawPairs,
     RequestRejected,
     ResponseWriter,
+    model_not_found,
 )
 from knapcache.serve.http.fast_path import FastPath
 from knapcache.serve.observe.events import Event
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 
 FastResponse = Callable[[RawPairs, Endpoint, bytes], list[bytes] | None]
 
+MAX_NAMESPACE = 256
+"""Characters of a namespace that a caller chooses."""
 SERVER_HEADERS = ("date", "server")
 """Headers that our own server adds."""
 
@@ -55,7 +61,14 @@ class Handler:
         self._access, self._upstreams, self._append_event = access, proxy.upstreams, proxy.events.append
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
-        fetcher = Fetcher(proxy.cache, finish_abandoned=settings.finish_abandoned, max_answer=settings.max_answer)
+        self._max_cached, self._workers = settings.max_cached_body, proxy.body_pool
+        self._fetcher = fetcher = Fetcher(
+            proxy.cache,
+            finish_abandoned=settings.finish_abandoned,
+            max_answer=settings.max_answer,
+            offload=proxy.body_pool.call,
+            pause=partial(asyncio.sleep, 0),
+        )
         self._fetch = fetcher.fetch
         self._stale: StaleFetcher | None = None
         self._fast_path: FastPath | None = None
@@ -78,11 +91,14 @@ class Handler:
         """Send the response to a request, and record its event."""
         head = self._access.authorize(request)
         request.headers = head.headers
-        raw = await request.read_body(self._max_body, self._max_decompressed)
+        raw = await request.read_body(self._max_body, self._max_decompressed, self._workers)
         fast_path = self._fast_path if head.plain and not request.query else None
         if fast_path is not None and await self._serve_known(fast_path, request, head, endpoint, raw):
             return
-        call = self._call(request, head, endpoint, raw)
+        if len(raw) <= SHORT:
+            call = self._call(request, head, endpoint, raw)
+        else:
+            call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
             fetched = await self._fetch(call.exchange, call.upstream.name, call.send)
             if fetched is None:
@@ -103,7 +119,7 @@ class Handler:
             return False
         known, answer = found
         try:
-            fetched = Fetched(to_response(known.exchange, answer), (answer,))
+            fetched = Fetched(await self._fetcher.response(known.exchange, answer), (answer,))
         except Incomplete:  # a newer answer took its place, and lacks what the request asks for
             return False
         call = Call(request, head, known.exchange, known.upstream, known.model, self._append_event)
@@ -111,11 +127,19 @@ class Handler:
         return True
 
     def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
-        """Parse a request and select its upstream."""
-        body = parse_request(raw)
-        model = body.get("model", "") if body is not None else ""
-        model = model if type(model) is str else ""
-        upstream = self._upstreams.for_model(model) if body is not None else self._upstreams.all[0]
+        """Parse a request and select its upstream. Long ones in a thread (`keys/scan.py` has the reasons)."""
+        body = parse_request(raw) if len(raw) <= self._max_cached else None
+        if body is not None:
+            model = body.get("model", "")
+            model = model if type(model) is str else ""
+        else:
+            try:
+                model = self._upstreams.find_model(raw)
+            except Uncacheable as reason:
+                raise model_not_found(reason) from None
+        if len(model) > MAX_MODEL_LENGTH:
+            raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
+        upstream = self._upstreams.for_model(model) if body is not None or model else self._upstreams.all[0]
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
@@ -124,6 +148,9 @@ class Handler:
         if request.query:
             context = {**context, "query": fingerprint(request.query)}
         exchange = make_exchange(endpoint, request.headers, raw, body, head.principal.namespace, context, self._ttl)
+        namespace = exchange.control.namespace
+        if namespace is not None and len(namespace) > MAX_NAMESPACE:
+            raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
         return Call(request, head, exchange, upstream, model, self._append_event)
 
     async def drain(self, seconds: float) -> None:
@@ -286,6 +313,11 @@ async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
     except TimeoutError:
         await fetched.abort()
         return ()
+
+
+def name_too_long(field: str, length: int, limit: int) -> RequestRejected:
+    """Return the error for a name that is too long. Tables are kept by these names."""
+    return RequestRejected(400, f"{field} has {length} characters; at most {limit} are allowed.", "invalid_request")
 
 
 def no_fast_response(_headers: RawPairs, _endpoint: Endpoint, _body: bytes) -> None:

@@ -14,12 +14,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from knapcache.errors import UpstreamFailed
+from knapcache.errors import Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import parse_request
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.serve.http.access import AccessControl
 from knapcache.serve.http.asgi_request import (
@@ -27,6 +27,7 @@ from knapcache.serve.http.asgi_request import (
     AsgiRequest,
     ClientDisconnected,
     RequestRejected,
+    model_not_found,
     too_large,
 )
 from knapcache.serve.observe.events import Event
@@ -52,7 +53,7 @@ class Passthrough:
 
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
-        self._max_body = proxy.settings.max_body
+        self._max_body, self._workers = proxy.settings.max_body, proxy.body_pool
         self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
     async def serve(self, request: AsgiRequest) -> None:
@@ -126,9 +127,11 @@ class Passthrough:
         if len(self._upstreams.all) == 1 or not is_json:
             return first, limited(request.iter_body(), self._max_body), ""
         content = await request.read_body(self._max_body, self._max_body)
-        body = parse_request(content)
-        model = body.get("model") if body is not None else None
-        if not isinstance(model, str):
+        try:
+            model = await self._workers.call(partial(self._upstreams.find_model, content))
+        except Uncacheable as reason:
+            raise model_not_found(reason) from None
+        if not model:
             return first, content, ""
         upstream = self._upstreams.for_model(model)
         if upstream is None:

@@ -26,6 +26,8 @@ MAX_BUFFERED = 100_000
 """Events: some seconds of the fastest traffic."""
 MAX_TEXT = 256
 """Characters of `model` and `trace`, which clients choose. They are cut off."""
+MAX_BATCH = 500
+"""Events that are passed on without a pause: a request with 2,048 items has as many events."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -105,20 +107,25 @@ class EventBuffer:
         """Pass no more batches to this consumer."""
         self._consumers = [each for each in self._consumers if each is not consumer]
 
-    def flush(self) -> None:
-        """Pass all buffered events to every consumer. Without consumers they stay in the buffer."""
+    def flush(self, limit: int | None = None) -> bool:
+        """Pass buffered events to every consumer: all, or so many. Return whether some are left to pass.
+
+        Without consumers they stay in the buffer.
+        """
         events = self._events
         if not events or not self._consumers:
-            return
-        batch = [events.popleft() for _ in range(len(events))]
+            return False
+        batch = [events.popleft() for _ in range(len(events) if limit is None else min(limit, len(events)))]
         for consumer in self._consumers:
             consumer.consume(batch)
+        return bool(events)
 
     async def flush_periodically(self) -> None:
         """Flush every FLUSH_INTERVAL seconds until cancelled, and once more then."""
         try:
             while True:
                 await asyncio.sleep(FLUSH_INTERVAL)
-                self.flush()
+                while self.flush(MAX_BATCH):
+                    await asyncio.sleep(0)
         finally:
             self.flush()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MAX_LABELS = 200
+MAX_NAME = 1024
+"""Characters of a name that has a label of its own."""
 MAX_LENGTH = 100
 """Characters of a label."""
 OTHER = "other"
@@ -22,7 +24,7 @@ class LabelLimiter:
         """Return the label of a name. admit=False: a new name gets no label of its own."""
         label = self.labels.get(name)
         if label is None:
-            if not admit or len(self.labels) >= MAX_LABELS:
+            if not admit or len(self.labels) >= MAX_LABELS or len(name) > MAX_NAME:
                 return OTHER
             label = self.labels[name] = printable(name)
         return label

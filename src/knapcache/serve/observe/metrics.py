@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import OUTCOMES, SAVED, Event
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
+from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -64,6 +65,7 @@ class Metrics(Collector):
 
     dropped   functions that return how much was dropped, by a name of DROPPED
     tasks     returns the number of tasks of the event loop
+    watchdog  measures the event loop
     """
 
     def __init__(
@@ -71,10 +73,11 @@ class Metrics(Collector):
         cache_stats: Callable[[], Mapping[str, Any]],
         dropped: Mapping[str, Callable[[], int]] | None = None,
         tasks: Callable[[], int] | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         if unknown := sorted(set(dropped or {}) - set(DROPPED)):
             raise InvalidInput(f"dropped must be of {', '.join(DROPPED)}, not {unknown[0]!r}")
-        self._cache_stats, self._tasks = cache_stats, tasks
+        self._cache_stats, self._tasks, self._watchdog = cache_stats, tasks, watchdog
         self._dropped = dict(dropped or {})
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
         self._series: dict[Labels, list[float]] = {}
@@ -132,6 +135,8 @@ class Metrics(Collector):
         yield from self._collect_cache()
         if self._tasks is not None:
             yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
+        if self._watchdog is not None:
+            yield from self._collect_stalls(self._watchdog)
         for name, count in self._dropped.items():
             yield CounterMetricFamily(f"knapcache_{name}_dropped", DROPPED[name], value=count())
 
@@ -182,6 +187,14 @@ class Metrics(Collector):
                 if any(durations[k].counts):
                     family.add_metric([outcome], *durations[k].samples())
             yield family
+
+    def _collect_stalls(self, watchdog: LoopWatchdog) -> Iterator[Metric]:
+        text = "How late the event loop ran a timer, measured 50 times a second."
+        yield HistogramMetricFamily("knapcache_loop_stall_seconds", text, *watchdog.samples())
+        text = "Longest stall of the event loop since the start."
+        yield GaugeMetricFamily("knapcache_loop_stall_max_seconds", text, watchdog.longest)
+        text = "Longest stall since the start in which this process used the CPU: the rest was the machine's load."
+        yield GaugeMetricFamily("knapcache_loop_stall_cpu_max_seconds", text, watchdog.longest_cpu)
 
     def _collect_cache(self) -> Iterator[Metric]:
         try:

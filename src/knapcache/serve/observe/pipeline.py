@@ -16,6 +16,7 @@ from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.logs import AccessLog, dropped_lines
+from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.request_log import RequestLog
@@ -31,7 +32,14 @@ REQUEST_LOG = "requests"
 class EventPipeline:
     """All consumers. Must be created on a running event loop. folder: the data directory, or None for memory only."""
 
-    def __init__(self, settings: Settings, folder: Path | None, cache: Cache, buffer: EventBuffer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path | None,
+        cache: Cache,
+        buffer: EventBuffer,
+        watchdog: LoopWatchdog | None = None,
+    ) -> None:
         self.dropped = 0
         """Events that other processes had to drop."""
         dropped = {"events": lambda: buffer.dropped + self.dropped, "log_lines": dropped_lines}
@@ -51,7 +59,7 @@ class EventPipeline:
             self._tracing = tracing = Tracing(settings.otlp_endpoint)
             dropped["spans"] = lambda: tracing.dropped
         loop = asyncio.get_running_loop()
-        self.metrics = Metrics(cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)))
+        self.metrics = Metrics(cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)), watchdog)
         self._consumers: list[EventConsumer] = [
             self.metrics,
             self.history,

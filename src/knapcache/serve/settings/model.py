@@ -157,6 +157,9 @@ class Settings(BaseSettings):
     # Limits.
     max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")
     max_decompressed: ByteSize = Field(64_000_000, description="maximum size of a request body after decompression")
+    max_cached_body: ByteSize = Field(
+        8_000_000, description="maximum size of a request body that is parsed; a longer one is forwarded, not cached"
+    )
     max_headers: ByteSize = Field(65_536, description="maximum size of the head of a request: target and headers")
     max_header_count: int = Field(100, ge=1, le=10_000, description="maximum number of headers of a request")
     head_timeout: PositiveSeconds = Field(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, nominated
+from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.serve.upstream.client import Client, parse_base_url
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS
@@ -208,9 +209,16 @@ class Upstreams:
         except KeyError:
             settings = self._settings.upstream_for(model)
             found = next((upstream for upstream in self.all if upstream.settings is settings), None)
-            if len(self._known) < MAX_KNOWN_MODELS:
+            if len(self._known) < MAX_KNOWN_MODELS and len(model) <= MAX_MODEL_LENGTH:
                 self._known[model] = found
             return found
+
+    def find_model(self, body: bytes) -> str:
+        """Return the model of a body that is not parsed, or "". Raises Uncacheable if that takes too long.
+
+        With one upstream it is not looked for, because it selects nothing.
+        """
+        return find_model(body) if len(self.all) > 1 else ""
 
     def close(self) -> None:
         """Close all connections. Requests in progress fail."""
