@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -216,12 +217,16 @@ def test_refused_tokens_and_roles_are_recorded(
         client.base_url = httpx.URL(proxy.url)
         client.post(f"{ROOT}/snapshot", headers=bearer(READ_ONLY))
         client.get(f"{ROOT}/summary", headers=bearer("wrong"))
+        client.get("/metrics", headers=bearer("wrong"))
         for _ in range(100):
             client.post(f"{ROOT}/login", json={"token": "wrong"})
         found = records(client)
     assert [(row["action"], row["name"], row["role"], row["status"]) for row in found] == [
-        *[("login", "", "", 401)] * 8, ("summary", "", "", 401), ("snapshot", "viewer", "read-only", 403)
-    ]  # fmt: skip
+        *[("login", "", "", 401)] * 7,
+        ("metrics", "", "", 401),
+        ("summary", "", "", 401),
+        ("snapshot", "viewer", "read-only", 403),
+    ]
 
 
 def test_a_change_that_cannot_be_recorded_is_refused(upstream: RecordingUpstream, tmp_path: Path) -> None:
@@ -305,6 +310,8 @@ def test_tokens_and_keys_change_without_a_restart(upstream: RecordingUpstream, t
         wait_until(lambda: statuses("kc-another-key-of-the-tenant", old) == {(200, 401)})
         assert statuses("kc-another-key-of-the-tenant", new) == {(200, 200)}
         assert '"name":"uid ' in (data / "audit.jsonl").read_text()
+        refused = [json.loads(line) for line in (data / "audit-refused.jsonl").read_text().splitlines()]
+    assert {row["address"] for row in refused} == {"127.0.0.1"}, "workers pass the client's address on"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -187,3 +187,30 @@ def test_serve_runs_until_sigterm(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)
     assert process.returncode in (0, -signal.SIGTERM), out
+
+
+def test_a_new_token_is_read_only_and_its_lines_are_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--new-token", "grafana"]) == 0
+    token, _, lines = capsys.readouterr().out.partition("\n\n")
+    (entry,) = Settings(**tomllib.loads(lines)).admin_tokens
+    assert (entry.name, entry.role, entry.digest) == ("grafana", "read-only", digest_of(token))
+    assert main(["serve", "--new-token", "a b"]) == 2
+
+
+def test_rotating_the_token_replaces_the_file_and_is_recorded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, flags = tmp_path / "admin-token", ["serve", "--rotate-token", "--path", str(tmp_path)]
+    assert main(flags) == 0
+    first = file.read_text().strip()
+    assert capsys.readouterr().out == f"the new token is in {file}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(flags) == 0
+    second = file.read_text().strip()
+    assert capsys.readouterr().out == f"{second}\n"
+    assert first != second
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [(line["action"], line["status"]) for line in lines] == [("rotate_token", None), ("rotate_token", 200)] * 2
+    assert main([*flags, "--set", "admin_token=a-token-of-their-own"]) == 2
+    assert "with admin_token or memory_only there is none" in capsys.readouterr().err
+    assert file.read_text().strip() == second

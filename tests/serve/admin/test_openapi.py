@@ -82,6 +82,12 @@ def test_the_document_is_public_and_its_schemas_are_valid(harness: AdminHarness)
     assert document()["openapi"] == "3.1.0"
 
 
+def test_the_document_names_the_role_of_each_operation() -> None:
+    for route in ROUTES:
+        operation = document()["paths"][ROOT + route.path][route.method.lower()]
+        assert operation.get("x-role") == (None if route.access == "public" else route.role)
+
+
 def test_every_route_and_field_is_documented() -> None:
     page = (support.ROOT / "docs" / "reference" / "admin-api.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)

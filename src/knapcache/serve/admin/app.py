@@ -58,7 +58,7 @@ DEADLINE = 30.0
 R = TypeVar("R")
 StarletteEndpoint = Callable[[Request], Awaitable[Response]]
 RECORDED_REFUSALS = ("invalid_token", "too_many_attempts", "role_too_weak")
-"""Kinds of refusals for the audit log. Others, such as those of origins, need no credential to be caused."""
+"""Refusals that the audit log records. Those of hosts and origins come before authentication and are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +356,12 @@ def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
     async def endpoint(request: Request) -> Response:
         if not context.settings.metrics_public:
             await admin.auth.tokens.refresh()
-            admin.auth.identify(request)
+            try:
+                admin.auth.identify(request)
+            except RequestRejected as rejected:
+                if rejected.kind in RECORDED_REFUSALS:
+                    await admin.write_refused("metrics", None, client_address(request), rejected.status)
+                raise
         text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -124,14 +124,15 @@ class AdminTokens:
                 raise
 
     def _refresh(self) -> None:
-        with self._lock:
-            try:
-                changed = any(_stamp(path) != stamp or stamp is None for path, stamp in self._stamps.items())
-            except OSError as error:
-                log.warning("Admin tokens not checked: %s", error)
-                return
-            if changed:
+        if not self._lock.acquire(blocking=False):  # an earlier look still waits for the disk
+            return
+        try:
+            if any(_stamp(path) != stamp or stamp is None for path, stamp in self._stamps.items()):
                 self._load()
+        except OSError as error:
+            log.warning("Admin tokens not checked: %s", error)
+        finally:
+            self._lock.release()
 
     def _files(self) -> dict[str, Path]:
         """Return the files of tokens by name."""
