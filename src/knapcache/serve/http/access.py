@@ -83,6 +83,8 @@ class AccessControl:
 
     def _count(self, request: AsgiRequest, principal: Principal) -> None:
         """Count a request as in flight. Raises RequestRejected (429) if its caller has too many."""
+        if request.caller is not None:  # counted already
+            return
         # With share_all all callers have one name.
         caller = principal.credential or principal.name if principal.name == EVERYONE else principal.name
         count = self._in_flight.get(caller, 0)
