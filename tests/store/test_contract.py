@@ -18,7 +18,7 @@ from knapcache.testing import check_store
 SIZE_LIMIT = 2 << 20
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite-full", "sqlite-without-memory-tier"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite-full", "sqlite-without-memory-tier", "sqlite-encrypted"])
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Clock], Store]:
     numbers = itertools.count()
 
@@ -28,7 +28,10 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Clock], S
         path = tmp_path / f"{next(numbers)}.db"
         synchronous = "full" if request.param == "sqlite-full" else "normal"
         memory_tier = 0 if request.param == "sqlite-without-memory-tier" else None
-        return SqliteStore(path, SIZE_LIMIT, clock=clock, synchronous=synchronous, memory_tier=memory_tier)
+        keys = (b"1" * 32, b"2" * 32) if request.param == "sqlite-encrypted" else ()
+        return SqliteStore(
+            path, SIZE_LIMIT, clock=clock, synchronous=synchronous, memory_tier=memory_tier, encryption_keys=keys
+        )
 
     return make
 

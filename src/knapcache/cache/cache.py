@@ -14,6 +14,7 @@ from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.options import (
+    EncryptionKey,
     check_types,
     checked_counts,
     checked_digest,
@@ -59,6 +60,7 @@ class Cache:
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that the entries of a namespace may take; its least valuable entries are evicted first
     report_hits report hits to the owner process of a shared store; False: another component does (`touch`)
+    encryption_key  32 bytes, raw, hex or base64: the file is encrypted; of several keys the first encrypts, all decrypt
     synchronous "full": no stored answer is lost in a power cut, and writes are slower; "normal"
     """
 
@@ -83,6 +85,7 @@ class Cache:
         quotas: Mapping[str, int] | None = None,
         report_hits: bool = True,
         synchronous: str = "normal",
+        encryption_key: EncryptionKey = None,
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} needs to know future requests: it can be replayed, but not run in a cache")
@@ -93,7 +96,7 @@ class Cache:
         self._ledger = ledger = Ledger()
         self._clock, limits = clock, checked_quotas(quotas or {})
         ttl, wait = checked_ttl(ttl), amount("wait", wait)
-        opened = open_store(store, path, capacity, secret, clock, synchronous)
+        opened = open_store(store, path, capacity, secret, clock, synchronous, encryption_key=encryption_key)
 
         def open_admission(store: Store) -> AdmissionController:
             admission = AdmissionController(store, policy, shadows, ledger, ids, limits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Clock, Store, wall_clock
 from knapcache.store.sqlite.database import has_other_secret
 from knapcache.store.sqlite.files import require_own_files
-from knapcache.store.sqlite.store import SqliteStore
+from knapcache.store.sqlite.store import SqliteStore, is_open_here
 
 COLUMNS = ("size", "cost", "requests", "per_day", "value", "age", "expires_in")
 
@@ -27,20 +28,21 @@ def existing(path: str | os.PathLike[str]) -> Path:
     found = Path(path)
     if not found.is_file():
         raise InvalidInput(f"{found}: no such file")
-    require_own_files(found)
+    if not is_open_here(found):
+        require_own_files(found)
     return found
 
 
-def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
-    """Open the store as a reader."""
+def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None, keys: Sequence[bytes] = ()) -> SqliteStore:
+    """Open the store as a reader. `keys`: those that it is encrypted with."""
     found = existing(path)
-    return SqliteStore.open_file(found, own=False, secret=seal_secret_of(found, secret))
+    return SqliteStore.open_file(found, own=False, secret=seal_secret_of(found, secret), encryption_keys=keys)
 
 
-def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None) -> SqliteStore:
+def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None, keys: Sequence[bytes] = ()) -> SqliteStore:
     """Open the store as its owner; NotOwner while another process owns it."""
     found = existing(path)
-    return SqliteStore.open_file(found, own=True, secret=seal_secret_of(found, secret))
+    return SqliteStore.open_file(found, own=True, secret=seal_secret_of(found, secret), encryption_keys=keys)
 
 
 def seal_secret_of(path: Path, secret: bytes | None) -> bytes:

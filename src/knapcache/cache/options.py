@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from knapcache.cache.shadow import parse_shadow
@@ -12,9 +12,12 @@ from knapcache.errors import InvalidInput
 from knapcache.keys import Rules
 from knapcache.store import registry
 from knapcache.store.base import KEY_BYTES, Clock, Store, StoreOptions
+from knapcache.store.encryption import checked_keys
 from knapcache.units import ALLOWED_AMOUNTS, parse_amount
 
 DEFAULT_CAPACITY = "256MB"
+EncryptionKey = bytes | str | Sequence[bytes | str] | None
+"""32 bytes, raw or as text; of several keys the first encrypts, and all decrypt. None: no encryption."""
 
 
 def checked_capacity(capacity: int | str) -> int:
@@ -91,6 +94,7 @@ def open_store(
     clock: Clock,
     synchronous: str = "normal",
     *,
+    encryption_key: EncryptionKey = None,
     exclusive: bool = False,
 ) -> Store:
     """Return the given store, or open one: as its owner, or as a reader while another process owns it."""
@@ -98,12 +102,18 @@ def open_store(
         if path is not None or capacity is not None:
             name = "capacity" if path is None else "path"
             raise InvalidInput(f"store and {name} cannot be combined: a store has its own place and capacity")
+        if encryption_key is not None:
+            raise InvalidInput("store and encryption_key cannot be combined: give the key to the store")
         return store
+    keys = checked_keys(encryption_key)
+    if keys and (path is None or registry.split_url(path)[0] == "memory"):
+        raise InvalidInput("encryption_key needs a path: a cache in memory writes nothing")
     options = StoreOptions(
         size_limit=checked_capacity(DEFAULT_CAPACITY if capacity is None else capacity),
         secret=seal_secret(secret),
         clock=clock,
         synchronous=synchronous,
+        encryption_keys=keys,
         exclusive=exclusive,
     )
     return registry.open_store("memory:" if path is None else path, options)

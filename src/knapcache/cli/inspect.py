@@ -29,6 +29,9 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `inspect` and `purge` share."""
     parser.add_argument("path", metavar="PATH", type=Path, help="cache file")
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
+    keys.add_argument("--encryption-key-env", metavar="NAME", help="environment variable with the encryption key")
 
 
 def read_secret(args: argparse.Namespace) -> bytes | None:
@@ -44,10 +47,12 @@ def read_secret(args: argparse.Namespace) -> bytes | None:
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.inspect import inspect_store, open_to_read
+    from knapcache.store.encryption import read_keys
 
     if args.top is not None and args.top < 0:
         raise InvalidInput(f"--top must not be negative, not {args.top}")
-    with open_to_read(args.path, read_secret(args)) as store:
+    keys = read_keys(args.encryption_key_env, args.encryption_key_file)
+    with open_to_read(args.path, read_secret(args), keys) as store:
         found = inspect_store(store)
     rows = found.pop("rows")
     shown = rows[: args.top if args.top is not None else len(rows) if args.json else DEFAULT_ROWS]

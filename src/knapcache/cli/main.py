@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from knapcache.cli import demo, experiment, inspect, plan, policies, purge, replay, serve
+from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
@@ -37,6 +37,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     demo.add(commands, with_options="demo" in argv)
     inspect.add(commands)
     purge.add(commands)
+    rekey.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)

@@ -42,13 +42,15 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.inspect import open_to_write
     from knapcache.cache.options import checked_digest
     from knapcache.store.base import wall_clock
+    from knapcache.store.encryption import read_keys
 
     conditions = [args.key, args.model, args.tenant, args.older_than]
     if args.all == any(condition is not None for condition in conditions):
         raise InvalidInput("give --all, or at least one of --key, --model, --tenant, --older-than")
     key = checked_digest(args.key)
     try:
-        store = open_to_write(args.path, read_secret(args))
+        keys = read_keys(args.encryption_key_env, args.encryption_key_file)
+        store = open_to_write(args.path, read_secret(args), keys)
     except NotOwner:
         raise NotOwner(f"{args.path} is in use by a running process: purge there, or stop it first") from None
     with store:

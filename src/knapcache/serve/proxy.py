@@ -36,6 +36,7 @@ from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.base import wall_clock
+from knapcache.store.encryption import read_keys
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.threads import DeadlinePool, run_with_deadline
 
@@ -60,6 +61,7 @@ class Proxy:
         self.started = time.time()
         self.folder = None if settings.memory_only else data_directory(settings.path)
         self.secret = server_secret(self.folder)
+        self.encryption_keys = read_keys(settings.encryption_key_env, settings.encryption_key_file)
         configured = settings.admin_token
         self.admin_token = admin_token(self.folder, configured.get_secret_value() if configured else None)
         self.authenticator = Authenticator(settings, self.secret)
@@ -70,6 +72,7 @@ class Proxy:
         )
         self.cache, self.memory_fallback = open_cache(
             settings,
+            self.encryption_keys,
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
@@ -144,7 +147,9 @@ class Proxy:
 
     async def _become_owner(self) -> None:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
-        pipeline = self._pipeline = EventPipeline(self.settings, self.folder, self.cache, self.events, self.watchdog)
+        pipeline = self._pipeline = EventPipeline(
+            self.settings, self.folder, self.cache, self.events, self.watchdog, self.encryption_keys
+        )
         self.events.add_consumer(pipeline)
         self._tokens = AdminTokens(self.settings, self.folder, self.admin_token)
         app = admin_app(
@@ -221,14 +226,15 @@ class Proxy:
             self._owner_lock.release()
 
 
-def open_cache(settings: Settings, **options: Any) -> tuple[Cache, bool]:
+def open_cache(settings: Settings, encryption_keys: tuple[bytes, ...], **options: Any) -> tuple[Cache, bool]:
     """Return the cache, and whether it is a memory store in place of a file that cannot be opened."""
     path = settings.cache_file
     try:
         # The data directory is the proxy's own, so a file there that is damaged beyond recognition is set aside.
         store = open_store(
-            None, path, settings.capacity, options["secret"], wall_clock, settings.synchronous, exclusive=True
-        )
+            None, path, settings.capacity, options["secret"], wall_clock, settings.synchronous,
+            encryption_key=encryption_keys or None if path else None, exclusive=True,
+        )  # fmt: skip
         try:
             return Cache(store=store, **options), False
         except BaseException:

@@ -123,6 +123,8 @@ class StoreOptions:
     """Key of the integrity seals: entries written with another secret are not accepted."""
     synchronous: str = "normal"
     """"normal", or "full" to lose nothing in a power cut."""
+    encryption_keys: tuple[bytes, ...] = ()
+    """Keys of 32 bytes: what the store writes is encrypted with the first, and decrypted with all. Empty: plain."""
     exclusive: bool = False
     """Whether nobody else puts a file at this path: then one that is damaged beyond recognition is set aside."""
     clock: Clock = wall_clock

@@ -22,6 +22,7 @@ from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.request_log import RequestLog
 from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
+from knapcache.store.encryption import Encryption
 
 log = logging.getLogger("knapcache.serve")
 
@@ -39,6 +40,7 @@ class EventPipeline:
         cache: Cache,
         buffer: EventBuffer,
         watchdog: LoopWatchdog | None = None,
+        encryption_keys: Sequence[bytes] = (),
     ) -> None:
         self.dropped = 0
         """Events that other processes had to drop."""
@@ -49,7 +51,8 @@ class EventPipeline:
         self.request_log: RequestLog | None = None
         self._tracing = None
         if settings.request_log and folder is not None:
-            self.request_log = open_request_log(folder / REQUEST_LOG, settings.request_log_bytes)
+            digest_key = Encryption(encryption_keys).derived_key(b"request log") if encryption_keys else None
+            self.request_log = open_request_log(folder / REQUEST_LOG, settings.request_log_bytes, digest_key)
         if self.request_log is not None:
             request_log = self.request_log
             dropped["request_log"] = lambda: request_log.dropped
@@ -83,10 +86,10 @@ class EventPipeline:
             self._tracing.close()
 
 
-def open_request_log(folder: Path, capacity: int) -> RequestLog | None:
+def open_request_log(folder: Path, capacity: int, digest_key: bytes | None = None) -> RequestLog | None:
     """Open the request log, or log an error and return None: without it requests are still served."""
     try:
-        return RequestLog(folder, capacity)
+        return RequestLog(folder, capacity, digest_key=digest_key)
     except InvalidInput as error:
         log.error("No request log until the next start: %s", error)
         return None

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import math
 import os
 import re
@@ -53,12 +54,21 @@ LEVEL = 3
 class RequestLog:
     """Writes lines to a folder of bounded size. `consume` never blocks; a thread does the work."""
 
-    def __init__(self, folder: str | os.PathLike[str], capacity: int, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        capacity: int,
+        *,
+        max_waiting: int = MAX_WAITING,
+        digest_key: bytes | None = None,
+    ) -> None:
+        """`digest_key`: keys are written as digests under it, so who knows the keys' secret cannot test guesses."""
         if capacity < MIN_CAPACITY:
             raise InvalidInput(f"the request log must have at least {MIN_CAPACITY} bytes, not {capacity}")
         self.path = Path(folder)
         """The folder, as the lab reads it."""
         self.current = self.path / CURRENT
+        self._digest_key = digest_key
         self._capacity, self._part_size = capacity, capacity // PARTS
         self._descriptor = -1
         self._size = 0
@@ -87,7 +97,7 @@ class RequestLog:
     # In the thread.
 
     def _write(self, events: Sequence[Event]) -> None:
-        lines = list(format_lines(events))
+        lines = list(format_lines(events, self._digest_key))
         try:
             if self._descriptor < 0:
                 self._open()
@@ -193,10 +203,12 @@ class RequestLog:
                 self._compress(file)
 
 
-def format_lines(events: Iterable[Event]) -> Iterable[bytes]:
-    """Yield a line for each request that a replay can use."""
+def format_lines(events: Iterable[Event], digest_key: bytes | None = None) -> Iterable[bytes]:
+    """Yield a line for each request that a replay can use. With `digest_key`, keys are replaced by their digests."""
     for event in events:
         key, size, cost = event.key, event.size, event.cost
+        if key and digest_key is not None:
+            key = hashlib.blake2b(key.encode(), digest_size=32, key=digest_key).hexdigest()
         if size > 0 and event.outcome in ANSWERED and key and math.isfinite(cost) and cost >= 0.0:
             usd = UNKNOWN if event.usd is None else event.usd
             line = f"{event.time:.3f},{key},{size},{cost},{usd},{event.upstream_seconds:.6g},{event.outcome}\n"

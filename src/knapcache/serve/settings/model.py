@@ -112,6 +112,12 @@ class Settings(BaseSettings):
     synchronous: Literal["normal", "full"] = Field(
         "normal", description="SQLite durability; full: a power failure loses no entry, but writes are slower"
     )
+    encryption_key_env: str | None = Field(
+        None, description="environment variable with the key that the cache's files are encrypted with; none: plain"
+    )
+    encryption_key_file: Path | None = Field(
+        None, description="file with that key; of several keys the first encrypts, and all decrypt"
+    )
     memory_only: bool = Field(False, description="store entries in memory instead of a file")
     shadows: NameList = Field(
         ("lru", "gdsf-cost", "adaptive@2x"),

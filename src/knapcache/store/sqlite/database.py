@@ -5,8 +5,8 @@ nor makes it look like the work of a newer version. Formats are numbered: MIGRAT
 empty database has format 0. A new file gets its name when it is complete, so every file at the path is recognisable.
 
 Left untouched, with StoreError: a file of another program (files.py), a newer format, and a file written with another
-secret (its rows would all look damaged, and would be deleted). A file of ours whose schema is not exactly the expected
-one, or that SQLite cannot read, raises Damaged (recovery.py).
+secret (its rows would all look damaged, and would be deleted), and an encrypted file without its key. A file of ours
+whose schema is not exactly the expected one, or that SQLite cannot read, raises Damaged (recovery.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
+from knapcache.store.encryption import KEY_ID_BYTES, describe
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout
-from knapcache.store.sqlite.rows import GET_STATE, PUT_STATE, Sealer
+from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
 
 MIGRATIONS: list[tuple[str, ...]] = [
     (
@@ -35,7 +36,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
     ),
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
-SNAPSHOT_ROW, SECRET_ROW = 2, 3
+SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW = 2, 3, 4
 """Ids in the table `state`, besides FORMAT_ROW."""
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
@@ -118,7 +119,8 @@ def open_database(
     connection = connect(path, vfs, busy_timeout, layout.max_value)
     try:
         _verify_and_migrate(connection)
-        _check_secret(connection, sealer.seal(b"secret", b""))
+        _check_secret(connection, sealer.secret_mark)
+        check_encryption(connection, sealer)
         connection.pragma("synchronous", synchronous)
         connection.pragma("wal_autocheckpoint", 0)  # the writer does it when it has to
         connection.pragma("journal_size_limit", layout.log)
@@ -160,7 +162,7 @@ def has_other_secret(path: Path, secret: bytes) -> bool:
     try:
         connection = connect(path, None, 1.0, MB)
         try:
-            return _secret_mark(connection) not in (None, Sealer(secret).seal(b"secret", b""))
+            return _secret_mark(connection) not in (None, Sealer(secret).secret_mark)
         finally:
             connection.close(True)
     except (apsw.Error, UnicodeDecodeError):
@@ -212,6 +214,57 @@ def _secret_mark(connection: apsw.Connection) -> bytes | None:
         if isinstance(value, bytes) and seal == Sealer().seal(b"secret", value):
             return value
     return None
+
+
+def check_encryption(connection: apsw.Connection, sealer: Sealer, *, write: bool = True) -> None:
+    """Raise StoreError unless the file can be read with these keys. `write`: record that the first one is used."""
+    used = key_ids_in(connection)
+    given = () if sealer.encryption is None else sealer.encryption.key_ids
+    name = connection.filename
+    if used and not given:
+        raise StoreError(f"{name} is encrypted, and no key was given (it needs {describe(used)}); it was not changed")
+    if missing := [key_id for key_id in used if key_id not in given]:
+        raise StoreError(
+            f"{name} is encrypted with another key: it needs {describe(missing)}, given: {describe(given)}; "
+            "it was not changed"
+        )
+    if given and not used:
+        rows = connection.execute(f"SELECT {INFO_COLUMNS} FROM entries LIMIT 1").fetchall()
+        if (rows and sealer.info(rows[0]) is None) or (not rows and _has_plain_snapshot(connection, sealer)):
+            raise StoreError(
+                f"{name} is not encrypted, and a key was given; it was not changed. `knapcache rekey` encrypts it"
+            )
+    if write and given and given[0] not in used:
+        value = b"".join(sorted({*used, given[0]}))
+        connection.execute(PUT_STATE, (ENCRYPTION_ROW, Sealer().seal(b"encryption", value), value))
+
+
+def key_ids_in(connection: apsw.Connection) -> tuple[bytes, ...]:
+    """Return the ids of the keys that the file is encrypted with; none if it is plain."""
+    for seal, value in connection.execute(GET_STATE, (ENCRYPTION_ROW,)).fetchall():
+        if isinstance(value, bytes) and seal == Sealer().seal(b"encryption", value):
+            return tuple(value[k : k + KEY_ID_BYTES] for k in range(0, len(value), KEY_ID_BYTES))
+    return ()
+
+
+def require_keys(path: Path, sealer: Sealer) -> None:
+    """Raise StoreError unless an existing file can be read with these keys."""
+    try:
+        connection = connect(path, None, 1.0, MB)
+        try:
+            verify_schema(connection)
+            check_encryption(connection, sealer, write=False)
+        finally:
+            connection.close(True)
+    except (apsw.Error, UnicodeDecodeError, Damaged):
+        return  # not readable: the caller's own read will report it
+
+
+def _has_plain_snapshot(connection: apsw.Connection, sealer: Sealer) -> bool:
+    return any(
+        sealer.reveal(b"snapshot", seal, value) is None
+        for seal, value in connection.execute(GET_STATE, (SNAPSHOT_ROW,))
+    )
 
 
 def _migrate(connection: apsw.Connection, version: int) -> None:

@@ -15,7 +15,7 @@ from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
 from knapcache.store.sqlite.database import SNAPSHOT_ROW, TOTALS
 from knapcache.store.sqlite.read_connections import ReadConnections
-from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer, row_id
+from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer
 
 SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from being emptied
 
@@ -45,17 +45,15 @@ class DatabaseReader:
 
     def entry(self, key: bytes) -> Entry | None:
         """Return the entry, expired or not, or None; StoreError when the file cannot be read."""
-        number = row_id(key)
-        rows = self.connections.rows(_GET, (number,), number, raising=True)
-        if not rows:
-            return None
-        entry = self._sealer.entry(rows[0])
-        if entry is None:
-            self._counters["damaged"] += 1
-            self._on_damage(number)
-        elif entry.key != key:
-            return None
-        return entry
+        for number in self._sealer.row_ids(key):
+            if rows := self.connections.rows(_GET, (number,), number, raising=True):
+                entry = self._sealer.entry(rows[0])
+                if entry is None:
+                    self._counters["damaged"] += 1
+                    self._on_damage(number)
+                elif entry.key == key:
+                    return entry
+        return None
 
     def scan(self) -> Iterator[EntryInfo]:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
@@ -97,8 +95,8 @@ class DatabaseReader:
 
     def snapshot(self) -> bytes | None:
         for seal, value in self.connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
-            if isinstance(value, bytes) and self._sealer.seal(b"snapshot", value) == seal:
-                return value
+            if (plain := self._sealer.reveal(b"snapshot", seal, value)) is not None:
+                return plain
             self._counters["damaged"] += 1
         return None
 
@@ -112,7 +110,7 @@ class DatabaseReader:
             found = self.connections.rows(statement, ())
             if found != [expected]:
                 raise CorruptState(f"{name}: expected {expected}, the file has {found}")
-        ids = [row_id(info.key) for info in self.scan()]
+        ids = [number for info in self.scan() for number in self._sealer.row_ids(info.key)]
         rows = (row for number in ids for row in self.connections.rows(_GET, (number,)) or ())
         damaged = sum(self._sealer.entry(row) is None for row in rows)
         if damaged:

@@ -40,7 +40,7 @@ from knapcache.store.sqlite.files import (
     unrecognised_logs,
 )
 from knapcache.store.sqlite.layout import DiskLayout
-from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer, row_id
+from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 
 log = logging.getLogger("knapcache.store")
 
@@ -63,11 +63,12 @@ class DatabaseOpener:
     _opened: tuple[int, int] | None = None
     """Device and inode of the file that was opened last: it is ours, whatever it contains now."""
 
-    def open(self) -> OpenDatabase:
+    def open(self, *, check_files: bool) -> OpenDatabase:
         """Open the file, or an empty one if it is missing or damaged; StoreError when neither is possible."""
         try:
-            require_own_files(self.path, exclusive=self.exclusive)
-            _set_aside_logs(self.path)
+            if check_files:
+                require_own_files(self.path, exclusive=self.exclusive)
+                _set_aside_logs(self.path)
             if not self.path.exists() or self.path.stat().st_size == 0:
                 create(self.path)
             try:
@@ -148,7 +149,7 @@ class DatabaseOpener:
             except (apsw.TooBigError, UnicodeDecodeError):  # not a row of ours
                 continue
             entry = self.sealer.entry(rows[0]) if rows else None
-            if entry is None or row_id(entry.key) != number:
+            if entry is None or number not in self.sealer.row_ids(entry.key):
                 continue
             if entry.size <= self.layout.max_entry_size and size + entry.size <= self.layout.capacity:
                 new.execute(INSERT, (number, *rows[0]))

@@ -10,6 +10,14 @@ returns such bytes without an error. `prefix` is derived from the deployment's s
 written without the secret is not accepted. SHA-256 rather than BLAKE2b: processors have instructions for it, and it
 took less than half the time here.
 
+With encryption (store/encryption.py), a row is stored under another name than its key, and its columns are
+
+    key      the name                     tenant, model, request   empty
+    meta     Enc(key, tenant, model, meta)        payload   Enc(request, payload), the second part of the same value
+
+The numbers stay plain, because SQL needs them, and are part of the context: changed ones do not decrypt. The seal
+covers the encrypted columns. Its prefix differs, so an encrypted row is never taken for a plain one.
+
 A row's id is the first eight bytes of its key. Keys are digests, so ids are evenly distributed: the tree needs no
 second index, and later rows fill the gaps that evictions leave. Two keys with one id (probability 10⁻⁷ at a million
 entries) replace each other, and the replaced one is a miss.
@@ -24,7 +32,8 @@ from typing import Any
 
 import orjson
 
-from knapcache.store.base import Entry, EntryInfo, encode_fields
+from knapcache.store.base import KEY_BYTES, Entry, EntryInfo, encode_fields
+from knapcache.store.encryption import Encryption, value_overhead
 
 COLUMNS = "seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload"
 INFO_COLUMNS = "id, seal, key, size, cost, seconds, created, expires, tenant, model, meta"
@@ -38,6 +47,8 @@ _NUMBERS = struct.Struct("<32sqddddIII")
 _LENGTH = struct.Struct("<Q")
 _ID = struct.Struct(">q")
 _NEVER = float("inf")
+_CONTEXT = struct.Struct("<5s32sqdddd")
+_NAMES = struct.Struct("<II")
 
 _WRONG_TYPE = (TypeError, ValueError, OverflowError, struct.error)
 """Raised when damage has changed the type of a value: a number instead of bytes, bytes that are not text."""
@@ -51,16 +62,35 @@ def row_id(key: bytes) -> int:
 class Sealer:
     """Encodes and seals rows; decodes only rows with a valid seal."""
 
-    def __init__(self, secret: bytes = b"") -> None:
-        self._prefix = hashlib.sha256(b"knapcache row 1\0" + secret).digest()
+    def __init__(self, secret: bytes = b"", encryption: Encryption | None = None) -> None:
+        kind = b"knapcache row 1\0" if encryption is None else b"knapcache encrypted row 1\0"
+        self._prefix = hashlib.sha256(kind + secret).digest()
+        self.encryption = encryption
+        self.overhead = 0 if encryption is None else value_overhead(2) + KEY_BYTES + _NAMES.size + _LENGTH.size
+        """Bytes by which an encrypted row is longer."""
+        self.ids_per_key = 1 if encryption is None else len(encryption.key_ids)
+
+        self.secret_mark = _body_seal(hashlib.sha256(b"knapcache row 1\0" + secret).digest(), b"secret", b"")
+        """Tells files of different secrets apart. It does not depend on the encryption."""
+
+    def row_ids(self, key: bytes) -> tuple[int, ...]:
+        """Return the ids of the rows in which an entry may be: first that of new rows."""
+        return (row_id(key),) if self.encryption is None else tuple(map(row_id, self.encryption.names(key)))
 
     def row(self, entry: Entry) -> tuple[Any, ...]:
         """Return the row: id, then COLUMNS."""
         tenant, model, meta = encode_fields(entry)
         numbers = (entry.size, entry.cost, entry.seconds, entry.created, entry.expires)
-        header = self._header(entry.key, *numbers, tenant, model, meta)
-        seal = hashlib.sha256(header).digest()[:16] + _body_seal(header, entry.request, entry.payload)
-        return (row_id(entry.key), seal, entry.key, *numbers, tenant, model, meta, entry.request, entry.payload)
+        key, request, payload = entry.key, entry.request, entry.payload
+        if self.encryption is not None:
+            names = b"".join((key, _NAMES.pack(len(tenant), len(model)), tenant, model, meta))
+            content = b"".join((_LENGTH.pack(len(request)), request, payload))
+            key = self.encryption.names(key)[0]
+            meta, payload = self.encryption.encrypt(_context(key, *numbers), names, content)
+            tenant = model = request = b""
+        header = self._header(key, *numbers, tenant, model, meta)
+        seal = hashlib.sha256(header).digest()[:16] + _body_seal(header, request, payload)
+        return (row_id(key), seal, key, *numbers, tenant, model, meta, request, payload)
 
     def entry(self, row: tuple[Any, ...]) -> Entry | None:
         """Return the entry of a row of COLUMNS; None if its seal is invalid."""
@@ -69,6 +99,13 @@ class Sealer:
             header = self._header(key, size, cost, seconds, created, expires, tenant, model, meta)
             if _body_seal(header, request, payload) != seal[16:]:
                 return None
+            if self.encryption is not None:
+                plain = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta, payload)
+                if plain is None:
+                    return None
+                key, tenant, model, meta = _split_names(plain[0])
+                end = _LENGTH.size + _LENGTH.unpack_from(plain[1])[0]
+                request, payload = plain[1][_LENGTH.size : end], plain[1][end:]
             return Entry(
                 key, tenant.decode(), model.decode(), size, cost, seconds, created, expires,
                 MappingProxyType(orjson.loads(meta)), request, payload,
@@ -83,6 +120,11 @@ class Sealer:
             header = self._header(key, size, cost, seconds, created, expires, tenant, model, meta)
             if hashlib.sha256(header).digest()[:16] != seal[:16] or row_id(key) != number:
                 return None
+            if self.encryption is not None:
+                plain = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta)
+                if plain is None:
+                    return None
+                key, tenant, model, meta = _split_names(plain[0])
             return EntryInfo(
                 key, tenant.decode(), model.decode(), size, cost, seconds, created, expires,
                 MappingProxyType(orjson.loads(meta)),
@@ -93,6 +135,21 @@ class Sealer:
     def seal(self, name: bytes, value: bytes) -> bytes:
         """Return the seal of a value that is not an entry, such as a snapshot."""
         return _body_seal(self._prefix, name, value)
+
+    def protect(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        """Return the seal and the stored form of a value that is not an entry."""
+        if self.encryption is not None:
+            (value,) = self.encryption.encrypt(b"value" + name, value)
+        return self.seal(name, value), value
+
+    def reveal(self, name: bytes, seal: Any, value: Any) -> bytes | None:
+        """Return the value that `protect` was given; None if it was changed."""
+        if not isinstance(value, bytes) or self.seal(name, value) != seal:
+            return None
+        if self.encryption is None:
+            return value
+        plain = self.encryption.decrypt(b"value" + name, value)
+        return None if plain is None else plain[0]
 
     def _header(
         self,
@@ -106,9 +163,23 @@ class Sealer:
         model: bytes,
         meta: bytes,
     ) -> bytes:
+        if len(key) != KEY_BYTES:  # struct would pad or truncate it
+            raise ValueError("not a key")
         until = _NEVER if expires is None else expires
         numbers = _NUMBERS.pack(key, size, cost, seconds, created, until, len(tenant), len(model), len(meta))
         return b"".join((self._prefix, numbers, tenant, model, meta))
+
+
+def _context(name: bytes, size: int, cost: float, seconds: float, created: float, expires: float | None) -> bytes:
+    return _CONTEXT.pack(b"entry", name, size, cost, seconds, created, _NEVER if expires is None else expires)
+
+
+def _split_names(plain: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return key, tenant, model and meta."""
+    tenant_bytes, model_bytes = _NAMES.unpack_from(plain, KEY_BYTES)
+    start = KEY_BYTES + _NAMES.size
+    end = start + tenant_bytes
+    return plain[:KEY_BYTES], plain[start:end], plain[end : end + model_bytes], plain[end + model_bytes :]
 
 
 def _body_seal(header: bytes, request: bytes, payload: bytes) -> bytes:

@@ -73,7 +73,7 @@ class Spool:
         """Write the highest counts; StoreError when the spool is full."""
         pairs = Counter(counts).most_common(self.max_counted_keys)
         content = b"".join(_COUNT.pack(validate_key(key), min(count, _MAX_COUNT)) for key, count in pairs)
-        self._write(self._sealer.seal(b"counts", content) + content, "counts")
+        self._write(b"".join(self._sealer.protect(b"counts", content)), "counts")
 
     def take_counts(self) -> Counter[bytes]:
         """Remove the files of counts, and return their sum. Damaged ones are dropped; a failing disk ends it."""
@@ -82,8 +82,8 @@ class Spool:
             for file in self._files(".counts"):
                 content = self._read(file)
                 file.unlink()
-                seal, counts = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
-                if self._sealer.seal(b"counts", counts) == seal and len(counts) % _COUNT.size == 0:
+                counts = self._sealer.reveal(b"counts", content[:_SEAL_BYTES], content[_SEAL_BYTES:])
+                if counts is not None and len(counts) % _COUNT.size == 0:
                     for key, count in _COUNT.iter_unpack(counts):
                         total[key] += count
         return total

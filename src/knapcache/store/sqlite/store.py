@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +35,9 @@ from knapcache.store.base import (
     validate_key,
     wall_clock,
 )
+from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.database import require_keys
 from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
 from knapcache.store.sqlite.memory_tier import MemoryTier
@@ -64,6 +66,7 @@ class SqliteStore:
         memory_tier: int | None = None,
         busy_timeout: float = 1.0,
         keep_damaged: int = 1,
+        encryption_keys: Sequence[bytes] = (),
         exclusive: bool = False,
         clock: Clock = wall_clock,
         vfs: str | None = None,
@@ -73,21 +76,25 @@ class SqliteStore:
         `synchronous`: "normal", or "full" to lose nothing in a power cut. `secret`: key of the seals. `memory_tier`:
         bytes of recently read entries that the owner keeps in memory, by default 1/8 of `size_limit` and at most
         64 MiB. `busy_timeout`: seconds to wait for SQLite's locks. `keep_damaged`: most quarantined files to keep.
+        `encryption_keys`: the first encrypts, all decrypt (store/encryption.py); empty: the file is plain.
         `exclusive`: nobody else puts a file at this path, so one that is damaged beyond recognition is quarantined.
         """
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
         self.path = validate_path(path)
         self.layout = layout.DiskLayout.of(size_limit)
-        with suppress(Damaged):  # the owner quarantines it
-            require_own_files(self.path, exclusive=exclusive)  # before a lock file is created beside it
+        check_files = not is_open_here(self.path)
+        if check_files:  # before a lock file is created beside it
+            with suppress(Damaged):  # the owner quarantines it
+                require_own_files(self.path, exclusive=exclusive)
         self._settings: dict[str, Any] = {
             "synchronous": synchronous, "secret": secret, "memory_tier": memory_tier, "busy_timeout": busy_timeout,
-            "keep_damaged": keep_damaged, "exclusive": exclusive, "clock": clock, "vfs": vfs,
+            "keep_damaged": keep_damaged, "exclusive": exclusive, "clock": clock,
+            "encryption_keys": encryption_keys, "vfs": vfs,
         }  # fmt: skip
         self._clock = clock
         self._counters: Counter[str] = Counter()
-        self._sealer = Sealer(secret)
+        self._sealer = Sealer(secret, Encryption(encryption_keys) if encryption_keys else None)
         self._opener = DatabaseOpener(
             path=self.path,
             layout=self.layout,
@@ -108,7 +115,9 @@ class SqliteStore:
         self._owner_lock: OwnerLock | None = None
         self._closed, self._pid = False, os.getpid()
         if own:
-            self._become_owner()
+            self._become_owner(check_files=check_files)
+        elif self.path.exists():
+            require_keys(self.path, self._sealer)
         _STORES.add(self)
 
     @classmethod
@@ -120,20 +129,20 @@ class SqliteStore:
             raise InvalidInput(f"a SQLite URL is sqlite:PATH or sqlite:///ABSOLUTE/PATH, not 'sqlite:{location}'")
         if not location:
             raise InvalidInput("a SQLite store needs a path, such as sqlite:answers.db")
-        settings |= {
-            "secret": options.secret, "synchronous": options.synchronous, "clock": options.clock,
-            "exclusive": options.exclusive,
-        }  # fmt: skip
+        names = ("secret", "synchronous", "clock", "exclusive", "encryption_keys")
+        settings |= {name: getattr(options, name) for name in names}
         try:
             return cls(location, options.size_limit, **settings)
         except NotOwner:
             return cls(location, options.size_limit, own=False, **settings)
 
     @classmethod
-    def open_file(cls, path: Path, *, own: bool, secret: bytes = b"") -> SqliteStore:
+    def open_file(
+        cls, path: Path, *, own: bool, secret: bytes = b"", encryption_keys: Sequence[bytes] = ()
+    ) -> SqliteStore:
         """Open an existing file with the smallest size limit that does not shrink it."""
         size_limit = layout.DiskLayout.for_file(path.stat().st_size).size_limit
-        return cls(path, size_limit, own=own, secret=secret)
+        return cls(path, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
 
     # Limits.
 
@@ -151,7 +160,7 @@ class SqliteStore:
 
     @property
     def max_snapshot_size(self) -> int:
-        return self.layout.max_snapshot_size
+        return self.layout.max_snapshot_size - self._sealer.overhead
 
     @property
     def max_counted_keys(self) -> int:
@@ -159,7 +168,7 @@ class SqliteStore:
 
     def entry_size(self, entry: Entry) -> int:
         """Return the bytes that an entry takes in the file, its share of everything around it included."""
-        return layout.entry_size(content_size(entry), entry.expires is not None)
+        return layout.entry_size(content_size(entry) + self._sealer.overhead, entry.expires is not None)
 
     # Reading.
 
@@ -221,7 +230,7 @@ class SqliteStore:
             else:
                 row = self._sealer.row(put)
         if snapshot is not None:
-            sealed = self._sealer.seal(b"snapshot", snapshot), snapshot
+            sealed = self._sealer.protect(b"snapshot", snapshot)
             if len(snapshot) > self.max_snapshot_size:
                 refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
         return writer.submit(put, row, keys, sealed, refusal)
@@ -304,22 +313,23 @@ class SqliteStore:
     def own(self) -> bool:
         if self._writer is None and not self._closed:
             try:
-                self._become_owner()
+                self._become_owner(check_files=False)
             except NotOwner:
                 return False
         return self.owner
 
-    def _become_owner(self) -> None:
+    def _become_owner(self, *, check_files: bool) -> None:
         try:
             owner_lock = OwnerLock(self.path)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be opened: {error}") from error
         try:
-            opened = self._opener.open()
+            opened = self._opener.open(check_files=check_files)
         except BaseException:
             owner_lock.release()
             raise
-        writer = Writer(self.layout, self._counters, self._memory_tier, opened, self._opener.replace_damaged)
+        replace_damaged = self._opener.replace_damaged
+        writer = Writer(self.layout, self._counters, self._memory_tier, opened, replace_damaged, self._sealer)
         self._database.connections.generation = lambda: writer.generation
         self._owner_lock, self._writer = owner_lock, writer
 
@@ -367,6 +377,11 @@ class SqliteStore:
             self._closed = True
             _INHERITED.append((self._database.connections.abandon(), self._writer, self._owner_lock))
             self._writer, self._owner_lock, self._memory_tier = None, None, MemoryTier(0)
+
+
+def is_open_here(path: Path) -> bool:
+    """Return whether a store of this process has the file open. Then closing it elsewhere would drop SQLite's locks."""
+    return any(store.path == path and not store._closed for store in list(_STORES))
 
 
 _STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

@@ -27,7 +27,7 @@ from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames, snapshot_frames
 from knapcache.store.sqlite.memory_tier import MemoryTier
-from knapcache.store.sqlite.rows import INSERT, PUT_STATE, row_id
+from knapcache.store.sqlite.rows import INSERT, PUT_STATE, Sealer, row_id
 
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
 MIN_BACKLOG_BYTES = 8 << 20
@@ -40,10 +40,22 @@ DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'int
 class QueuedWrite:
     """One change in the queue."""
 
-    __slots__ = ("content_bytes", "evict", "frames", "future", "keys", "put", "refusal", "row", "snapshot")
+    __slots__ = (
+        "content_bytes",
+        "evict",
+        "evict_keys",
+        "frames",
+        "future",
+        "keys",
+        "put",
+        "refusal",
+        "row",
+        "snapshot",
+    )
 
     def __init__(
         self,
+        row_ids: Callable[[bytes], Sequence[int]] = lambda key: (row_id(key),),
         keys: Sequence[bytes] = (),
         put: Entry | None = None,
         row: tuple[Any, ...] | None = None,
@@ -55,9 +67,11 @@ class QueuedWrite:
         self.row = row
         self.snapshot = snapshot  # seal and bytes
         self.refusal = refusal
-        self.evict = [row_id(key) for key in keys]
+        rows = [(number, key) for key in keys for number in row_ids(key)]
+        self.evict = [number for number, _ in rows]
+        self.evict_keys = [key for _, key in rows]
         self.future: Future[None] = Future()
-        content = len(put.request) + len(put.payload) + sum(map(len, row[8:11])) if put and row else 0
+        content = sum(map(len, row[8:13])) if row else 0
         state = len(snapshot[1]) if snapshot else 0
         self.content_bytes = content + state
         self.frames = operation_frames() * len(self.evict)
@@ -74,6 +88,7 @@ class Writer:
         memory_tier: MemoryTier,
         opened: OpenDatabase,
         replace_damaged: Callable[[object], OpenDatabase],
+        sealer: Sealer,
     ) -> None:
         """`replace_damaged(reason)` quarantines the file and returns an empty one."""
         self.pending: dict[bytes, QueuedWrite] = {}
@@ -85,6 +100,7 @@ class Writer:
         self._counters = counters
         self._memory_tier = memory_tier
         self._replace_damaged = replace_damaged
+        self._row_ids, self._ids_per_key = sealer.row_ids, sealer.ids_per_key
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._max_backlog_bytes = max(MIN_BACKLOG_BYTES, 2 * layout.log)
@@ -118,15 +134,16 @@ class Writer:
             keys = [*evict, put.key] if put else evict
             if refusal:
                 put = row = snapshot = None
-            write = QueuedWrite(keys, put, row, snapshot, refusal)
+            write = QueuedWrite(self._row_ids, keys, put, row, snapshot, refusal)
+            frames_per_key = operation_frames() * self._ids_per_key
             # More evictions than the log can hold are split off and queued first.
             while write.frames > self._layout.frames_per_transaction:
-                excess = -(-(write.frames - self._layout.frames_per_transaction) // operation_frames())
-                first = keys[: min(excess, self._layout.frames_per_transaction // operation_frames())]
+                excess = -(-(write.frames - self._layout.frames_per_transaction) // frames_per_key)
+                first = keys[: min(excess, self._layout.frames_per_transaction // frames_per_key)]
                 if not self._closed:
-                    self._enqueue(QueuedWrite(first))
+                    self._enqueue(QueuedWrite(self._row_ids, first))
                 keys = keys[len(first) :]
-                write = QueuedWrite(keys, put, row, snapshot, refusal)
+                write = QueuedWrite(self._row_ids, keys, put, row, snapshot, refusal)
             if self._closed:
                 write.future.set_exception(StoreError("the store is closed"))
                 return write.future
@@ -307,7 +324,7 @@ class Writer:
         late = [self._may_exist(number) for number in write.evict]
         with self._lock:
             self._backlog_bytes -= write.content_bytes
-            for key, number, is_late in zip(write.keys, write.evict, late, strict=False):
+            for key, number, is_late in zip(write.evict_keys, write.evict, late, strict=False):
                 if is_late:
                     self._late_evictions[number] = (key, write)
                 else:

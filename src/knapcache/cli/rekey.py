@@ -1,0 +1,62 @@
+"""`knapcache rekey PATH`: encrypt a cache file, change its key, or decrypt it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from knapcache.cli.inspect import read_secret
+from knapcache.errors import InvalidInput
+
+HELP = "encrypt a cache file, change its key, or decrypt it"
+DESCRIPTION = """Write a cache file anew: encrypted with a new key, or plain with --decrypt. A key has 32 bytes, as 64
+hex digits or in base64. A file or variable may hold several keys; the first encrypts, all of them decrypt. No process
+may have the cache open. The old file is replaced when the new one is complete, so an interrupted run loses nothing:
+run it again."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("rekey", help=HELP, description=DESCRIPTION)
+    option = parser.add_argument
+    option("path", metavar="PATH", type=Path, help="cache file")
+    option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
+    for name, text in (("old", "the key that the file is encrypted with"), ("new", "the key to encrypt it with")):
+        keys = parser.add_mutually_exclusive_group()
+        keys.add_argument(f"--{name}-key-file", metavar="FILE", type=Path, help=f"file with {text}")
+        keys.add_argument(f"--{name}-key-env", metavar="NAME", help=f"environment variable with {text}")
+    option("--decrypt", action="store_true", help="write a plain file")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from knapcache.cache.inspect import existing, seal_secret_of
+    from knapcache.store.encryption import read_keys
+    from knapcache.store.sqlite.rekey import rekey
+
+    old_keys = read_keys(args.old_key_env, args.old_key_file)
+    new_keys = read_keys(args.new_key_env, args.new_key_file)
+    if args.decrypt == bool(new_keys):
+        raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for a plain file")
+    path = existing(args.path)
+    secret = seal_secret_of(path, read_secret(args))
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("rekey", total=None)
+        result = rekey(
+            path,
+            old_keys=old_keys,
+            new_keys=new_keys,
+            secret=secret,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    damaged = f"; {result.damaged} damaged ones were left out" if result.damaged else ""
+    print(f"{result.entries} entries {'decrypted' if args.decrypt else 'encrypted'}{damaged}")
+    if copies := sorted(path.parent.glob(f"{path.name}.damaged-*")):
+        print(
+            f"Not changed, and perhaps readable: {', '.join(copy.name for copy in copies)}. Delete them if not needed."
+        )
