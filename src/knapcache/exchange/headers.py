@@ -131,15 +131,16 @@ def nominated(connection: str) -> frozenset[str]:
 
 def forwarded_headers(headers: Iterable[tuple[str, str]], keep: Collection[str] = ()) -> Pairs:
     """Return the response headers that may be sent to a client. keep: names that are forwarded after all."""
-    headers = list(headers)
-    of_connection = nominated(",".join(value for name, value in headers if name.lower() == "connection"))
-    return [
-        (name, value)
-        for name, value in headers
-        if ((lower := name.lower()) not in NOT_FORWARDED or lower in keep)
-        and not lower.startswith(NOT_FORWARDED_PREFIXES)
-        and lower not in of_connection
-    ]
+    found: Pairs = []
+    of_connection: frozenset[str] = frozenset()
+    for pair in headers:
+        name = pair[0].lower()
+        if name == "connection":
+            if pair[1].lower() not in ("keep-alive", "close"):
+                of_connection |= nominated(pair[1])
+        elif (name not in NOT_FORWARDED or name in keep) and not name.startswith(NOT_FORWARDED_PREFIXES):
+            found.append(pair)
+    return [pair for pair in found if pair[0].lower() not in of_connection] if of_connection else found
 
 
 def sandboxed(headers: Pairs) -> Pairs:

@@ -73,7 +73,8 @@ class SseParser:
                 found.append(parse_block(buffer[start:end], self._first))
                 self._first = False
                 start, searched = end, 0
-            self._kept[:] = buffer[start:]
+            if kept or start < len(buffer):
+                self._kept[:] = buffer[start:]
         if len(self._kept) > self._max_block:
             found += self.stop()
         return found
