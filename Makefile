@@ -97,7 +97,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 lock: $(READY) ## write requirements.lock and requirements-audit.lock (LOCK_FLAGS=--upgrade for newer versions)
-	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra telemetry --extra local --extra docs --extra dev)
+	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra telemetry --extra local --extra docs --extra dev)
 	$(call compile-lock,requirements-audit.lock,--group audit)
 
 # $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.
