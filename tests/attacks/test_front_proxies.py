@@ -104,7 +104,7 @@ def check_victim(front: FrontProxy) -> None:
     assert (response.status, response.text) == (200, f"You said: {text}")
 
 
-def responses_of(front: FrontProxy, sent: bytes, patience: float = 0.2) -> list[WireResponse]:
+def responses_of(front: FrontProxy, sent: bytes, patience: float = 0.1) -> list[WireResponse]:
     """Send an attack. Return at most two responses: those that come before a pause, or before the connection closes."""
     found: list[WireResponse] = []
     with RawClient(front.url, timeout=patience) as client:

@@ -96,6 +96,7 @@ DIFFERENT: dict[str, tuple[Variant, Variant]] = {
     "anthropic-version": (header("Anthropic-Version: 1"), header("Anthropic-Version: 2")),
     "anthropic-version and none": (Variant(), header("Anthropic-Version: 2")),
     "anthropic-beta": (header("Anthropic-Beta: a"), header("Anthropic-Beta: b")),
+    "anthropic-beta twice": (header("Anthropic-Beta: b"), header("Anthropic-Beta: a", "Anthropic-Beta: b")),
     "openai-beta": (header("OpenAI-Beta: a"), header("OpenAI-Beta: b")),
     "API key": (Variant(), Variant(key="other")),
     "organisation": (header("OpenAI-Organization: a"), header("OpenAI-Organization: b")),
