@@ -7,6 +7,7 @@ upstream, read nothing and change nothing. The audit log must show the user's lo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from typing import Any, Self
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.support.browser import chromium, wait_for_data
 from tests.support.raw_client import chat, exchange
@@ -218,7 +220,8 @@ def test_the_dashboard_cannot_be_framed(victim: BrowserContext, proxy: RunningPr
             origin_of(proxy),
         )
         for frame in page.frames[1:]:
-            assert "knapcache" not in frame.content()
+            with contextlib.suppress(PlaywrightError):  # <object> and <embed> drop a frame whose page was refused
+                assert "knapcache" not in frame.content()
         page.close()
 
 
