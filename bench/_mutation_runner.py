@@ -36,7 +36,7 @@ import threading
 import time
 import traceback
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ WARM_POLICIES = ("lru", "adaptive", "gdsf-cost", "vsocb")
 WARM_SHADOWS = ("lru",)
 MEMORY_LIMIT = 12 << 30
 """Bytes of address space of one run."""
+MAX_TRACED_CALLS = 300
+"""Calls of a function that are traced in one test. Tracing makes it ten times slower."""
 POLL_SECONDS = 0.01
 
 TestLines = dict[str, dict[str, list[int]]]
@@ -159,6 +161,7 @@ class LineTracer:
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = {str(file) for file in files}
         self._seen: set[tuple[str, int]] = set()
+        self._calls: Counter[types.CodeType] = Counter()
         self._failed: set[str] = set()
         self.tests: dict[str, dict[str, Any]] = {}
 
@@ -168,7 +171,11 @@ class LineTracer:
         sys.settrace(self._trace)
 
     def _trace(self, frame: Any, _event: str, _argument: Any) -> Callable[..., Any] | None:
-        return self._trace_line if frame.f_code.co_filename in self._files else None
+        code = frame.f_code
+        if code.co_filename not in self._files:
+            return None
+        self._calls[code] += 1
+        return self._trace_line if self._calls[code] <= MAX_TRACED_CALLS else None
 
     def _trace_line(self, frame: Any, event: str, _argument: Any) -> Callable[..., Any]:
         if event == "line":
@@ -182,7 +189,7 @@ class LineTracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Collect the lines of one test."""
-        self._seen = set()
+        self._seen, self._calls = set(), Counter()
         sys.settrace(self._trace)
         began = time.perf_counter()
         result = yield

@@ -16,6 +16,8 @@ import pytest
 
 from knapcache.errors import InvalidInput, Uncacheable
 from knapcache.keys import Keyer, Rules, canonical, numbers, parse
+from knapcache.keys.canonical import RequestKeyer
+from knapcache.keys.request import KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, EXCLUDED, EXCLUDED_AT, STATEFUL_FIELDS
 from knapcache.model import Endpoint
 
@@ -410,3 +412,20 @@ def test_the_key_of_a_function_call_depends_on_name_namespace_and_arguments() ->
     assert len({key.digest for key in keys}) == len({key.canonical for key in keys}) == len(calls)
     assert KEYER.call("f", {"x": 1}, "a") == keys[1]
     assert KEYER.call("f", {"x": 1}) == keys[0]
+
+
+def test_a_request_as_text_has_the_key_of_its_bytes() -> None:
+    keyer = RequestKeyer(KEYER, "default")
+    text = json.dumps(BODY)
+    found = keyer.key(Endpoint.CHAT, text, None, None)
+    assert isinstance(found, KeyedRequest)
+    assert found == keyer.key(Endpoint.CHAT, text.encode(), None, None)
+    assert (found.tenant, found.model) == ("default", "gpt-4o")
+    assert keyer.key(Endpoint.CHAT, found, "ignored", None) is found
+
+
+def test_a_text_with_a_lone_surrogate_has_no_key() -> None:
+    found = RequestKeyer(KEYER, "").key(Endpoint.CHAT, '{"model": "\ud800"}', "mine", None)
+    assert isinstance(found, UnkeyedRequest)
+    assert (found.tenant, found.endpoint) == ("mine", Endpoint.CHAT)
+    assert found.reason

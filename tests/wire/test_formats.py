@@ -328,3 +328,13 @@ def test_null_counts_of_a_message_delta_do_not_replace_known_ones() -> None:
     )
     assert message["usage"] == {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 5}
     assert message["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"a": 1}])
+def test_the_input_of_a_tool_is_sent_in_deltas_unless_it_is_empty(arguments: dict[str, int]) -> None:
+    block = {"type": "tool_use", "id": "t", "name": "f", "input": arguments}
+    answer = {"type": "message", "content": [block], "stop_reason": "tool_use", "usage": {"output_tokens": 2}}
+    body = json.dumps(answer).encode()
+    stream = b"".join(as_stream(Endpoint.MESSAGES, body, "json"))
+    assert (b"input_json_delta" in stream) is bool(arguments)
+    assert json.loads(as_plain(Endpoint.MESSAGES, stream, "sse")) == answer | {"stop_sequence": None}
