@@ -25,7 +25,7 @@ exceptions, and strings of three or more words in lower case): no program depend
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -86,8 +86,8 @@ class Mutant:
 class Generator:
     """Finds the mutants of one source file."""
 
-    def __init__(self, file: str, source: bytes, rng: random.Random) -> None:
-        self._file, self._source, self._rng = file, source, rng
+    def __init__(self, file: str, source: bytes, seed: int) -> None:
+        self._file, self._source, self._seed = file, source, seed
         self._lines = source.split(b"\n")
         self._starts = [0]
         for line in self._lines:
@@ -239,8 +239,9 @@ class Generator:
         if isinstance(value, bool):
             self._add("constant", node, ast.Constant(not value))
         elif isinstance(value, (int, float)):
-            changed = self._rng.choice([value + 1, value - 1] + [value * 10] * bool(value))
-            self._add("constant", node, ast.Constant(changed))
+            choices = [value + 1, value - 1] + [value * 10] * bool(value)
+            line = self._lines[node.lineno - 1]
+            self._add("constant", node, ast.Constant(choices[draw(self._seed, line, value) % len(choices)]))
         elif isinstance(value, str) and not PROSE.fullmatch(value):
             self._add("string", node, ast.Constant(value + "~"))
         elif isinstance(value, bytes):
@@ -311,7 +312,12 @@ def shortened(text: str, limit: int = 60) -> str:
 
 def mutants_of(file: str, source: bytes, seed: int) -> list[Mutant]:
     """Return the mutants of a source file. The seed selects how each number changes."""
-    return Generator(file, source, random.Random(f"{seed} {file}")).run()
+    return Generator(file, source, seed).run()
+
+
+def draw(*words: object) -> int:
+    """Return a number that looks random and follows from the words."""
+    return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big")
 
 
 def changes_code(source: bytes, mutated: bytes) -> bool:
@@ -331,8 +337,10 @@ def fingerprint(code: CodeType) -> tuple[Any, ...]:
 def sample(
     areas: dict[str, list[Mutant]], sources: dict[str, bytes], size: int, seed: int, least: int = 8
 ) -> dict[str, list[Mutant]]:
-    """Draw mutants from every area: in proportion to its number of mutants, but at least `least`."""
-    rng = random.Random(seed)
+    """Draw mutants from every area: in proportion to its number of mutants, but at least `least`.
+
+    Those with the lowest hashes are drawn, so a change of the source leaves most of a sample as it was.
+    """
     total = sum(map(len, areas.values())) or 1
     shares = {area: max(min(least, size // len(areas)), size * len(found) // total) for area, found in areas.items()}
     while sum(shares.values()) > size:
@@ -342,7 +350,7 @@ def sample(
     drawn: dict[str, list[Mutant]] = {}
     for area, found in areas.items():
         drawn[area] = []
-        for mutant in rng.sample(found, len(found)):
+        for mutant in sorted(found, key=lambda mutant: draw(seed, mutant.identity)):
             if len(drawn[area]) == shares[area]:
                 break
             source = sources[mutant.file]

@@ -54,7 +54,8 @@ WARM_SHADOWS = ("lru",)
 MEMORY_LIMIT = 12 << 30
 """Bytes of address space of one run."""
 MAX_TRACED_CALLS = 300
-"""Calls of a function that are traced in one test. Tracing makes it ten times slower."""
+MAX_TRACED_LINES = 200_000
+"""Calls of a function, and lines, that are traced in one test. Tracing makes code ten times slower."""
 POLL_SECONDS = 0.01
 
 TestLines = dict[str, dict[str, list[int]]]
@@ -162,6 +163,7 @@ class LineTracer:
         self._files = {str(file) for file in files}
         self._seen: set[tuple[str, int]] = set()
         self._calls: Counter[types.CodeType] = Counter()
+        self._lines = 0
         self._failed: set[str] = set()
         self.tests: dict[str, dict[str, Any]] = {}
 
@@ -175,11 +177,15 @@ class LineTracer:
         if code.co_filename not in self._files:
             return None
         self._calls[code] += 1
-        return self._trace_line if self._calls[code] <= MAX_TRACED_CALLS else None
+        return self._trace_line if self._calls[code] <= MAX_TRACED_CALLS and self._lines < MAX_TRACED_LINES else None
 
-    def _trace_line(self, frame: Any, event: str, _argument: Any) -> Callable[..., Any]:
+    def _trace_line(self, frame: Any, event: str, _argument: Any) -> Callable[..., Any] | None:
         if event == "line":
             self._seen.add((frame.f_code.co_filename, frame.f_lineno))
+            self._lines += 1
+            if self._lines >= MAX_TRACED_LINES:
+                frame.f_trace_lines = False
+                return None
         return self._trace_line
 
     def pytest_collection_modifyitems(self) -> None:
@@ -189,7 +195,7 @@ class LineTracer:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Collect the lines of one test."""
-        self._seen, self._calls = set(), Counter()
+        self._seen, self._calls, self._lines = set(), Counter(), 0
         sys.settrace(self._trace)
         began = time.perf_counter()
         result = yield

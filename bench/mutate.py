@@ -332,7 +332,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
     parser.add_argument("--seconds", type=float, default=100.0, help="tests of one mutant, in seconds under tracing")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds that a run may take beyond three times that")
-    parser.add_argument("--only", default="*", help="pattern of the areas to mutate")
+    parser.add_argument("--only", default="*", help="pattern of the areas of the sample to run")
     parser.add_argument("--least", type=int, default=8, help="least number of mutants of an area")
     parser.add_argument("--out", type=Path, help="directory for mutation.json")
     parser.add_argument("--work", type=Path, default=HERE.parent / "out" / "mutation", help="copies of the tree, map")
@@ -371,9 +371,9 @@ def main() -> int:
     areas = {
         area: [mutant for file in files[area] for mutant in mutants_of(file, sources[file], options.seed)]
         for area in files
-        if fnmatch.fnmatch(area, options.only)
     }
     drawn = sample(areas, sources, options.sample, options.seed, options.least)
+    drawn = {area: found for area, found in drawn.items() if fnmatch.fnmatch(area, options.only)}
     reasons = read_equivalents(options.equivalents)
     records: list[dict[str, Any]] = []
     to_run: list[tuple[str, Mutant]] = []
