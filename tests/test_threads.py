@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -30,6 +33,39 @@ async def test_a_pool_returns_results_until_the_timeout() -> None:
     pool.close()
     assert await pool.run(lambda: 9, 5.0) == (TIMED_OUT, False)
     assert not pool.submit(lambda: done.append(2))
+
+
+async def test_a_call_returns_the_result_or_raises_the_exception() -> None:
+    pool = DeadlinePool("test", threads=1)
+    assert await pool.call(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        await pool.call(lambda: 1 / 0)
+    pool.close()
+    with pytest.raises(RuntimeError, match="test is closed"):
+        await pool.call(lambda: 3)
+
+
+async def test_an_exception_of_a_call_does_not_keep_its_data() -> None:
+    """Without the garbage collector: bodies of rejected requests would fill the memory before it runs."""
+
+    class Body:
+        pass
+
+    def fail(body: Body) -> None:
+        raise ValueError(type(body).__name__)
+
+    pool, body = DeadlinePool("test", threads=1), Body()
+    alive = weakref.ref(body)
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await pool.call(functools.partial(fail, body))
+        del body
+        await pool.call(lambda: None)  # the thread has let go of the first call
+        assert alive() is None
+    finally:
+        gc.enable()
+        pool.close()
 
 
 async def test_queued_work_waits_while_the_pool_makes_progress() -> None:

@@ -14,6 +14,7 @@ from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, endpoint_of, sse
 from knapcache.wire.base import Form
+from knapcache.wire.json_util import TextParts, join_texts, merge_delta
 from knapcache.wire.messages import merge_message_delta
 from tests.support import answers
 
@@ -338,3 +339,12 @@ def test_the_input_of_a_tool_is_sent_in_deltas_unless_it_is_empty(arguments: dic
     stream = b"".join(as_stream(Endpoint.MESSAGES, body, "json"))
     assert (b"input_json_delta" in stream) is bool(arguments)
     assert json.loads(as_plain(Endpoint.MESSAGES, stream, "sse")) == answer | {"stop_sequence": None}
+
+
+def test_texts_of_deltas_are_joined_once() -> None:
+    whole: dict[str, Any] = {}
+    for _ in range(1000):
+        merge_delta(whole, {"content": "ab", "role": "assistant", "tool_calls": [{"index": 0, "name": "f", "x": "y"}]})
+    assert isinstance(whole["content"], TextParts)
+    call = {"index": 0, "name": "f", "x": "y" * 1000}
+    assert join_texts(whole) == {"content": "ab" * 1000, "role": "assistant", "tool_calls": [call]}

@@ -41,7 +41,7 @@ from knapcache.wire.base import PerItem
 
 MAX_ANSWER = 128_000_000
 """Bytes of a stream that is collected."""
-ITEMS_AT_ONCE = 32
+ITEMS_AT_ONCE = 16
 """Items of a request that are looked up or stored without a pause. Storing one takes up to 0.3 ms."""
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""

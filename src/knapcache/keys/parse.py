@@ -78,7 +78,10 @@ def parse_text(text: bytes) -> dict[str, Any]:
 
 def is_lossless(written: bytes, text: bytes) -> bool:
     """Return whether a text and what was written again differ in white space or in escapes of Python's json only."""
-    if same_pieces(without_blanks(written), without_blanks(text)):
+    if max(len(text), len(written)) <= SLICE:  # most are, and so it takes half as long
+        if written.translate(None, BLANKS) == text.translate(None, BLANKS):
+            return True
+    elif same_pieces(without_blanks(written), without_blanks(text)):
         return True
     return b"\\u" in text and same_pieces(escaped(written), without_blanks(text))
 

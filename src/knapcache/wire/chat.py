@@ -21,7 +21,7 @@ from typing import Any
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
 from knapcache.wire.base import Format, Streaming
-from knapcache.wire.json_util import json_event, merge_delta, read_object, split_text
+from knapcache.wire.json_util import join_texts, json_event, merge_delta, read_object, split_text
 from knapcache.wire.sse import SseBlock, SseEvent, serialise
 
 DONE = SseEvent("[DONE]")
@@ -90,7 +90,7 @@ def merge_chunks(events: Iterable[SseEvent], kind: str) -> tuple[dict[str, Any],
                 raise Incomplete("the index of a choice is not an integer")
             merge_delta(choices.setdefault(index, {}), delta)
     usage = answer.pop("usage", None)
-    answer["choices"] = [choices[index] for index in sorted(choices)]
+    answer["choices"] = [join_texts(choices[index]) for index in sorted(choices)]
     if usage is not None:
         answer["usage"] = usage
     return answer, answer["choices"]

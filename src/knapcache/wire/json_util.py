@@ -4,6 +4,9 @@
                             `index` merged into the item with that index; of roles, names and numbers the last one wins
 
 A null adds nothing. It is the value of a field until a delta has another.
+
+Appended texts are collected in lists and joined once, by `join_texts`: repeated concatenation takes quadratic time,
+which is seconds for the longest answers.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ def has_type(event: SseEvent, types: Collection[str]) -> bool:
 def split_text(text: str) -> Iterable[str]:
     """Yield the text in chunks of about CHUNK_LENGTH characters; nothing for the empty text."""
     chunk = ""
-    for word in WORDS.findall(text):
-        chunk += word
+    for match in WORDS.finditer(text):  # not findall: for a long text it is one call, and a list of all words
+        chunk += match.group()
         if len(chunk) >= CHUNK_LENGTH:
             yield chunk
             chunk = ""
@@ -69,28 +72,53 @@ def split_text(text: str) -> Iterable[str]:
         yield chunk
 
 
+class TextParts(list[str]):
+    """A text under construction."""
+
+    __slots__ = ()
+
+
+def join_texts(node: Any) -> Any:
+    """Return a merged value with its texts joined. Objects and lists are changed in place."""
+    if isinstance(node, TextParts):
+        return "".join(node)
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if isinstance(value, (dict, list)):
+                node[name] = join_texts(value)
+    elif isinstance(node, list):
+        for k, value in enumerate(node):
+            if isinstance(value, (dict, list)):
+                node[k] = join_texts(value)
+    return node
+
+
 def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Merge a delta into `whole`, in place. The delta is neither changed nor referenced."""
+    """Merge a delta into `whole`, in place. The delta is neither changed nor referenced. Call `join_texts` at last."""
     for name, value in delta.items():
         before = whole.get(name)
         if value is None or before is None:
             if value is not None or name not in whole:
                 whole[name] = copy_delta(value)
-        elif isinstance(before, str) and isinstance(value, str):
+        elif isinstance(before, (str, TextParts)) and isinstance(value, str):
             whole[name] = merge_text(name, before, value)
         elif isinstance(before, dict) and isinstance(value, dict):
             merge_delta(before, value)
-        elif isinstance(before, list) and isinstance(value, list):
+        elif isinstance(before, list) and not isinstance(before, TextParts) and isinstance(value, list):
             merge_list(before, value)
         else:
             whole[name] = value
 
 
-def merge_text(name: str, before: str, value: str) -> str:
+def merge_text(name: str, before: str | TextParts, value: str) -> str | TextParts:
     """Append a string, or replace it. Providers send a function's name whole in every delta, or in pieces."""
     if name in NOT_APPENDED:
         return value or before
-    return before if name == "name" and value == before else before + value
+    if name == "name" and value == "".join(before):
+        return before
+    parts = before if isinstance(before, TextParts) else TextParts([before])
+    parts.append(value)
+    return parts
 
 
 def copy_delta(value: Any) -> Any:

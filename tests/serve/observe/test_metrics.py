@@ -13,6 +13,7 @@ from knapcache import Cache
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import OUTCOMES, Event
 from knapcache.serve.observe.labels import MAX_LABELS, OTHER
+from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import BUCKETS, DROPPED, MAX_SERIES, Metrics
 from tests.support import ROOT
 from tests.support.events import event, traffic
@@ -33,7 +34,8 @@ STATS: dict[str, Any] = {
 
 
 def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
-    found = Metrics(lambda: STATS if stats is None else stats, {name: lambda: 7 for name in DROPPED}, lambda: 12)
+    dropped = {name: lambda: 7 for name in DROPPED}
+    found = Metrics(lambda: STATS if stats is None else stats, dropped, lambda: 12, LoopWatchdog())
     found.consume(events)
     return found
 
