@@ -10,6 +10,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.model import PASSTHROUGH
 from tests.support.raw_client import chunked, exchange, get, message
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.running_proxy import RunningProxy
@@ -114,6 +115,14 @@ def test_a_caller_with_its_own_key_may_send_everything(
     assert found.status == 200
     assert upstream.targets == [start]
     assert upstream.requests[0].values("authorization") == [f"Bearer {VALID_KEY}"]
+
+
+def test_the_default_depends_on_who_can_use_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", PROVIDERS_KEY)
+    tenants = [{"name": "alice", "keys": ["sha256:" + "0" * 64]}]
+    assert Settings().passthrough == ("*",)
+    assert Settings(tenants=tenants).passthrough == PASSTHROUGH
+    assert Settings(host="0.0.0.0", allow_anonymous=True).passthrough == PASSTHROUGH
 
 
 @pytest.mark.parametrize(

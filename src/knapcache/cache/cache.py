@@ -23,7 +23,7 @@ from knapcache.cache.options import (
     open_store,
 )
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.values import DEFAULT_OPTIONS, Answer, FetchOptions, Lookup, Reply
+from knapcache.cache.values import Answer, Lookup, Reply, fetch_options
 from knapcache.errors import InvalidInput
 from knapcache.keys import Keyer, ParsedBody, Rules
 from knapcache.keys.canonical import RequestKeyer
@@ -179,7 +179,7 @@ class Cache:
 
     def refreshing(self, request: KeyedRequest) -> bool:
         """Return whether a fetch with `refresh` is in flight for this request."""
-        return self._engine.in_flight(request, FetchOptions(refresh=True))
+        return self._engine.in_flight(request, fetch_options(refresh=True))
 
     def keyed_request(
         self,
@@ -390,12 +390,3 @@ class Cache:
     async def __aexit__(self, *_: object) -> None:
         await self._engine.drain()
         self.close()
-
-
-def fetch_options(
-    refresh: bool = False, store: bool = True, only_cached: bool = False, max_age: float | None = None
-) -> FetchOptions:
-    """Return the options of a fetch; the defaults are shared."""
-    if store and not refresh and not only_cached and max_age is None:
-        return DEFAULT_OPTIONS
-    return FetchOptions(refresh, store, only_cached, max_age)

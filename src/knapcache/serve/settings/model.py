@@ -142,9 +142,9 @@ class Settings(BaseSettings):
         DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
     )
     passthrough: RequestPatterns = Field(
-        PASSTHROUGH,
+        DERIVED,
         description="requests to paths that are not cached, for callers without a provider key of their own: "
-        'patterns "METHOD /v1/path"; *: all. A caller with its own key may send everything',
+        'patterns "METHOD /v1/path"; *: all; default: all on loopback without tenants, else what stores nothing',
     )
     ignored_headers: HeaderPatterns = Field(
         (), description="request headers, or patterns of their names, that are forwarded but are not part of the key"
@@ -349,6 +349,12 @@ class Settings(BaseSettings):
         if value is not None:
             return value
         return is_loopback(info.data.get("host", "")) and not info.data.get("tenants")
+
+    @field_validator("passthrough", mode="before")
+    @classmethod
+    def _all_on_loopback_without_tenants(cls, value: Any, info: ValidationInfo) -> Any:
+        unrestricted = cls._true_on_loopback_without_tenants(None, info)
+        return value if value is not None else ("*",) if unrestricted else PASSTHROUGH
 
     @field_validator("max_connections_per_address", mode="before")
     @classmethod
