@@ -14,6 +14,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.serve.run import run
 from knapcache.serve.settings import Settings
+from knapcache.serve.settings.secrets import data_directory
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import chat, exchange
 from tests.support.recording_upstream import RecordingUpstream
@@ -76,12 +77,20 @@ def test_the_admin_token_is_not_printed_to_a_pipe(upstream: RecordingUpstream, t
     assert f"(the token is in {tmp_path}/admin-token)" in "".join(lines)
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707, 0o702, 0o1777])
+@pytest.mark.parametrize("mode", [0o777, 0o707, 0o702, 0o1777])
 def test_a_data_directory_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     assert f"other users can write to {tmp_path} (mode {mode:04o}); run chmod go-w" in refusal(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+
+
+def test_a_data_directory_that_its_group_can_write_to_gives_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o770)
+    assert data_directory(tmp_path) == tmp_path
+    assert f"{tmp_path} has mode 0770; run chmod g-w" in caplog.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")

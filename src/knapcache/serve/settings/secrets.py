@@ -53,11 +53,14 @@ def data_directory(path: Path) -> Path:
             f"path: {path} belongs to another user (uid {found.st_uid}); it must belong to the proxy's user "
             f"(uid {os.geteuid()}), or name a directory below it that does not exist yet"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    mode = f"{stat.S_IMODE(found.st_mode):04o}"
+    if found.st_mode & stat.S_IWOTH:
         raise InvalidInput(
-            f"path: other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}); "
+            f"path: other users can write to {path} (mode {mode}); "
             f"run chmod go-w, or name a directory below it that does not exist yet"
         )
+    if found.st_mode & stat.S_IWGRP:  # no error: a group of one user is usual, and so are volumes with a group
+        log.warning("data directory is writable by its group: %s has mode %s; run chmod g-w", path, mode)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(f"path: this user cannot write to {path}")
     return path
