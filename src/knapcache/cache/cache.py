@@ -60,8 +60,8 @@ class Cache:
     clock       Unix time, for tests; ids: how many keys the policy remembers
     quotas      bytes that the entries of a namespace may take; its least valuable entries are evicted first
     report_hits report hits to the owner process of a shared store; False: another component does (`touch`)
-    encryption_key  32 bytes, raw, hex or base64: the file is encrypted; of several keys the first encrypts, all decrypt
     synchronous "full": no stored answer is lost in a power cut, and writes are slower; "normal"
+    encryption_key  32 bytes, raw, hex or base64: the file is encrypted; of several keys the first encrypts, all decrypt
     """
 
     def __init__(
@@ -94,8 +94,7 @@ class Cache:
         meter = Meter(cost, prices, USD_PER_SECOND if fallback is None else fallback)
         self._keyer = RequestKeyer(Keyer(DEFAULT_SECRET if secret is None else secret, rules), namespace)
         self._ledger = ledger = Ledger()
-        self._clock, limits = clock, checked_quotas(quotas or {})
-        ttl, wait = checked_ttl(ttl), amount("wait", wait)
+        self._clock, limits, ttl, wait = clock, checked_quotas(quotas or {}), checked_ttl(ttl), amount("wait", wait)
         opened = open_store(store, path, capacity, secret, clock, synchronous, encryption_key=encryption_key)
 
         def open_admission(store: Store) -> AdmissionController:
