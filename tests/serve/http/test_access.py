@@ -68,8 +68,9 @@ def test_the_oldest_head_is_dropped_when_there_are_too_many(monkeypatch: pytest.
 
 def test_heads_above_the_limit_are_not_cached() -> None:
     control = access_control()
-    base = sum(len(name) + len(value) for name, value in request().raw_headers)
-    for length, cached in ((subject.MAX_HEAD_SIZE - base - 3, True), (subject.MAX_HEAD_SIZE - base - 2, False)):
+    others = sum(len(name) + len(value) + subject.HEADER_OVERHEAD for name, value in request().raw_headers)
+    most = subject.MAX_HEAD_SIZE - others - subject.HEADER_OVERHEAD - len("x-a")
+    for length, cached in ((most, True), (most + 1, False)):
         header = (b"x-a", b"v" * length)
         assert authorize(control, header).headers["x-a"] == "v" * length
         assert (control.known(request(header).raw_headers) is not None) is cached
