@@ -21,7 +21,7 @@ from knapcache.wire.cache_control import CONTROL_HEADERS
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
 
-MAX_HEADS, MAX_HEAD_SIZE = 1024, 4096
+MAX_HEADS, MAX_HEAD_SIZE = 1024, 8192
 SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, "content-encoding"))
 """Headers that change how the cache is used, or how the body is read."""
 HEADER_OVERHEAD = 64
