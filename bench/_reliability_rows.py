@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -47,10 +48,10 @@ REPORT_SECONDS = 10.0
 
 
 class Run:
-    """One run of a row: its scale, an empty folder, and its progress."""
+    """One run of a row: its scale, an empty folder, the folder for results, and its progress."""
 
-    def __init__(self, row: str, scale: float, folder: Path) -> None:
-        self.row, self.scale, self.folder = row, scale, folder
+    def __init__(self, row: str, scale: float, folder: Path, out: Path | None = None) -> None:
+        self.row, self.scale, self.folder, self.out = row, scale, folder, out
         self._start = self._reported = time.monotonic()
 
     def count(self, full: int, least: int = 1) -> int:
@@ -217,6 +218,9 @@ def soak(run: Run) -> Measured:
         [*command, "--minutes", str(minutes), "--clients", str(clients)], stdout=subprocess.PIPE, text=True
     )
     record = json.loads((run.folder / "soak.json").read_text(encoding="utf-8"))
+    if run.out and run.scale == 1:
+        for name in ("soak.json", "soak.png"):
+            shutil.copy(run.folder / name, run.out / name)
     missed = [f"{row['metric']}: {row['measured']:.3g}, {row['target']}" for row in record["targets"] if not row["met"]]
     assert not missed, "; ".join(missed)
     assert done.returncode == 0

@@ -8,6 +8,7 @@ bench/peers.txt on first use. If it cannot be built, the peers are left out and 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -125,6 +126,17 @@ class ServerProcess:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as response:
             body: bytes = response.read()
         return body
+
+    def post(self, path: str, body: Any, headers: dict[str, str], status: int = 200) -> None:
+        """Send a request that must get this status."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        sent = {"content-type": "application/json", "authorization": f"Bearer {KEY}", **headers}
+        connection.request("POST", path, json.dumps(body), sent)
+        found = connection.getresponse()
+        content = found.read()
+        connection.close()
+        if found.status != status:
+            raise RuntimeError(f"{path}: status {found.status}, not {status}: {content[:200]!r}")
 
 
 def free_port() -> int:

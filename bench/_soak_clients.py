@@ -26,8 +26,6 @@ from _load_generator import Connection, request
 NONCE = re.compile(rb"nonce-(\d+)-")
 ABORT_SHARE = 0.1
 ONE_HIT_SHARE = 0.1
-FILL_ONE_HIT_SHARE = 0.9
-"""In the first third of the time, so that the table of known keys is full when growth is measured."""
 STREAM_SHARE = 0.5
 TIMEOUT = 60.0
 """Seconds."""
@@ -50,7 +48,6 @@ class SoakClients:
     def __init__(self, job: dict[str, Any]) -> None:
         self._job = job
         self._end = time.monotonic() + job["seconds"]
-        self._filled = time.monotonic() + job["seconds"] / 3
         self._weights = list(accumulate(1.0 / rank for rank in range(1, job["prompts"] + 1)))
         self._last_one_hit: int = job["prompts"]
         self.counts = dict.fromkeys(("answered", "hits", "disconnected", "misdelivered", "failed", "timed_out"), 0)
@@ -58,7 +55,7 @@ class SoakClients:
         """The first error responses."""
 
     def _draw_prompt(self, rng: random.Random) -> int:
-        if rng.random() < (FILL_ONE_HIT_SHARE if time.monotonic() < self._filled else ONE_HIT_SHARE):
+        if rng.random() < ONE_HIT_SHARE:
             self._last_one_hit += 1
             return self._last_one_hit
         return bisect(self._weights, rng.random() * self._weights[-1])

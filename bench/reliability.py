@@ -43,13 +43,13 @@ COLUMNS = {
 """The table in the documentation, with its headings."""
 
 
-def run_here(row: ReliabilityRow, scale: float) -> dict[str, Any]:
+def run_here(row: ReliabilityRow, scale: float, out: Path | None = None) -> dict[str, Any]:
     """Run a row in this process."""
     start = time.monotonic()
     memory = Path("/dev/shm")  # a real disk's syncs would take most of the time, and prove nothing here
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, ignore_cleanup_errors=True) as folder:
         try:
-            found = row.run(Run(row.name, scale, Path(folder)))
+            found = row.run(Run(row.name, scale, Path(folder), out))
             outcome = {"how_often": found.how_often, "measured": found.measured, "passed": True, "counts": found.counts}
         except Exception as error:  # a broken promise; the other rows run
             traceback.print_exc()
@@ -58,10 +58,11 @@ def run_here(row: ReliabilityRow, scale: float) -> dict[str, Any]:
     return {**outcome, "seconds": round(time.monotonic() - start, 1)}
 
 
-def run_in_child(row: ReliabilityRow, scale: float) -> dict[str, Any]:
+def run_in_child(row: ReliabilityRow, scale: float, out: Path | None = None) -> dict[str, Any]:
     """Run a row in a process of its own."""
     start = time.monotonic()
     child = [sys.executable, str(Path(__file__).resolve()), "--child", row.name, "--scale", str(scale)]
+    child += ["--out", str(out.resolve())] if out else []
     done = subprocess.run(child, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
@@ -128,7 +129,7 @@ def main() -> int:
     if args.child:
         (row,) = selected(args.child)
         logging.disable(logging.WARNING)  # damage and faults are expected
-        print(json.dumps(run_here(row, args.scale)))
+        print(json.dumps(run_here(row, args.scale, args.out)))
         return 0
     rows = selected(args.only)
     left, start = sum(row.seconds for row in rows) * args.scale, time.monotonic()
@@ -136,7 +137,7 @@ def main() -> int:
     results = []
     for row in rows:
         print(f"{row.name}: {row.done}; about {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
-        results.append(run_in_child(row, args.scale))
+        results.append(run_in_child(row, args.scale, args.out))
         left -= row.seconds * args.scale
         verdict = "passed" if results[-1]["passed"] else "FAILED"
         print(

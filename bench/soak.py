@@ -6,10 +6,11 @@
 follow Zipf's law over more prompts than fit, and some occur once, so there are always hits, misses and evictions. The
 upstream returns the nonce of each prompt, so an answer delivered to the wrong client is detected.
 
-In the first third of the time nine of ten prompts are new, which fills the cache's table of 131,072 known keys.
+Before that, requests for texts that never return fill the cache's table of 131,072 known keys. Otherwise it would grow
+during the run, on a slow machine until its end.
 
-Sampled every few seconds: resident memory, open descriptors, tasks of the event loop, answers per second. After the
-first third each curve must be flat:
+Sampled every few seconds: resident memory, open descriptors, tasks of the event loop, known keys, answers per second.
+After the first third each curve must be flat:
 
     growth = slope · time / median,   slope = median of the slopes between all pairs of points (Theil–Sen)
 
@@ -45,6 +46,8 @@ from knapcache.sim.figures import new_figure
 from knapcache.threads import MAX_THREADS
 
 PROMPTS = 4000
+INPUTS = 256
+"""Texts of one embeddings request that fills the table of known keys."""
 CAPACITY = "4MB"
 DELAY, PACE = 0.01, 0.001
 CURVES = {"resident_mib": "resident memory, MiB", "descriptors": "open descriptors", "tasks": "tasks of the event loop"}
@@ -57,10 +60,28 @@ SPARE_DESCRIPTORS = 2 * (MAX_THREADS + 2)
 open: the threads for asynchronous reads, that of the Oracle, and one of the admin API."""
 
 
+def metrics(server: ServerProcess) -> dict[str, float]:
+    """Return the server's metrics without labels, by name."""
+    lines = [line.split() for line in server.get("/metrics").decode().splitlines() if not line.startswith("#")]
+    return {line[0]: float(line[1]) for line in lines if len(line) == 2 and "{" not in line[0]}
+
+
 def task_count(server: ServerProcess) -> int:
-    """Return the tasks of the event loop, from the metrics."""
-    line = next(line for line in server.get("/metrics").decode().splitlines() if line.startswith("knapcache_tasks "))
-    return int(float(line.split()[1]))
+    """Return the tasks of the event loop."""
+    return int(metrics(server)["knapcache_tasks"])
+
+
+def fill_known_keys(server: ServerProcess) -> None:
+    """Ask for texts that never return until the table of known keys is full: the count no longer grows.
+
+    With only-if-cached nothing is fetched or stored, so memory is as after any other traffic.
+    """
+    known, number = -1.0, 0
+    while known < (known := metrics(server)["knapcache_ids"]):
+        for _ in range(32):
+            number += 1
+            body = {"model": "text-embedding-3-small", "input": [f"text {number} {k}" for k in range(INPUTS)]}
+            server.post("/v1/embeddings", body, {"cache-control": "only-if-cached"}, status=504)
 
 
 def sample(server: ServerProcess, client_counts: dict[str, Any], seconds: float) -> Row:
@@ -69,10 +90,12 @@ def sample(server: ServerProcess, client_counts: dict[str, Any], seconds: float)
         name: client_counts[name]
         for name in ("answered", "hits", "disconnected", "misdelivered", "failed", "timed_out")
     }
+    reported = metrics(server)
     resources = {
         "resident_mib": server.resident_bytes / 2**20,
         "descriptors": server.descriptors,
-        "tasks": task_count(server),
+        "tasks": int(reported["knapcache_tasks"]),
+        "known_keys": int(reported["knapcache_ids"]),
     }
     return {"seconds": seconds, **resources, **counts}
 
@@ -84,6 +107,8 @@ def soak(folder: Path, minutes: float, clients: int, prompts: int) -> tuple[list
         baseline_server("paced", folder, DELAY, PACE, core=UPSTREAM_CORE) as upstream,
         knapcache(folder, upstream.port, "--capacity", CAPACITY) as server,
     ):
+        if minutes >= MIN_MINUTES:
+            fill_known_keys(server)
         task_count(server)  # the first read opens descriptors of its own
         idle_descriptors, idle_tasks = server.descriptors, task_count(server)
         job = {
@@ -110,6 +135,7 @@ def soak(folder: Path, minutes: float, clients: int, prompts: int) -> tuple[list
         while True:
             counts["descriptors_leaked"] = max(0, server.descriptors - idle_descriptors - SPARE_DESCRIPTORS)
             counts["tasks_leaked"] = max(0, task_count(server) - idle_tasks)
+            counts["max_loop_stall_seconds"] = metrics(server).get("knapcache_loop_stall_max_seconds")
             if not (counts["descriptors_leaked"] or counts["tasks_leaked"]) or time.monotonic() > end:
                 break
             time.sleep(0.5)
@@ -191,6 +217,7 @@ def main() -> None:
             "disconnected": counts["disconnected"], "misdelivered": counts["misdelivered"], "failed": counts["failed"],
             "timed_out": counts["timed_out"],
             "descriptors_leaked": counts["descriptors_leaked"], "tasks_leaked": counts["tasks_leaked"],
+            "max_loop_stall_seconds": counts["max_loop_stall_seconds"],
             "prompts": args.prompts, "capacity": CAPACITY, "curve": curve,
         }  # fmt: skip
         (args.out / "soak.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
