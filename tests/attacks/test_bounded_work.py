@@ -111,8 +111,8 @@ def test_an_expensive_body_stalls_no_one(name: str, process: ProxyProcess) -> No
 
 def test_a_small_body_that_grows_stalls_no_one(process: ProxyProcess) -> None:
     plain_body = numbers(b"1e0", 60 * MB)
-    body = gzip.compress(plain_body, 9)
-    assert len(body) < 120_000
+    body = gzip.compress(plain_body, 6)
+    assert len(body) < 300_000
     response = attack(process, body, "Content-Encoding: gzip", size=len(plain_body))
     assert response.status == 200
     assert response.outcome == "bypass"
@@ -198,7 +198,7 @@ def test_many_long_names_leave_no_memory(process: ProxyProcess) -> None:
 
 def test_the_model_of_an_unread_body_selects_the_upstream(tmp_path: Path, upstream: RecordingUpstream) -> None:
     upstreams = [{"name": name, "url": f"{upstream.url}/{name}", "models": [f"{name}*"]} for name in "ab"]
-    with RunningProxy(tmp_path, "", upstreams=upstreams) as proxy, RawClient(proxy.url, timeout=60.0) as client:
+    with RunningProxy(tmp_path, "", upstreams=upstreams, policy="lru") as proxy, RawClient(proxy.url) as client:
         for model in ("b-1", "a-1"):
             content = b'{"messages":[{"role":"user","content":"' + b"x" * (9 * MB)
             (response,) = client.send(post(content + b'"}],"model":"%b"}' % model.encode())).responses(1)
