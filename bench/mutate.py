@@ -11,6 +11,9 @@ the same sample. Each one runs in a copy of the tree, with the tests that execut
     survived     no test fails: the tests do not specify this behaviour
     equivalent   listed in equivalent_mutants.toml with the reason why no test can notice it; not counted
 
+With `--again`, mutants that the last result in DIR lists as caught are not run again: after new tests only the
+survivors matter. An interrupted run continues the same way.
+
 Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if fewer than 90 % of the mutants that are
 not equivalent are caught. The first run makes the coverage map, which takes some times as long as the tests.
 """
@@ -259,9 +262,9 @@ def update_map(coverage: CoverageMap, test_files: list[str], console: Console) -
 
 
 def run_mutants(
-    drawn: list[tuple[str, Mutant]], selection: Selection, workers: list[Worker], console: Console
-) -> list[dict[str, Any]]:
-    """Test all mutants. Return their records."""
+    drawn: list[tuple[str, Mutant]], selection: Selection, workers: list[Worker], console: Console, result: Result
+) -> None:
+    """Test all mutants, and add their records to the result."""
     records: list[dict[str, Any]] = []
     waiting = drawn[::-1]
     areas: dict[int, str] = {}
@@ -270,7 +273,10 @@ def run_mutants(
         task = bar.add_task("mutants", total=len(drawn))
 
         def add(area: str, record: dict[str, Any]) -> None:
-            records.append({"area": area, **record})
+            records.append(record)
+            result.records.append({"area": area, **record})
+            if len(records) % 10 == 0:
+                result.write()
             counts = Counter(record["status"] for record in records)
             bar.update(task, advance=1, description=f"mutants: {counts['survived']} survived", refresh=True)
             if not console.is_terminal:
@@ -292,7 +298,6 @@ def run_mutants(
                 elif not worker.idle and (record := worker.poll()) is not None:
                     add(areas[k], record)
             time.sleep(POLL_SECONDS)
-    return records
 
 
 def say(console: Console, text: str) -> None:
@@ -335,6 +340,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="*", help="pattern of the areas of the sample to run")
     parser.add_argument("--least", type=int, default=8, help="least number of mutants of an area")
     parser.add_argument("--out", type=Path, help="directory for mutation.json")
+    parser.add_argument("--again", action="store_true", help="do not run mutants again that were caught before")
     parser.add_argument("--work", type=Path, default=HERE.parent / "out" / "mutation", help="copies of the tree, map")
     parser.add_argument("--root", type=Path, default=HERE.parent, help="the repository")
     parser.add_argument("--package", default=PACKAGE)
@@ -374,38 +380,77 @@ def main() -> int:
     }
     drawn = sample(areas, sources, options.sample, options.seed, options.least)
     drawn = {area: found for area, found in drawn.items() if fnmatch.fnmatch(area, options.only)}
-    reasons = read_equivalents(options.equivalents)
-    records: list[dict[str, Any]] = []
-    to_run: list[tuple[str, Mutant]] = []
-    for area, found in drawn.items():
-        for mutant in found:
-            if mutant.identity in reasons:
-                records.append({"area": area, **record_of(mutant, "equivalent", reason=reasons[mutant.identity])})
-            else:
-                to_run.append((area, mutant))
-    began = time.monotonic()
-    records += run_mutants(
-        to_run, selection, [Worker(copy, options.package, selection, options.grace) for copy in copies], console
-    )
-    records.sort(key=lambda record: (list(areas).index(record["area"]), record["file"], record["line"]))
-    rows = summary(records)
-    print_summary(rows, records, console)
+    result = Result(options, {area: len(found) for area, found in areas.items()})
+    to_run = result.settle(drawn, read_equivalents(options.equivalents))
+    workers = [Worker(copy, options.package, selection, options.grace) for copy in copies]
+    run_mutants(to_run, selection, workers, console, result)
+    rows = summary(result.ordered())
+    print_summary(rows, result.ordered(), console)
+    result.write()
     share = rows[-1]["share"]
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
+    return 0 if share is None or share >= TARGET else 1
+
+
+class Result:
+    """The records of a run, and their file."""
+
+    def __init__(self, options: argparse.Namespace, candidates: dict[str, int]) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._options, self._candidates, self._began = options, candidates, time.monotonic()
+        self._path: Path | None = options.out and options.out / "mutation.json"
+        self._reused = 0
+
+    def settle(
+        self, drawn: dict[str, list[Mutant]], reasons: dict[tuple[str, str, str, str, str], str]
+    ) -> list[tuple[str, Mutant]]:
+        """Record the mutants whose result is known (equivalent, or with --again caught before). Return the others."""
+        caught = {}
+        if self._options.again and self._path is not None and self._path.exists():
+            for record in json.loads(self._path.read_text(encoding="utf-8"))["mutants"]:
+                if record["status"] in ("caught", "timeout"):
+                    caught[identity_of(record)] = record
+        to_run = []
+        for area, found in drawn.items():
+            for mutant in found:
+                if mutant.identity in reasons:
+                    record = record_of(mutant, "equivalent", reason=reasons[mutant.identity])
+                    self.records.append({"area": area, **record})
+                elif mutant.identity in caught:
+                    self.records.append({**caught[mutant.identity], "area": area, "line": mutant.line})
+                    self._reused += 1
+                else:
+                    to_run.append((area, mutant))
+        return to_run
+
+    def ordered(self) -> list[dict[str, Any]]:
+        """Return the records by area, file and line."""
+        areas = list(self._candidates)
+        return sorted(self.records, key=lambda record: (areas.index(record["area"]), record["file"], record["line"]))
+
+    def write(self) -> None:
+        """Write the file."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        options = self._options
         result = {
             "command": f"make mutate SAMPLE={options.sample} SEED={options.seed}",
             "commit": commit_of(options.root),
             "python": platform.python_version(),
-            "candidates": {area: len(found) for area, found in areas.items()},
-            "minutes": round((time.monotonic() - began) / 60, 1),
+            "candidates": self._candidates,
+            "caught_before": self._reused,
+            "minutes": round((time.monotonic() - self._began) / 60, 1),
             "target": TARGET,
-            "summary": rows,
-            "mutants": records,
+            "summary": summary(self.ordered()),
+            "mutants": self.ordered(),
         }
         text = json.dumps(result, indent=1, ensure_ascii=False)
-        (options.out / "mutation.json").write_text(text + "\n", encoding="utf-8")
-    return 0 if share is None or share >= TARGET else 1
+        self._path.write_text(text + "\n", encoding="utf-8")
+
+
+def identity_of(record: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """Return the identity of the mutant of a record."""
+    return record["file"], record["function"], record["operator"], record["text"], record["change"]
 
 
 def matches(path: Path, package: Path, pattern: str) -> bool:

@@ -429,3 +429,30 @@ def test_a_text_with_a_lone_surrogate_has_no_key() -> None:
     assert isinstance(found, UnkeyedRequest)
     assert (found.tenant, found.endpoint) == ("mine", Endpoint.CHAT)
     assert found.reason
+
+
+def test_several_items_together_have_a_key_of_their_own() -> None:
+    keyer = RequestKeyer(KEYER, "")
+
+    def key_of(*items: str) -> bytes:
+        found = keyer.key(Endpoint.EMBEDDINGS, {"model": "m", "input": list(items)}, None, None)
+        assert isinstance(found, KeyedRequest)
+        return found.key.digest
+
+    keys = [key_of("a"), key_of("b"), key_of("a", "b"), key_of("b", "a"), key_of("a", "b", "c"), key_of("ab")]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(("inside", "beyond"), [("1e399", "1e400"), ("1e-401", "1e-402"), ("-12e398", "-12e399")])
+def test_the_largest_and_smallest_powers_of_ten(inside: str, beyond: str) -> None:
+    assert numbers.from_decimal(Decimal(inside)) is not None
+    with pytest.raises(Uncacheable, match="beyond"):
+        numbers.from_decimal(Decimal(beyond))
+
+
+@pytest.mark.parametrize("value", [-(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**63, 10**64 - 1])
+def test_whole_numbers_of_up_to_64_digits_are_exact(value: int) -> None:
+    assert key({**BODY, "x": value}) == key(json.dumps({**BODY, "x": value}).encode())
+    assert key({**BODY, "x": value}) != key({**BODY, "x": value + 1 if value < 10**64 - 1 else value - 1})
+    with pytest.raises(Uncacheable, match="more than 64 digits"):
+        numbers.from_int(10**64)
