@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.coordinator import Coordinator
-from knapcache.cache.engine import PendingFetch, RequestEngine
+from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import columns, page, rows_of
 from knapcache.cache.functions import Functions, typed
 from knapcache.cache.ledger import Ledger
@@ -23,7 +23,7 @@ from knapcache.cache.options import (
     open_store,
 )
 from knapcache.cache.quotas import checked_quotas
-from knapcache.cache.values import Answer, Lookup, Reply, fetch_options
+from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import InvalidInput
 from knapcache.keys import Keyer, ParsedBody, Rules
 from knapcache.keys.canonical import RequestKeyer

@@ -343,3 +343,12 @@ async def _call_async(pending: PendingFetch, call: Callable[[], Awaitable[Reply]
 def _flight_key(request: KeyedRequest, options: FetchOptions) -> tuple[bytes, bool]:
     """Return the key of single flight. A refresh does not join a call that began before it."""
     return request.key.digest, options.refresh
+
+
+def fetch_options(
+    refresh: bool = False, store: bool = True, only_cached: bool = False, max_age: float | None = None
+) -> FetchOptions:
+    """Return the options of a fetch; the defaults are shared."""
+    if store and not refresh and not only_cached and max_age is None:
+        return DEFAULT_OPTIONS
+    return FetchOptions(refresh, store, only_cached, max_age)

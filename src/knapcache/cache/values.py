@@ -109,12 +109,3 @@ class FetchOptions(NamedTuple):
 
 
 DEFAULT_OPTIONS = FetchOptions()
-
-
-def fetch_options(
-    refresh: bool = False, store: bool = True, only_cached: bool = False, max_age: float | None = None
-) -> FetchOptions:
-    """Return the options of a fetch; the defaults are shared."""
-    if store and not refresh and not only_cached and max_age is None:
-        return DEFAULT_OPTIONS
-    return FetchOptions(refresh, store, only_cached, max_age)
