@@ -168,8 +168,6 @@ def parse_text_exactly(text: bytes) -> dict[str, Any]:
         raise Uncacheable(f"not JSON: {error}") from None
     except RecursionError:
         raise Uncacheable(f"more than {MAX_DEPTH} levels of nesting") from None
-    except ArithmeticError:  # from Decimal
-        raise Uncacheable("a number with an exponent of more than 18 digits") from None
     return normalized_copy(body)
 
 
