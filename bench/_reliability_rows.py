@@ -171,7 +171,7 @@ async def failing_disks(run: Run) -> Measured:
 
 
 def capacity(run: Run) -> Measured:
-    requests = run.count(20_000, 300)
+    requests = run.count(100_000, 300)
     counts = fill_with_mixed_sizes(run.folder / "answers.db", requests, run.progress("requests", requests))
     return Measured(
         how_often=f"{counts['samples']:,} samples, {counts['milliseconds_between_samples']:.0f} ms apart, during "

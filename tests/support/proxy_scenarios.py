@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -182,11 +182,15 @@ async def concurrent_clients(
     """Send one new request from many clients. Some disconnect before the answer, the leader among them."""
     upstream.delay = 0.5
     calls = upstream.count()
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=proxy.openai_url, limits=limits, timeout=60.0) as client:
+    async with AsyncExitStack() as stack:
+        # httpx searches all connections of a client for each request, so a client has few.
+        pools = [
+            await stack.enter_async_context(httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0))
+            for _ in range(1 + clients // 20)
+        ]
 
         async def post(k: int) -> httpx.Response:
-            return await client.post("/chat/completions", json=body(text, stream=k % 2 == 1))
+            return await pools[k % len(pools)].post("/chat/completions", json=body(text, stream=k % 2 == 1))
 
         first = [asyncio.create_task(post(k)) for k in range(killed)]
         await wait_until(lambda: upstream.count() == calls + 1) if killed else None
