@@ -1,15 +1,17 @@
 """Bodies that are expensive to read: none stalls the event loop, and none takes more than its share of memory.
 
-The loop's stalls are measured inside the proxy (`knapcache_loop_stall_cpu_max_seconds`): what the watchdog's timer was
-late by, as far as the process used the CPU meanwhile. The requirement is 50 ms. The tests allow LIMIT, because a shared
-machine may run the thread that parses and not the one that waits for its turn; the faults that they look for are
-stalls of seconds.
+The loop's stalls are measured inside the proxy (`knapcache_loop_stall_seconds{clock="cpu"}`): what the watchdog's timer
+was late by, as far as the process used the CPU meanwhile. The requirement is 50 ms. The tests allow LIMIT, because a
+shared machine may run the thread that parses and not the one that waits for its turn; the faults that they look for are
+stalls of seconds. `-s` prints the stall of each body.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ LIMIT = 0.25
 """Seconds."""
 MB = 1_000_000
 EMBEDDINGS = "/v1/embeddings"
+STALLS = re.compile(r'knapcache_loop_stall_seconds_bucket{clock="cpu",le="([^"]+)"} (\S+)')
 ANSWER = plain(
     b'{"id":"a","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":'
     b'"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}',
@@ -45,13 +48,13 @@ def post(body: bytes, *headers: str, path: str = CHAT) -> bytes:
     return message(f"POST {path} HTTP/1.1", *fixed, *headers, body=body)
 
 
-def stall(process: ProxyProcess) -> float:
-    """Return the longest stall so far."""
+def stalls(process: ProxyProcess) -> dict[float, int]:
+    """Return how many stalls there were up to each bound, in seconds of CPU time."""
     with RawClient(process.url) as client:
         response = client.send(get("/metrics", key=ADMIN_TOKEN)).response("GET")
     assert response is not None
-    (line,) = [line for line in response.body.splitlines() if line.startswith(b"knapcache_loop_stall_cpu_max_seconds ")]
-    return float(line.split()[1])
+    found = STALLS.findall(response.body.decode())
+    return {float(bound): int(float(count)) for bound, count in found}
 
 
 def attack(
@@ -63,12 +66,14 @@ def attack(
     stored bytes that the cache may keep of it
     """
     Path(f"/proc/{process.pids()[0]}/clear_refs").write_text("5", encoding="ascii")  # resets the peak
-    before, stalled = process.memory(), stall(process)
+    before, stalled = process.memory(), stalls(process)
     with HealthProbe(process.url) as probe, RawClient(process.url, timeout=120.0) as client:
         (response,) = client.send(post(body, *headers, path=path)).responses(1)
-    length, worst = size or len(body), stall(process)
-    print(f"{len(body)} bytes: stall {worst:.3f}, /healthz {probe.worst:.3f} s, {process.peak_memory() - before} bytes")
-    assert worst <= max(stalled, LIMIT)
+    length = size or len(body)
+    new = {bound: count - stalled[bound] for bound, count in stalls(process).items()}
+    worst = min(bound for bound, count in new.items() if count == new[math.inf])
+    print(f"{len(body)} bytes: stall <= {worst}, /healthz {probe.worst:.3f} s, {process.peak_memory() - before} bytes")
+    assert worst <= LIMIT
     assert process.peak_memory() - before <= max(4 * length, MEMORY_FLOOR) + stored + 8 * MB
     return response
 
@@ -147,7 +152,10 @@ def test_many_items_and_their_vectors_stall_no_one(process: ProxyProcess, upstre
     response = attack(process, body, path=EMBEDDINGS, size=size, stored=40 * MB)  # twice the capacity
     assert response.outcome == "miss"
     assert [each["index"] for each in response.json()["data"]] == list(range(2048))
-    again = attack(process, body, path=EMBEDDINGS, size=size)
+    for _ in range(5):  # on a busy machine the disk may be too slow for some of the items
+        again = attack(process, body, path=EMBEDDINGS, size=size)
+        if again.outcome == "hit":
+            break
     assert again.outcome == "hit"
     assert again.json()["data"] == response.json()["data"]
 

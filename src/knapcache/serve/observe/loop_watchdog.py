@@ -26,6 +26,8 @@ log = logging.getLogger("knapcache.serve")
 INTERVAL = 0.02
 """Seconds between two measurements."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+CLOCKS = ("wall", "cpu")
+"""How a stall is measured: see above."""
 LONG_STALL, LOG_INTERVAL = 1.0, 60.0
 """Seconds of a stall that is logged, and seconds between two such lines."""
 
@@ -38,7 +40,8 @@ class LoopWatchdog:
         """Seconds of the longest stall."""
         self.longest_cpu = 0.0
         """Seconds of the longest CPU stall."""
-        self._counts, self._total = [0] * (len(BUCKETS) + 1), 0.0
+        self._counts = {clock: [0] * (len(BUCKETS) + 1) for clock in CLOCKS}
+        self._totals = dict.fromkeys(CLOCKS, 0.0)
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._cpu = 0.0
         self._logged = float("-inf")
@@ -57,10 +60,10 @@ class LoopWatchdog:
         """Forget the longest stalls."""
         self.longest = self.longest_cpu = 0.0
 
-    def samples(self) -> tuple[list[tuple[str, float]], float]:
-        """Return cumulated counts of stalls by upper bound, and their sum in seconds."""
+    def samples(self, clock: str) -> tuple[list[tuple[str, float]], float]:
+        """Return cumulated counts of stalls by upper bound, and their sum in seconds. clock: one of CLOCKS."""
         bounds = [*map(str, BUCKETS), "+Inf"]
-        return list(zip(bounds, accumulate(self._counts), strict=True)), self._total
+        return list(zip(bounds, accumulate(self._counts[clock]), strict=True)), self._totals[clock]
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         # time.monotonic, because loop.time() of uvloop is the start of the iteration and not the time of the call.
@@ -69,10 +72,11 @@ class LoopWatchdog:
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
         stall = max(0.0, time.monotonic() - self._due)
-        self._counts[bisect_left(BUCKETS, stall)] += 1
-        self._total += stall
-        self.longest = max(self.longest, stall)
-        self.longest_cpu = max(self.longest_cpu, min(stall, time.process_time() - self._cpu))
+        cpu_stall = min(stall, time.process_time() - self._cpu)
+        for clock, seconds in zip(CLOCKS, (stall, cpu_stall), strict=True):
+            self._counts[clock][bisect_left(BUCKETS, seconds)] += 1
+            self._totals[clock] += seconds
+        self.longest, self.longest_cpu = max(self.longest, stall), max(self.longest_cpu, cpu_stall)
         if stall > LONG_STALL and time.monotonic() - self._logged > LOG_INTERVAL:
             self._logged = time.monotonic()
             log.warning("The event loop stood still for %.1f seconds: no request was served meanwhile.", stall)

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import OUTCOMES, SAVED, Event
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
-from knapcache.serve.observe.loop_watchdog import LoopWatchdog
+from knapcache.serve.observe.loop_watchdog import CLOCKS, LoopWatchdog
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -190,11 +190,12 @@ class Metrics(Collector):
 
     def _collect_stalls(self, watchdog: LoopWatchdog) -> Iterator[Metric]:
         text = "How late the event loop ran a timer, measured 50 times a second."
-        yield HistogramMetricFamily("knapcache_loop_stall_seconds", text, *watchdog.samples())
+        family = HistogramMetricFamily("knapcache_loop_stall_seconds", text, labels=["clock"])
+        for clock in CLOCKS:
+            family.add_metric([clock], *watchdog.samples(clock))
+        yield family
         text = "Longest stall of the event loop since the start."
         yield GaugeMetricFamily("knapcache_loop_stall_max_seconds", text, watchdog.longest)
-        text = "Longest stall since the start in which this process used the CPU: the rest was the machine's load."
-        yield GaugeMetricFamily("knapcache_loop_stall_cpu_max_seconds", text, watchdog.longest_cpu)
 
     def _collect_cache(self) -> Iterator[Metric]:
         try:
