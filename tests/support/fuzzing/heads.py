@@ -148,8 +148,7 @@ def judge(stream: bytes) -> Judgement:
 def origin_form(target: bytes) -> bytes:
     """Return path and query of a target; an absolute target also has a scheme and an authority."""
     target = target.partition(b"#")[0]
-    if not target.startswith(b"/") and b"://" in target:
-        target = re.sub(rb"^[^:]*://[^/?]*", b"", target)
+    target = re.sub(rb"^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*", b"", target)
     path, _, query = target.partition(b"?")
     return target if query else path  # ASGI does not tell an empty query from none
 
