@@ -373,8 +373,9 @@ def test_bad_rules() -> None:
         ({"include": {"model"}}, "part of the key anyway"),
         ({"exclude": {"messages"}}, "must be part of the key"),
         ({"include": {"user"}, "exclude": {"user"}}, "in include and in exclude"),
-        ({"include": "user"}, "must be a set"),
-        ({"exclude": [1]}, "must be a set"),
+        ({"include": "user"}, "^include must be a set"),
+        ({"exclude": [1]}, "^exclude must be a set"),
+        ({"exclude": {""}}, "^exclude must be a set"),
     ):
         with pytest.raises(InvalidInput, match=reason):
             Rules(**options)
@@ -456,3 +457,15 @@ def test_whole_numbers_of_up_to_64_digits_are_exact(value: int) -> None:
     assert key({**BODY, "x": value}) != key({**BODY, "x": value + 1 if value < 10**64 - 1 else value - 1})
     with pytest.raises(Uncacheable, match="more than 64 digits"):
         numbers.from_int(10**64)
+
+
+@pytest.mark.parametrize("value", ["0.0001", "0.00010", "1e-4", "1.0E-4", "0.1e-3", "10e-5"])
+def test_forms_of_one_number_at_the_limit_of_plain_decimals(value: str) -> None:
+    assert numbers.from_decimal(Decimal(value)) == 0.0001
+    assert key(b'{"model":"m","x":%b}' % value.encode()) == key({"model": "m", "x": 0.0001})
+    assert key(b'{"model":"m","x":-%b}' % value.encode()) == key({"model": "m", "x": -0.0001})
+
+
+@pytest.mark.parametrize("value", ["1e16", "10000000000000000", "1e+16", "1.0e16", "10000000000000000.0"])
+def test_forms_of_one_large_number(value: str) -> None:
+    assert key(b'{"model":"m","x":%b}' % value.encode()) == key({"model": "m", "x": 10**16})

@@ -179,3 +179,33 @@ def test_texts_are_compared_in_slices(body: dict[str, Any], data: st.DataObject,
         k = data.draw(st.integers(0, len(written.decode())))
         changed = f"{written.decode()[:k]}\x7f{written.decode()[k:]}"
         assert not parse.is_lossless(changed.encode(), text.encode())
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "count"),
+    [
+        ("MAX_CONTAINERS", b'{"a":[[],{}]}', 4),
+        ("MAX_VALUES", b'{"a":[1,2,3]}', 5),
+        ("MAX_ESCAPES", rb'{"a":"\n\t\u0041"}', 3),
+    ],
+)
+def test_limits_are_inclusive(monkeypatch: pytest.MonkeyPatch, limit: str, text: bytes, count: int) -> None:
+    monkeypatch.setattr(scan, limit, count)
+    scan.check_cost(text)
+    monkeypatch.setattr(scan, limit, count - 1)
+    with pytest.raises(Uncacheable, match=f"more than {count - 1}"):
+        scan.check_cost(text)
+
+
+def test_the_limit_of_memory_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b'{"a":["text",1,{"b":null}]}'
+    needed = scan.memory(text, scan.exact_cost(text))
+    monkeypatch.setattr(scan, "MEMORY_FACTOR", 0)
+    monkeypatch.setattr(scan, "MEMORY_FLOOR", needed)
+    scan.check_cost(text)
+    monkeypatch.setattr(scan, "MEMORY_FLOOR", needed - 1)
+    quick = scan.memory(text, scan.quick_cost(text))
+    if quick <= needed - 1:
+        monkeypatch.setattr(scan, "MEMORY_FLOOR", min(quick, needed) - 1)
+    with pytest.raises(Uncacheable, match="parsing takes more than"):
+        scan.check_cost(text)
