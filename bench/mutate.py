@@ -31,7 +31,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from _mutants import Mutant, lines_using, mutants_of, names_assigned, read_equivalents, sample, shortened
+from _mutants import Mutant, draw, lines_using, mutants_of, names_assigned, read_equivalents, sample, shortened
 from _mutation_runner import (
     POLL_SECONDS,
     CoverageMap,
@@ -420,7 +420,8 @@ class Result:
                     self._reused += 1
                 else:
                     to_run.append((area, mutant))
-        return to_run
+        # In random order, so that the share of survivors is known early.
+        return sorted(to_run, key=lambda item: draw(self._options.seed, item[1].identity))
 
     def ordered(self) -> list[dict[str, Any]]:
         """Return the records by area, file and line."""

@@ -10,8 +10,9 @@ import pytest
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.sqlite import database
 from knapcache.store.sqlite.files import FORMAT_ROW
+from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.rows import Sealer
-from knapcache.store.sqlite.store import SqliteStore
+from knapcache.store.sqlite.store import SqliteStore, is_open_here
 from tests.support.stores import entry_of, key_of
 
 SIZE_LIMIT = 1 << 20
@@ -145,3 +146,21 @@ def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
         plain.close()
         with pytest.raises(CorruptState, match="1 rows have an invalid seal"):
             store.check()
+
+
+def test_only_files_that_a_store_of_this_process_has_open_are_open_here(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.db", tmp_path / "other.db"
+    with SqliteStore(one, 1 << 20) as store:
+        assert is_open_here(store.path)
+        assert not is_open_here(other)
+    assert not is_open_here(store.path)
+
+
+def test_access_to_files_that_do_not_exist_needs_no_restriction(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    database._restrict_access(path)
+    path.touch(mode=0o644)
+    database._restrict_access(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    database._allocate_log(path, DiskLayout.of(1 << 20))
+    assert not Path(f"{path}-wal").exists()
