@@ -315,3 +315,35 @@ def test_only_one_writer_at_a_time_is_in_the_spool(tmp_path: Path) -> None:
             assert len(list(Path(f"{path}.spool").glob("*.entry"))) == 1
         writer.join(30)
         assert len(list(store.collect())) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "after"),
+    [
+        (b"", b"%d knapcache\n" % os.getpid()),
+        (b"123 knapcache\n", b"%d knapcache\n" % os.getpid()),
+        (b"1234567890 knapcache\n", b"%d knapcache\n" % os.getpid()),
+        (b"123\n", b"123\n"),  # of an earlier version
+        (b"1234567890\n", b"1234567890\n"),
+    ],
+)
+def test_a_lock_file_of_ours_is_taken(tmp_path: Path, content: bytes, after: bytes) -> None:
+    path = tmp_path / "answers.db"
+    lock_file = Path(f"{path}.lock")
+    lock_file.write_bytes(content)
+    lock = OwnerLock(path)
+    with pytest.raises(NotOwner, match="already open in this process"):
+        OwnerLock(path)
+    lock.release()
+    assert lock_file.read_bytes() == after
+
+
+@pytest.mark.parametrize("content", [b"123", b"123 other\n", b"notes\n", b"12345678901\n", b"1 knapcache\n2\n", b"\n"])
+def test_a_lock_file_of_another_program_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "answers.db"
+    lock_file = Path(f"{path}.lock")
+    lock_file.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="is not a lock file of knapcache"):
+            OwnerLock(path)
+    assert lock_file.read_bytes() == content
