@@ -35,6 +35,7 @@ CORPUS = (
     CHAT + b"Content-Length: 2\r\nConnection: close\r\n\r\n{}",
     CHAT + b"Content-Length: 0\r\nAuthorization: Bearer k\r\nAccept: */*\r\n\r\n",
     CHAT + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+    CHAT + b"Content-Length: 000000000000000000002\r\n\r\n{}",
     CHAT + b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nContent-Length: 2\r\n\r\n{}",
     CHAT + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\nGET /a HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET /v1/models?limit=2 HTTP/1.1\r\n" + HOST + b"User-Agent: a b\r\nX-Long: " + b"x" * 300 + b"\r\n\r\n",

@@ -49,6 +49,8 @@ answered."""
 MAX_DISCARDED = 1 << 20
 """Bytes that are discarded after an error. After a body that is too large it is DISCARDED_BODIES * max_body."""
 DISCARDED_BODIES = 4
+MAX_LENGTH_DIGITS = 20
+"""Digits of Content-Length. 2^64 has 20."""
 
 
 class ParseState(Enum):
@@ -214,6 +216,8 @@ class LimitedProtocol(HttpToolsProtocol):
             if name == b"host":
                 hosts += 1
             elif name == b"content-length":
+                if len(value) > MAX_LENGTH_DIGITS:  # zeros, which another server may not read
+                    self._stop(400, "invalid_request", f"Content-Length has more than {MAX_LENGTH_DIGITS} digits.")
                 if int(value) > self._connections.max_body:
                     self._stop_body()
                 has_body = has_body or int(value) > 0
