@@ -229,13 +229,14 @@ def soak(run: Run) -> Measured:
         for row in record["targets"]
         if "growth" in row["metric"]
     ]
-    stall = record.get("max_loop_stall_seconds")
+    stalls = record["stalls"]
     return Measured(
         how_often=f"{minutes:.3g} minutes, {clients:,} clients, {record['answered']:,} answers, "
         f"{record['disconnected']:,} disconnects",
         measured="0 crossed answers, 0 failed, 0 hung; growth in the last two thirds: "
         f"{', '.join(growth) or 'not measured'}; 0 descriptors and 0 tasks left at the end"
-        + (f"; the longest stall of the event loop was {1000 * stall:.0f} ms" if stall is not None else ""),
+        f"; of {stalls['measured']:,} measurements the event loop was late by more than 50 ms in "
+        f"{stalls['above_50_ms_wall']:,}, by more than 50 ms of its own CPU time in {stalls['above_50_ms_cpu']:,}",
         counts={name: value for name, value in record.items() if name not in ("curve", "targets")},
     )
 
