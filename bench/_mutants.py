@@ -380,8 +380,12 @@ def names_assigned(statement_source: str) -> set[str]:
 
 
 def lines_using(names: Iterable[str], source: bytes) -> Iterator[int]:
-    """Yield the lines of a file that read one of these names."""
+    """Yield the lines inside functions of a file that read one of these names."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inside.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
     pattern = re.compile(rb"\b(" + b"|".join(re.escape(name.encode()) for name in names) + rb")\b")
     for number, line in enumerate(source.split(b"\n"), 1):
-        if pattern.search(line):
+        if number in inside and pattern.search(line):
             yield number

@@ -180,18 +180,18 @@ class Selection:
         """Return the tests that execute the mutated statement.
 
         A statement outside functions runs once, at import. Its tests are those that execute a line which reads a name
-        that it assigns, and all tests of the same folder.
+        that it assigns. If there is no such line, they are those of the file, and all tests of the same folder.
         """
         by_line = self._by_line[mutant.file]
         if not mutant.at_import:
             return self._at(by_line, range(mutant.first_line, mutant.last_line + 1))
         lines = self._sources[mutant.file].decode().split("\n")[mutant.first_line - 1 : mutant.last_line]
         names = names_assigned("\n".join(lines))
-        folder = f"tests/{mutant.file.rpartition('/')[0]}/"
-        found = {test for test in self.seconds if test.startswith(folder)} | self._at(by_line, by_line)
+        found: set[str] = set()
         for file, source in self._sources.items() if names else ():
             found |= self._at(self._by_line[file], lines_using(names, source))
-        return found
+        folder = f"tests/{mutant.file.rpartition('/')[0]}/"
+        return found or {test for test in self.seconds if test.startswith(folder)} | self._at(by_line, by_line)
 
     @staticmethod
     def _at(by_line: dict[int, set[str]], lines: Any) -> set[str]:

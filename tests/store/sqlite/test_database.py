@@ -11,7 +11,7 @@ from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.sqlite import database
 from knapcache.store.sqlite.files import FORMAT_ROW
 from knapcache.store.sqlite.layout import DiskLayout
-from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
 from tests.support.stores import entry_of, key_of
 
@@ -164,3 +164,17 @@ def test_access_to_files_that_do_not_exist_needs_no_restriction(tmp_path: Path) 
     assert path.stat().st_mode & 0o777 == 0o600
     database._allocate_log(path, DiskLayout.of(1 << 20))
     assert not Path(f"{path}-wal").exists()
+
+
+def test_connections_wait_for_locks_of_other_processes(path: Path) -> None:
+    for seconds, expected in ((1.5, 1500), (0.05, 50)):
+        connection = database.connect(path, None, seconds, SIZE_LIMIT)
+        assert connection.pragma("busy_timeout") == expected
+        connection.close()
+
+
+def test_the_fixed_part_of_a_row_is_a_close_upper_bound(path: Path) -> None:
+    with SqliteStore(path, SIZE_LIMIT) as store:
+        _id, seal, key, *_ = Sealer().row(entry_of(store, "a"))
+    needed = len(seal) + len(key) + 5 * 8
+    assert needed + 24 <= FIXED_BYTES <= needed + 64, "24: a header of a byte per column and two lengths of up to six"
