@@ -28,8 +28,9 @@ import ast
 import hashlib
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -101,6 +102,11 @@ class Generator:
         """Return all mutants, in source order."""
         for statement in ast.parse(self._source).body:
             self._visit(statement)
+        seen: Counter[tuple[str, ...]] = Counter()
+        for k, mutant in enumerate(self.found):
+            seen[mutant.identity] += 1
+            if (number := seen[mutant.identity]) > 1:  # the same change at another place of the line
+                self.found[k] = replace(mutant, change=f"{mutant.change} ({number})")
         return self.found
 
     def _add(self, operator: str, node: ast.AST, new: ast.AST | str, end: int | None = None) -> None:

@@ -398,7 +398,7 @@ class Result:
         self.records: list[dict[str, Any]] = []
         self._options, self._candidates, self._began = options, candidates, time.monotonic()
         self._path: Path | None = options.out and options.out / "mutation.json"
-        self._reused = 0
+        self._reused = self._drawn = 0
 
     def settle(
         self, drawn: dict[str, list[Mutant]], reasons: dict[tuple[str, str, str, str, str], str]
@@ -410,6 +410,7 @@ class Result:
                 if record["status"] in ("caught", "timeout"):
                     caught[identity_of(record)] = record
         to_run = []
+        self._drawn = sum(map(len, drawn.values()))
         for area, found in drawn.items():
             for mutant in found:
                 if mutant.identity in reasons:
@@ -440,6 +441,7 @@ class Result:
             "python": platform.python_version(),
             "candidates": self._candidates,
             "caught_before": self._reused,
+            "not_run": self._drawn - len(self.records),
             "minutes": round((time.monotonic() - self._began) / 60, 1),
             "target": TARGET,
             "summary": summary(self.ordered()),

@@ -155,6 +155,11 @@ def test_operators(statement: str, operator: str, expected: set[str]) -> None:
     assert all(mutant.function == "f" and not mutant.at_import for mutant in mutants(source))
 
 
+def test_the_same_change_at_two_places_of_a_line_has_two_identities() -> None:
+    found = [mutant.change for mutant in mutants("def f():\n    g('a', 'a')\n") if mutant.operator == "string"]
+    assert found == ["'a' → 'a~'", "'a' → 'a~' (2)"]
+
+
 def test_the_sample_covers_all_areas_and_is_the_same_for_the_same_seed() -> None:
     source = "def f(a, b):\n" + "".join(f"    a.x{k} = b + {k}\n" for k in range(200))
     areas = {"large": mutants(source), "small": mutants("a = 1 + 2\nb = f(a, 1)\n")}

@@ -42,3 +42,14 @@ def test_the_encoded_lines_of_a_hit_are_the_same_headers(saved_usd: float | None
 def test_requests_that_do_not_reach_the_cache_or_the_upstream_have_no_cache_status() -> None:
     assert outcome_headers("passthrough") == [("x-knapcache", "passthrough")]
     assert outcome_headers("miss", forwarded=False) == [("x-knapcache", "miss")]
+
+
+def test_the_cache_status_of_every_outcome() -> None:
+    found = {outcome: dict(outcome_headers(outcome))["cache-status"] for outcome in CACHE_STATUS}
+    assert found == {
+        "hit": "knapcache; hit",
+        "stale": "knapcache; hit",
+        "coalesced": "knapcache; fwd=miss; collapsed",
+        "miss": "knapcache; fwd=miss",
+        "bypass": "knapcache; fwd=bypass",
+    }

@@ -13,6 +13,7 @@ from typing import Any
 
 import genai_prices
 import pytest
+from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -411,3 +412,10 @@ def test_no_network_access(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Meter(base_url="https://api.openai.com/v1")
     assert own.bill(Endpoint.CHAT, "gpt-4o", CHAT, 1).usd == 0.0035
     assert own.bill(Endpoint.CHAT, "unknown", CHAT, 1).usd is None
+
+
+def test_usage_of_providers_without_rules_of_their_own_is_counted() -> None:
+    providers = [provider for provider in get_snapshot().providers if not provider.extractors]
+    assert providers
+    for provider in providers:
+        assert meter.count_tokens(Endpoint.CHAT, CHAT, provider) == meter.count_tokens(Endpoint.CHAT, CHAT, None)

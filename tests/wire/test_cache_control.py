@@ -33,6 +33,8 @@ from knapcache.wire.cache_control import CacheControl, parse_cache_control, with
         ("/v1/chat/completions/c1", None),
         ("/v1/fim/completions", None),
         ("/v1/models", None),
+        ("/v1/chat/completions~", None),
+        ("/v1/chat/completions//", Endpoint.CHAT),
         ("/", None),
         ("", None),
     ],

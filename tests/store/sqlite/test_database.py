@@ -178,3 +178,19 @@ def test_the_fixed_part_of_a_row_is_a_close_upper_bound(path: Path) -> None:
         _id, seal, key, *_ = Sealer().row(entry_of(store, "a"))
     needed = len(seal) + len(key) + 5 * 8
     assert needed + 24 <= FIXED_BYTES <= needed + 64, "24: a header of a byte per column and two lengths of up to six"
+
+
+def test_refused_writes_and_damaged_snapshots_are_counted(path: Path) -> None:
+    with SqliteStore(path, SIZE_LIMIT) as store:
+        assert store.counters().get("refused", 0) == 0
+        for k in (1, 2):
+            with pytest.raises(StoreError, match="at most"):
+                store.apply(entry_of(store, "large", store.max_entry_size + 1)).result()
+            assert store.counters()["refused"] == k
+    plain = apsw.Connection(str(path))
+    plain.execute("UPDATE state SET value = ? WHERE id = ?", (b"other", database.SNAPSHOT_ROW))
+    plain.close()
+    with SqliteStore(path, SIZE_LIMIT) as store:
+        assert store.counters().get("damaged", 0) == 0
+        assert store.load_snapshot() is None
+        assert store.counters()["damaged"] == 1

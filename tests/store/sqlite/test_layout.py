@@ -213,3 +213,13 @@ def test_a_full_table_is_refused(tmp_path: Path) -> None:
         store.apply(evict=[key_of(name) for name in range(20)]).result()
         store.apply(entry_of(store, "again", 20_000)).result()
         store.check()
+
+
+def test_pages_that_an_operation_changes() -> None:
+    assert layout.operation_frames() == layout.operation_frames(0) == 12
+    for content in (1, 100, 5000, 100_000):
+        overflow, cell = layout.pages_and_cell(layout.FIXED_BYTES + content)
+        assert layout.operation_frames(content) == 12 + overflow
+        plain = layout.PAGE * overflow + min(layout.PAGE, 2 * cell) + layout._TREE
+        assert layout.entry_size(content, False) == plain
+        assert layout.entry_size(content, True) == plain + layout._EXPIRY
