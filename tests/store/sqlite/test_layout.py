@@ -12,6 +12,7 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.rows import FIXED_BYTES
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import DiskUsageMonitor, entry_of, files_bytes, key_of, spawn
 
@@ -218,7 +219,7 @@ def test_a_full_table_is_refused(tmp_path: Path) -> None:
 def test_pages_that_an_operation_changes() -> None:
     assert layout.operation_frames() == layout.operation_frames(0) == 12
     for content in (1, 100, 5000, 100_000):
-        overflow, cell = layout.pages_and_cell(layout.FIXED_BYTES + content)
+        overflow, cell = layout.pages_and_cell(FIXED_BYTES + content)
         assert layout.operation_frames(content) == 12 + overflow
         plain = layout.PAGE * overflow + min(layout.PAGE, 2 * cell) + layout._TREE
         assert layout.entry_size(content, False) == plain
