@@ -104,7 +104,8 @@ class ProxyProcess:
         self.stop()
 
     def stop(self) -> None:
-        """Stop with SIGTERM."""
+        """Stop with SIGTERM, unless the process has ended."""
+        ended = self.process.poll() is not None
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(40)
@@ -117,4 +118,4 @@ class ProxyProcess:
             assert stream is not None
             stream.close()
         # uvicorn ends a single process by the signal itself.
-        assert code in (0, -signal.SIGTERM), f"exit code {code}: " + "".join(self.log[-5:])
+        assert ended or code in (0, -signal.SIGTERM), f"exit code {code}: " + "".join(self.log[-5:])

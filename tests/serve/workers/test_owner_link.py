@@ -20,28 +20,15 @@ import pytest
 from knapcache.serve.workers.owner_link import decode_events, encode_events
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, traffic
+from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 
 
-class Workers:
+class Workers(ProxyProcess):
     """`knapcache serve --workers N` in a subprocess."""
-
-    def __init__(self, folder: Path, upstream: str, workers: int = 3) -> None:
-        command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
-        command += ["--upstream", upstream, "--workers", str(workers), "--policy", "lru", "--set", "shadows=lru"]
-        self.folder = folder
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("dashboard"):
-                self.url = line.split()[1].partition("/dashboard")[0]
-                self.token = (folder / "admin-token").read_text().strip()
-                break
-        else:
-            raise AssertionError("the proxy did not start")
 
     def admin(self, path: str, method: str = "GET", **more: Any) -> Any:
         """Return a response of the admin API, from any of the processes."""
-        headers = {"authorization": f"Bearer {self.token}"}
+        headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
         for _ in range(40):
             response = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=10, **more)
             if response.status_code != 503:  # the owner process is changing
@@ -62,37 +49,6 @@ class Workers:
         assert response.json()["choices"][0]["message"]["content"] == f"You said: {text}"
         return response.headers["x-knapcache"]
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
-        pid = self.process.pid
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in listed if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
-
-    def owner(self) -> int:
-        """Return the process id of the store's owner, or 0 while it changes."""
-        words = (self.folder / "cache.sqlite.lock").read_text().split()
-        return int(words[0]) if words else 0
-
-    @contextlib.contextmanager
-    def only(self, pid: int) -> Iterator[None]:
-        """Suspend all workers but one: it gets every request."""
-        others = [other for other in self.pids() if other != pid]
-        for other in others:
-            os.kill(other, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for other in others:
-                os.kill(other, signal.SIGCONT)
-
-    def stop(self) -> None:
-        """Stop with SIGTERM."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(40) == 0
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
 
 Start = Callable[[int], Workers]
 
@@ -102,14 +58,14 @@ def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def start(count: int) -> Workers:
-            workers = Workers(tmp_path / "data", upstream.openai_url, count)
+            workers = Workers(tmp_path / "data", upstream.openai_url, workers=count)
             stack.callback(workers.stop)
             return workers
 
         yield start
 
 
-def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "the condition did not become true"

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings.value_types import TOKEN_CHARACTERS, valid_token
+from knapcache.store.sqlite.files import sync
 
 log = logging.getLogger("knapcache.serve")
 
@@ -106,7 +107,7 @@ def replace_token(path: Path) -> str:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync(path.parent)
     return token
 
 
@@ -159,7 +160,7 @@ def _create(path: Path, text: str) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _write_temporary(path: Path, text: str) -> Path:
@@ -175,14 +176,6 @@ def _write_temporary(path: Path, text: str) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
-
-
-def _sync_directory(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _restrict_to_owner(descriptor: int, path: Path) -> None:

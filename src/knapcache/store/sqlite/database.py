@@ -23,7 +23,7 @@ import apsw
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
 from knapcache.store.encryption import KEY_ID_BYTES, describe
-from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict
+from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict, sync
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
 
@@ -91,15 +91,7 @@ def create(path: Path) -> None:
         os.link(unfinished, path)  # unlike a rename, it never replaces a file
     finally:
         unfinished.unlink()
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def _new_database() -> bytes:

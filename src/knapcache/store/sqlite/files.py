@@ -215,3 +215,12 @@ def _is_our_index(path: Path) -> bool:
     if not start:
         return True
     return path.stat().st_size % _INDEX_BLOCK == 0 and int.from_bytes(start, sys.byteorder) in (0, _LOG_VERSION)
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a directory, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

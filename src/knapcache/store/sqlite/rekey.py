@@ -33,10 +33,9 @@ from knapcache.store.sqlite.database import (
     create,
     key_ids_in,
     open_database,
-    sync_directory,
     verify_schema,
 )
-from knapcache.store.sqlite.files import Damaged, remove_unfinished, require_own_files, validate_path
+from knapcache.store.sqlite.files import Damaged, remove_unfinished, require_own_files, sync, validate_path
 from knapcache.store.sqlite.layout import MB, DiskLayout, entry_size
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INSERT, PUT_STATE, Sealer
@@ -105,13 +104,13 @@ def _rekey(path: Path, old: Sealer, new: Sealer, progress: Progress) -> RekeyRes
     finally:
         source.close(True)
         copy.close(True)
-    _sync(target)
+    sync(target)
     for file in (path, target):
         for suffix in ("-wal", "-shm"):
             Path(f"{file}{suffix}").unlink(missing_ok=True)
-    sync_directory(path.parent)  # the old log is gone before the new file comes
+    sync(path.parent)  # the old log is gone before the new file comes
     os.rename(target, path)
-    sync_directory(path.parent)
+    sync(path.parent)
     _rewrite_spool(path, layout, old, new)
     return result
 
@@ -184,11 +183,3 @@ def _rewrite_spool(path: Path, layout: DiskLayout, old: Sealer, new: Sealer) -> 
         before.take_counts()
         for entry in list(before.take_entries()):
             after.put_entry(_with_size(entry, new))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
