@@ -201,7 +201,7 @@ class Selection:
         """Return the tests to run, in two parts: those of the same folder, then further ones.
 
         Of each test file the quickest come first, file by file in turn: a limit on the seconds then leaves out few
-        files. The file named after the module is not cut.
+        files. Files named after the module are not cut, and do not count.
         """
         *folders, name = mutant.file.removesuffix(".py").split("/")
         by_file: dict[str, list[str]] = defaultdict(list)
@@ -212,11 +212,11 @@ class Selection:
         ranked = []
         for file, tests in by_file.items():
             near = shared_folders(file.split("/")[1:], folders) > 0
-            own = near and Path(file).stem == f"test_{name}"
+            own = near and f"{Path(file).stem}_".startswith(f"test_{name}_")
             ranked += [(not near, not own, 0 if own else k, self._seconds(test), test) for k, test in enumerate(tests)]
         for far, other, _, seconds, test in sorted(ranked):
-            if not other or total + seconds <= self._limit * (1.0 if far else 0.6) or total == 0:
-                total += seconds
+            if not other or total + seconds <= self._limit * (1.0 if far else 0.6) or not any(batches):
+                total += seconds * other
                 batches[far].append(test)
         return [self._by_file(batch) for batch in batches if batch]
 

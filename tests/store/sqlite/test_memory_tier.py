@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.store.base import Entry
+from knapcache.store.base import NOT_IN_MEMORY, Entry
 from knapcache.store.memory import OVERHEAD, MemoryStore
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.store import SqliteStore
@@ -93,3 +93,16 @@ def test_an_entry_that_changed_between_two_lookups_is_not_added(tmp_path: Path, 
         allowed.set()
         store.flush()
         assert store.get(key_of("a")) == (None if evicted else newer)
+
+
+def test_an_entry_that_was_read_from_the_file_is_in_memory_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 1 << 20) as store:
+        stored = entry_of(store, "a")
+        store.apply(stored).result()
+    with SqliteStore(path, 1 << 20) as store:
+        assert store.get_nowait(stored.key) is NOT_IN_MEMORY
+        assert store.read(stored.key) == stored
+        assert store.get_nowait(stored.key) == stored
+        store.apply(evict=[stored.key]).result()
+        assert store.get(stored.key) is None
