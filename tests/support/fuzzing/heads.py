@@ -135,8 +135,8 @@ def judge(stream: bytes) -> Judgement:
                     return Judgement(requests, repr(event))
         except h11.RemoteProtocolError as error:
             return Judgement(requests, str(error))
-        if head.method == b"CONNECT":
-            return Judgement(requests, "a tunnel")
+        if head.method in (b"CONNECT", b"PRI"):  # never served; PRI is the first word of HTTP/2, whose rest is awaited
+            return Judgement(requests, "a tunnel, or HTTP/2")
         requests.append((head.method, origin_form(head.target), bytes(body)))
         connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
         connection.send(h11.EndOfMessage())
