@@ -275,8 +275,7 @@ def run_mutants(
         def add(area: str, record: dict[str, Any]) -> None:
             records.append(record)
             result.records.append({"area": area, **record})
-            if len(records) % 10 == 0:
-                result.write()
+            result.write()
             counts = Counter(record["status"] for record in records)
             bar.update(task, advance=1, description=f"mutants: {counts['survived']} survived", refresh=True)
             if not console.is_terminal:
