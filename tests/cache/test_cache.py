@@ -16,6 +16,7 @@ from knapcache.cache.ledger import MAX_LABELS
 from knapcache.errors import CorruptState, StoreError
 from knapcache.kernel import COMPILED
 from knapcache.keys import Key
+from knapcache.model import Decision
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import (
@@ -525,4 +526,21 @@ def test_a_forked_child_gets_new_locks() -> None:
         for new, old in zip((admission.deciding, admission.expiring, admission.queue.applying), locks, strict=True):
             assert new is not old
             assert not new.locked()
+        cache.check()
+
+
+def test_entries_that_a_policy_evicts_without_admitting_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        (victim,) = admission.policy.residents
+
+        def evict(*_: object) -> Decision:
+            admission.policy.forget(victim)
+            return Decision(False, (victim,))
+
+        monkeypatch.setattr(admission, "_timed_settle", evict)
+        cache.fetch(CHAT, request_of(2), Upstream()(2))
+        assert store_of(cache).totals() == (0, 0)
+        assert cache.stats()["evictions"] == 1
         cache.check()

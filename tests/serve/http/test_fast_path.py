@@ -16,7 +16,7 @@ from knapcache.exchange.exchange import make_exchange, parse_request
 from knapcache.exchange.headers import VARY_HEADERS
 from knapcache.model import Endpoint
 from knapcache.serve.http.app import App
-from knapcache.serve.http.fast_path import FastPath
+from knapcache.serve.http.fast_path import FastPath, charge
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.running_proxy import RunningProxy
@@ -138,3 +138,15 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
             assert len(fast_path) >= most - 1
             assert capacity / 2 < taken < capacity * 1.2
             assert (raw.encode(), "n", at) in fast_path._known
+
+
+def test_the_oldest_requests_are_dropped_and_no_longer_charged() -> None:
+    with Cache("8MB", policy="lru", shadows=()) as cache:
+        bodies = [json.dumps({"model": "m", "messages": [], "n": k}).encode() for k in range(10)]
+        fast_path = FastPath(cache, None, lambda _: None, 3 * charge(bodies[0]))  # type: ignore[arg-type]
+        for k, raw in enumerate(bodies):
+            exchange = make_exchange(Endpoint.CHAT, {}, raw, parse_request(raw), "n", {"upstream": "u"})
+            fast_path.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
+            kept = bodies[max(0, k - 2) : k + 1]
+            assert [body for body, _, _ in fast_path._known] == kept
+            assert fast_path._charged == sum(map(charge, kept))

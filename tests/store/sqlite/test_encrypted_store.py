@@ -15,8 +15,8 @@ import pytest
 from knapcache import Cache, Reply
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.encryption import Encryption
-from knapcache.store.sqlite.database import ENCRYPTION_ROW
-from knapcache.store.sqlite.rows import _body_seal
+from knapcache.store.sqlite.database import ENCRYPTION_ROW, key_ids_in, require_keys
+from knapcache.store.sqlite.rows import Sealer, _body_seal
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
 
@@ -260,3 +260,13 @@ def test_the_cache_takes_a_key(tmp_path: Path) -> None:
             Cache("2MB", **wrong, **options)  # type: ignore[arg-type]
     with open_store(tmp_path / "other.db") as store, pytest.raises(InvalidInput, match="cannot be combined"):
         Cache(store=store, encryption_key=ONE, **options)  # type: ignore[arg-type]
+
+
+def test_checking_the_keys_of_a_file_does_not_change_it(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, 1 << 20):
+        pass
+    require_keys(path, Sealer(encryption=Encryption([ONE])))
+    connection = apsw.Connection(str(path))
+    assert key_ids_in(connection) == ()
+    connection.close()
