@@ -159,6 +159,17 @@ def test_a_collected_answer_does_not_replace_a_newer_one(ram_path: Path) -> None
         owner.check()
 
 
+def test_a_purge_includes_answers_that_were_handed_over(ram_path: Path) -> None:
+    path = ram_path / "answers.db"
+    with open_cache(path) as owner, open_cache(path) as reader:
+        for name in range(5):
+            reader.fetch(CHAT, request_of(name), Upstream()(name))
+        assert owner.purge() == 5
+        owner.maintain()
+        assert owner.fetch(CHAT, request_of(0), Upstream()(0)).outcome == "miss"
+        owner.check()
+
+
 def test_a_cache_that_is_not_closed_releases_the_store(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     cache = open_cache(path)

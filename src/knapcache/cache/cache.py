@@ -316,6 +316,7 @@ class Cache:
         older_than: float | None = None,
     ) -> int:
         """Remove the entries that meet every condition given, or all. Return how many. `older_than` in seconds."""
+        self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
         return self._coordinator.role.purge(checked_digest(key), model, tenant, older_than)
 
     def forget(self, key: str | bytes) -> bool:
