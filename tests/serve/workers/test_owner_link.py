@@ -123,7 +123,7 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
 
     def is_empty() -> bool:  # other workers may hand over answers after a purge
         workers.admin("/purge", "POST", json={"all": True})
-        return workers.admin("/entries")["total"] == 0
+        return bool(workers.admin("/entries")["total"] == 0)
 
     assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
     eventually(is_empty)
