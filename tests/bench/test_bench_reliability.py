@@ -34,6 +34,14 @@ def test_a_small_run(tmp_path: Path) -> None:
     assert '| `make reliability ARGS="--only R3"` |' in table
 
 
+@pytest.mark.long
+def test_every_row_at_a_small_scale(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "reliability.py"), "--out", str(tmp_path), "--scale", "0.002"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(ROWS)} of {len(ROWS)} rows passed" in done.stdout
+
+
 def broken(_: Run) -> Measured:
     raise AssertionError("3 answers were wrong")
 
@@ -71,3 +79,15 @@ def test_rows_are_selected_by_name() -> None:
     assert len(selected("")) == len(ROWS) == 13
     with pytest.raises(SystemExit, match="no row R99"):
         selected("R99")
+
+
+def test_the_documentation_has_the_committed_result() -> None:
+    """`python bench/reliability.py --markdown bench/results/reliability.json` prints the table."""
+    path = BENCH / "results" / "reliability.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["scale"] == 1
+    committed = [(row["row"], row["done"], row["promised"]) for row in record["rows"]]
+    assert committed == [(row.name, row.done, row.promised) for row in ROWS], "run make reliability"
+    assert [row["row"] for row in record["rows"] if not row["passed"]] == []
+    page = (BENCH.parent / "docs" / "reference" / "reliability.md").read_text(encoding="utf-8")
+    assert markdown(path) in page
