@@ -296,11 +296,16 @@ def test_prompt_files(content: bytes, expected: list[str] | str, tmp_path: Path)
 
 def test_ctrl_c_prints_the_table_so_far(upstream: FakeUpstream) -> None:
     words = ["demo", "--url", upstream.openai_url, "--requests", "100000", "--rate", "50"]
-    code = f"import sys; from knapcache.cli.main import main; sys.exit(main({words!r}))"
+    # A shell ignores SIGINT for what it runs in the background, and a child would inherit that.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"from knapcache.cli.main import main; sys.exit(main({words!r}))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        wait_for(lambda: upstream.count() > 5)
-        os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        try:
+            wait_for(lambda: upstream.count() > 5)
+            os.kill(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert b"unknown" in out
     assert err == b"knapcache: interrupted\n"
