@@ -143,7 +143,9 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
         except StoreError as error:
             print(error)
     """
-    for folder in [tmp_path, *tmp_path.parents][:3]:
+    for folder in tmp_path.parents:  # the other user needs the whole way
+        if folder.stat().st_mode & 0o1000 or folder == folder.parent:  # the system's directory for temporary files
+            break
         folder.chmod(folder.stat().st_mode | 0o055)
     out, err = spawn(code, tmp_path).communicate()
     assert "shadow.db cannot be opened" in out, err

@@ -31,7 +31,7 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
-    keys.add_argument("--encryption-key-env", metavar="NAME", help="environment variable with the encryption key")
+    keys.add_argument("--encryption-key-env", metavar="VAR", help="environment variable with the encryption key")
 
 
 def read_secret(args: argparse.Namespace) -> bytes | None:

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     for name, text in (("old", "the key that the file is encrypted with"), ("new", "the key to encrypt it with")):
         keys = parser.add_mutually_exclusive_group()
         keys.add_argument(f"--{name}-key-file", metavar="FILE", type=Path, help=f"file with {text}")
-        keys.add_argument(f"--{name}-key-env", metavar="NAME", help=f"environment variable with {text}")
+        keys.add_argument(f"--{name}-key-env", metavar="VAR", help=f"environment variable with {text}")
     option("--decrypt", action="store_true", help="write a plain file")
     parser.set_defaults(execute=execute)
 

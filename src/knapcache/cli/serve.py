@@ -51,6 +51,8 @@ def add(commands: Any) -> None:
     option(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting; lists and tables as JSON"
     )
+    # argparse breaks no line inside a group, and this one is longer than a line.
+    parser.usage = "%(prog)s [options]"
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--show-settings", action="store_true", help="print every setting with its source, and exit")
     instead.add_argument(

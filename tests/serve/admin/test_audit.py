@@ -97,7 +97,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
 def _write(folder: Path, number: int) -> None:
     log = AuditLog(folder, 1 << 18)
     for k in range(100):
-        log.append(record(parameters={"writer": number, "k": k, "text": "x" * 100}))
+        log.append(record(parameters={"writer": number, "k": k, "text": "x" * 200}))
 
 
 def test_several_processes_append_whole_lines(tmp_path: Path) -> None:

@@ -192,8 +192,8 @@ def test_the_number_of_names_is_bounded() -> None:
     history.check()
     history_file.unpack(history_file.pack(history._table))
     longest = new_history()
-    longest.consume([event(model="x" * 10**6), event(model="\ud800")])
-    assert [len(name) for name in longest.models()] == [100, 1]
+    longest.consume([event(model="x" * 1000), event(model="\ud800"), event(model="x" * 10**6)])
+    assert [len(name) for name in longest.models()] == [100, 1, len("other")]
     history_file.unpack(history_file.pack(longest._table))
 
 
