@@ -86,6 +86,17 @@ def test_check_finds_a_row_that_differs(field: str, rows: str) -> None:
         ledger.check()
 
 
+@pytest.mark.parametrize(("total", "tolerance"), [(0.5, 1e-6), (1e6, 1.0)])
+def test_sums_of_floats_may_differ_by_a_millionth_of_the_total_or_of_one(total: float, tolerance: float) -> None:
+    ledger = Ledger()
+    ledger.add_spent("m", "a", Bill(total, total, total, "prices"))
+    ledger._models["m"].cost_spent = total + 0.9 * tolerance
+    ledger.check()
+    ledger._models["m"].cost_spent = total + 1.1 * tolerance
+    with pytest.raises(CorruptState, match="cost_spent"):
+        ledger.check()
+
+
 def test_check_finds_outcomes_that_do_not_sum_to_requests() -> None:
     for outcome in ("requests", "hits", "coalesced", "misses", "bypasses", "failed"):
         ledger = Ledger()

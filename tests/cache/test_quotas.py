@@ -102,6 +102,18 @@ def test_of_equal_entries_the_oldest_are_evicted_first(entries: int) -> None:
         cache.check()
 
 
+@pytest.mark.parametrize(("entries", "ahead"), [(31, 2), (32, 3), (1007, 63), (1008, 64), (1100, 64)])
+def test_one_in_sixteen_entries_is_ranked_ahead_and_at_most_64(entries: int, ahead: int) -> None:
+    with small_cache(quotas={"a": 10**8}) as cache:
+        admission = admission_of(cache)
+        for i in range(entries):
+            admission.quotas.add(i, "a", 1)
+        admission.policy.rows["entry_size"][:entries] = 1
+        assert len(admission.quotas._ranked("a", newcomer=-1)) == ahead
+        for i in range(entries):
+            admission.quotas.remove(i)
+
+
 def key_of(cache: Cache, name: int) -> bytes:
     found = cache.keyed_request(CHAT, request_of(name), namespace="a")
     assert found is not None

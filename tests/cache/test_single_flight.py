@@ -301,6 +301,25 @@ def test_a_late_waiter_joins_the_call_of_a_newcomer() -> None:
     assert len(single_flight) == 0
 
 
+@pytest.mark.parametrize("step", ["join", "join_retry", "abandon", "complete"])
+def test_every_step_of_a_call_waits_for_the_lock(step: str) -> None:
+    single_flight: SingleFlight[int] = SingleFlight()
+    call, _ = single_flight._join("k")
+    steps: dict[str, Callable[[], object]] = {
+        "join": lambda: single_flight._join("k"),
+        "join_retry": lambda: single_flight._join_retry(call),
+        "abandon": lambda: single_flight._abandon(call),
+        "complete": lambda: single_flight.complete(call, 1),
+    }
+    thread = threading.Thread(target=steps[step])
+    with single_flight._lock:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with small_cache() as cache:
         upstream = Upstream()

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply
+from knapcache import Answer
+from knapcache.errors import Incomplete
+from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply, to_response
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, StreamCollector
 
@@ -72,3 +74,12 @@ def test_the_tier_that_only_the_last_chunks_have() -> None:
 )
 def test_embeddings_without_a_key(value: Any, bypass: bool) -> None:
     assert exchange(Endpoint.EMBEDDINGS, input=value).bypass is bypass
+
+
+def test_an_incomplete_plain_answer_is_returned_only_to_those_who_asked_for_a_plain_one() -> None:
+    reply = plain_reply(exchange(Endpoint.CHAT), 200, {}, b'{"choices":')
+    assert not reply.cacheable
+    answer = Answer(reply.payload, reply.meta, outcome="coalesced", key="", age=0.0, saved_usd=None, model="")
+    assert to_response(exchange(Endpoint.CHAT), answer).body == b'{"choices":'
+    with pytest.raises(Incomplete, match="other form"):
+        to_response(exchange(Endpoint.CHAT, stream=True), answer)

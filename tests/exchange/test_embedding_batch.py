@@ -1,0 +1,49 @@
+"""Requests with several items: what each item is reported as, and which answers are not read."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from knapcache import Answer, Cache
+from knapcache.cache.values import Lookup
+from knapcache.errors import Incomplete
+from knapcache.exchange import embedding_batch
+from knapcache.exchange.embedding_batch import EmbeddingBatch, read_answer
+from knapcache.exchange.exchange import Exchange, exchange_of
+from knapcache.keys.parse import SHORT
+from knapcache.model import Endpoint
+from knapcache.wire import FORMATS
+
+VECTOR = b"[" + b"0.5," * 10_000 + b"0.5]"
+
+
+def exchange(*items: str) -> Exchange:
+    url = httpx.URL("https://api.example/v1/embeddings")
+    return exchange_of(Endpoint.EMBEDDINGS, url, {}, json.dumps({"model": "m", "input": items}).encode())
+
+
+def hit(key: str) -> Lookup:
+    return Lookup(key, Answer(b"{}", {}, outcome="hit", key=key, age=1.0, saved_usd=None, model="m"))
+
+
+def test_a_stored_item_that_occurs_twice_is_a_hit_both_times() -> None:
+    per_item = FORMATS[Endpoint.EMBEDDINGS].per_item
+    assert per_item is not None
+    with Cache("1MB", policy="lru", shadows=()) as cache:
+        batch = EmbeddingBatch(cache, exchange("a", "a", "b"), per_item, [hit("1"), hit("1"), hit("2")])
+        assert batch.complete
+        assert [answer.outcome for answer in batch.answers()] == ["hit", "hit", "hit"]
+
+
+def test_too_many_bytes_between_two_strings_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b'{"data":[{"embedding":%b,"object":"embedding"}]}' % VECTOR
+    between = len(VECTOR) + 2  # the colon and the comma around it
+    assert len(content) > SHORT
+    monkeypatch.setattr(embedding_batch, "MAX_VECTOR", between)
+    assert list(read_answer(content)) == ["data"]
+    monkeypatch.setattr(embedding_batch, "MAX_VECTOR", between - 1)
+    with pytest.raises(Incomplete, match="between two strings"):
+        read_answer(content)
