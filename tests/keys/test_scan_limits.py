@@ -71,7 +71,7 @@ def test_the_width_of_characters(text: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 1023, 1024, 1025, 2048, 5000])
-@pytest.mark.parametrize("before", [b"", b"x", b"x" * 3000])
+@pytest.mark.parametrize("before", [b"", b"x", b"~", b"x" * 3000])
 def test_backslashes_are_counted(count: int, before: bytes) -> None:
     text = before + b"\\" * count + b'"'
     assert scan.backslashes(text, len(text) - 1) == count

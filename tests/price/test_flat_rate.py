@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.model import Endpoint
-from knapcache.price import Meter
+from knapcache.price import Meter, meter
 from knapcache.price.flat_rate import shape_of
 
 COUNT = st.integers(0, 400_000)
@@ -56,19 +56,19 @@ def test_messages(model: str, usages: list[dict[str, Any]]) -> None:
 
 def assert_same_price(endpoint: Endpoint, model: str, usages: list[dict[str, Any]], tier: str | None) -> None:
     """Compare one meter that learns with a new meter for every usage."""
-    meter = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
+    own = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
     for usage in [*usages, *usages]:
-        found = meter.bill(endpoint, model, usage, 2.0, service_tier=tier)
+        found = own.bill(endpoint, model, usage, 2.0, service_tier=tier)
         expected, source = Meter("usd")._usd(endpoint, model, usage, {"service_tier": tier} if tier else {}, None)
         assert found.source == source
         assert found.usd == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-15))
 
 
 def test_only_flat_prices_are_learned() -> None:
-    meter = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
+    own = Meter("usd", {"ours": {"input": 1.0, "output": 3.0}})
     for model in ("gpt-4o", "ours", "gemini-2.5-pro", "unknown"):
-        meter.bill(Endpoint.CHAT, model, {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
-    assert [rate is not None for rate, _ in meter._flat_rates.values()] == [True, True, False, False]
+        own.bill(Endpoint.CHAT, model, {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
+    assert [rate is not None for rate, _ in own._flat_rates.values()] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("odd", [1.5, True, -1, [1], b"1"])
@@ -78,10 +78,19 @@ def test_odd_usages_have_no_shape(odd: Any) -> None:
 
 def test_each_service_tier_has_its_own_rate() -> None:
     """The second bill of each tier uses the learned rate."""
-    meter = Meter("usd")
+    own = Meter("usd")
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
     expected = {None: 0.0035, "default": 0.0035, "priority": 0.00595, "batch": 0.00175}
     for _ in range(3):
         for tier, usd in expected.items():
-            assert meter.bill(Endpoint.CHAT, "gpt-4o", usage, 1.0, service_tier=tier).usd == pytest.approx(usd)
-    assert len(meter._flat_rates) == len(expected)
+            assert own.bill(Endpoint.CHAT, "gpt-4o", usage, 1.0, service_tier=tier).usd == pytest.approx(usd)
+    assert len(own._flat_rates) == len(expected)
+
+
+def test_the_number_of_rates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "MAX_MODELS", 3)
+    own = Meter("usd", {f"ours-{k}": {"input": 1.0, "output": 3.0} for k in range(5)})
+    for k in (0, 1, 2, 3, 4, 0):
+        bill = own.bill(Endpoint.CHAT, f"ours-{k}", {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
+        assert bill.usd == pytest.approx(16e-6)
+    assert [key[1] for key in own._flat_rates] == ["ours-0", "ours-1", "ours-2"]

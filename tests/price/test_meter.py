@@ -165,6 +165,14 @@ def test_a_provider_with_its_own_way_of_counting() -> None:
     assert grok == float(own.total_price)
 
 
+def test_a_provider_with_its_own_way_of_counting_messages() -> None:
+    """Baseten counts no input that is written to the cache, Anthropic does."""
+    usage = {"input_tokens": 100, "cache_creation_input_tokens": 1000, "output_tokens": 50}
+    baseten = meter.count_tokens(Endpoint.MESSAGES, usage, meter.find_provider("baseten"))
+    anthropic = meter.count_tokens(Endpoint.MESSAGES, usage, meter.find_provider("anthropic"))
+    assert (baseten.input_tokens, anthropic.input_tokens) == (100, 1100)
+
+
 # The user's prices.
 
 

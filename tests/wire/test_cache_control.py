@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knapcache import Endpoint
 from knapcache.wire import endpoint_of
-from knapcache.wire.cache_control import CacheControl, parse_cache_control, with_usage
+from knapcache.wire.cache_control import CONTROL_HEADERS, CacheControl, parse_cache_control, with_usage
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,9 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
         ({}, {"cache": {"no-cache": True, "ttl": 9}}, CacheControl(refresh=True, ttl=9)),
         ({}, {"cache": {"no-store": True, "s-maxage": 4}}, CacheControl(store=False, max_age=4)),
         ({}, {"cache": {"namespace": "mine", "ttl": "x"}}, CacheControl(namespace="mine")),
+        ({}, {"cache": {"s-max-age": 4}}, CacheControl(max_age=4)),
+        ({}, {"cache": {"ttl": True, "s-maxage": False}}, CacheControl()),
+        ({}, {"cache": {"ttl": [5], "s-maxage": None}}, CacheControl()),
         ({}, {"cache": "yes"}, CacheControl()),
         ({"cache-control": "no-store"}, {"cache": {}}, CacheControl(store=False)),
         ({"cache-control": "no-store"}, {"cache": {"no-store": False}}, CacheControl(store=False)),
@@ -71,6 +74,7 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
 )
 def test_directives(headers: dict[str, str], body: dict[str, Any] | None, expected: CacheControl) -> None:
     assert parse_cache_control(headers, body) == expected
+    assert headers.keys() <= CONTROL_HEADERS, "requests without such headers are not searched for directives"
 
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from(["ttl", "s-maxage", "no-cache"]), st.text() | st.floats()))

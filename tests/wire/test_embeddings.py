@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import Incomplete
 from knapcache.wire import embeddings
+from knapcache.wire.base import MAX_NAME
 
 
 def answer(n: int, tokens: int = 7) -> dict[str, Any]:
@@ -61,3 +62,11 @@ def test_the_items_of_input(value: Any, items: list[Any]) -> None:
 def test_incomplete_answers_are_refused(data: Any) -> None:
     with pytest.raises(Incomplete):
         embeddings.split({**answer(2), "data": data}, ["a", "b"])
+
+
+def test_the_name_of_a_model_is_kept_unless_it_is_too_long() -> None:
+    for length, kept in ((MAX_NAME, True), (MAX_NAME + 1, False)):
+        name = "e" * length
+        (part,) = embeddings.split(answer(1) | {"model": name}, ["a"])
+        assert part.model == (name if kept else "")
+        assert json.loads(part.body)["model"] == (name if kept else None)

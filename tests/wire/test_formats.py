@@ -348,3 +348,69 @@ def test_texts_of_deltas_are_joined_once() -> None:
     assert isinstance(whole["content"], TextParts)
     call = {"index": 0, "name": "f", "x": "y" * 1000}
     assert join_texts(whole) == {"content": "ab" * 1000, "role": "assistant", "tool_calls": [call]}
+
+
+def test_the_items_of_a_response_are_sent_in_deltas() -> None:
+    note = {"type": "url_citation", "url": "u"}
+    text = {"type": "output_text", "text": "Hi", "annotations": [note]}
+    refusal = {"type": "refusal", "refusal": "No"}
+    message = {"type": "message", "id": "m", "status": "completed", "content": [text, refusal]}
+    summary, thought = {"type": "summary_text", "text": "S"}, {"type": "reasoning_text", "text": "T"}
+    reasoning = {"type": "reasoning", "id": "r", "summary": [summary], "content": [thought]}
+    call = {"type": "function_call", "id": "f", "name": "add", "arguments": "{}"}
+    search = {"type": "web_search_call", "id": "w", "status": "completed"}
+    answer = {
+        "object": "response",
+        "status": "completed",
+        "completed_at": 5,
+        "output": [message, reasoning, call, search],
+        "usage": {"input_tokens": 1},
+    }
+    stream = b"".join(as_stream(Endpoint.RESPONSES, json.dumps(answer).encode(), "json"))
+    events = [json.loads(event.data) for event in sse.events(stream)]
+    assert [event.pop("sequence_number") for event in events] == list(range(len(events)))
+    created: dict[str, Any] = {"object": "response", "status": "in_progress", "output": [], "usage": None}
+    in_message, in_reasoning, in_call = ({"item_id": id_, "output_index": k} for k, id_ in enumerate("mrf"))
+    first, second = in_message | {"content_index": 0}, in_message | {"content_index": 1}
+    summarized, thinking = in_reasoning | {"summary_index": 0}, in_reasoning | {"content_index": 0}
+    expected: list[tuple[str, dict[str, Any]]] = [
+        ("created", {"response": created}),
+        ("in_progress", {"response": created}),
+        ("output_item.added", {"output_index": 0, "item": message | {"status": "in_progress", "content": []}}),
+        ("content_part.added", first | {"part": text | {"text": "", "annotations": []}}),
+        ("output_text.delta", first | {"delta": "Hi", "logprobs": []}),
+        ("output_text.annotation.added", first | {"annotation_index": 0, "annotation": note}),
+        ("output_text.done", first | {"text": "Hi", "logprobs": []}),
+        ("content_part.done", first | {"part": text}),
+        ("content_part.added", second | {"part": refusal | {"refusal": ""}}),
+        ("refusal.delta", second | {"delta": "No"}),
+        ("refusal.done", second | {"refusal": "No"}),
+        ("content_part.done", second | {"part": refusal}),
+        ("output_item.done", {"output_index": 0, "item": message}),
+        ("output_item.added", {"output_index": 1, "item": reasoning | {"summary": [], "content": []}}),
+        ("reasoning_summary_part.added", summarized | {"part": summary | {"text": ""}}),
+        ("reasoning_summary_text.delta", summarized | {"delta": "S"}),
+        ("reasoning_summary_text.done", summarized | {"text": "S"}),
+        ("reasoning_summary_part.done", summarized | {"part": summary}),
+        ("reasoning_text.delta", thinking | {"delta": "T"}),
+        ("reasoning_text.done", thinking | {"text": "T"}),
+        ("output_item.done", {"output_index": 1, "item": reasoning}),
+        ("output_item.added", {"output_index": 2, "item": call | {"arguments": ""}}),
+        ("function_call_arguments.delta", in_call | {"delta": "{}"}),
+        ("function_call_arguments.done", in_call | {"arguments": "{}", "name": "add"}),
+        ("output_item.done", {"output_index": 2, "item": call}),
+        ("output_item.added", {"output_index": 3, "item": search | {"status": "in_progress"}}),
+        ("output_item.done", {"output_index": 3, "item": search}),
+        ("completed", {"response": answer}),
+    ]
+    assert events == [{"type": f"response.{name}"} | fields for name, fields in expected]
+
+
+@pytest.mark.parametrize("kind", ["message", "reasoning"])
+@pytest.mark.parametrize("part", [{"type": "output_text"}, {"type": "refusal"}])
+def test_a_part_of_a_response_without_its_text_is_empty(kind: str, part: dict[str, str]) -> None:
+    item = {"type": kind, "content": [part], "summary": [part]}
+    answer = {"object": "response", "status": "completed", "output": [item]}
+    stream = b"".join(as_stream(Endpoint.RESPONSES, json.dumps(answer).encode(), "json"))
+    assert b'.delta"' not in stream
+    assert json.loads(as_plain(Endpoint.RESPONSES, stream, "sse")) == answer
