@@ -105,6 +105,17 @@ def test_wrong_tokens_are_rate_limited_per_ipv6_network() -> None:
     assert accepts(check, "right", "2001:db8:0:1::1")
 
 
+def test_addresses_that_are_no_ip_addresses_are_told_apart_by_64_letters() -> None:
+    check = TokenCheck(tokens_of("right"))
+    start = "s" * 63
+    for k in range(10):
+        assert not accepts(check, f"wrong {k}", f"{start}a{k}")
+    with pytest.raises(RequestRejected) as rejected:
+        check.check("right", f"{start}a")
+    assert rejected.value.status == 429
+    assert accepts(check, "right", f"{start}b")
+
+
 def test_a_token_that_cannot_be_guessed_is_never_locked_out() -> None:
     token = "a-token-with-thirty-two-letters!"
     assert len(token) == 32

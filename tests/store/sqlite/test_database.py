@@ -9,7 +9,7 @@ import pytest
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.sqlite import database
-from knapcache.store.sqlite.files import FORMAT_ROW
+from knapcache.store.sqlite.files import FORMAT_ROW, unrecognised_logs
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
@@ -146,6 +146,28 @@ def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
         plain.close()
         with pytest.raises(CorruptState, match="1 rows have an invalid seal"):
             store.check()
+
+
+def test_check_goes_on_after_a_row_that_cannot_be_read(path: Path) -> None:
+    with SqliteStore(path, SIZE_LIMIT) as store:
+        plain = apsw.Connection(str(path))
+        plain.execute("UPDATE entries SET payload = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of("a"),))
+        plain.execute("UPDATE entries SET payload = x'00' WHERE key = ?", (key_of("b"),))
+        plain.close()
+        with pytest.raises(CorruptState, match="rows have an invalid seal"):
+            store.check()
+
+
+def test_a_log_is_recognised_by_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    log = Path(f"{path}-wal")
+    header = bytes.fromhex("377f0682 002de218 00000800")
+    for ours in (b"", bytes(3), bytes(100), header, header[:5], b"\x36" + header[1:]):
+        log.write_bytes(ours)
+        assert unrecognised_logs(path) == []
+    for other in (b"~", b"~" * 12, b"~\0~\0", b"\0" * 4 + b"~~~~", b"\x30" + header[1:]):
+        log.write_bytes(other)
+        assert unrecognised_logs(path) == [log]
 
 
 def test_only_files_that_a_store_of_this_process_has_open_are_open_here(tmp_path: Path) -> None:

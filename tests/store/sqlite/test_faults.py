@@ -200,6 +200,7 @@ def test_a_dead_writer_thread_fails_all_writes(tmp_path: Path, monkeypatch: pyte
         done = [store.apply(entry_of(store, name, 10)) for name in range(5)]
         assert all(isinstance(future.exception(10), StoreError) for future in done)
         assert isinstance(store.apply(entry_of(store, 9)).exception(10), StoreError)
+        assert [store.get(key_of(name)) for name in range(5)] == [None] * 5, "a write that failed is still seen"
     assert len(exceptions) == 1
 
 
@@ -253,3 +254,20 @@ def test_a_key_that_a_queued_put_evicts_reads_as_gone(tmp_path: Path, monkeypatc
             gate.set()
         done.result(30)
         assert (store.read(old.key), store.read(new.key)) == (None, new)
+
+
+def test_late_evictions_end_with_the_file_that_is_replaced(
+    tmp_path: Path, disk: FaultyVFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 1e6)
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name) as store:
+        store.apply(entry_of(store, "evicted")).result()
+        assert store._writer
+        disk.faults.full = True
+        assert not succeeds(store.apply(evict=[key_of("evicted")]))
+        assert list(store._writer.pending) == [key_of("evicted")]
+        disk.faults.full = False
+        store._writer.report_damage()
+        store.flush()
+        assert store.counters()["quarantined"] == 1
+        assert store._writer.pending == store._writer._late_evictions == {}

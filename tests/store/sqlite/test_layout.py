@@ -166,11 +166,14 @@ def test_pages_and_cell_agrees_with_sqlite() -> None:
         plain.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (id INTEGER PRIMARY KEY, x BLOB)")
         plain.execute("INSERT INTO t VALUES (-1, zeroblob(?))", (n,))
         record = next(size for size in range(n, n + 8) if size - n == _record_header(n))
-        report = "SELECT pagetype, sum(payload), count(*) FROM dbstat WHERE name = 't' GROUP BY 1"
-        found = {kind: (payload, count) for kind, payload, count in plain.execute(report)}
+        report = "SELECT pagetype, sum(payload), count(*), sum(unused) FROM dbstat WHERE name = 't' GROUP BY 1"
+        found = {kind: (payload, count, unused) for kind, payload, count, unused in plain.execute(report)}
         pages, cell = layout.pages_and_cell(record)
-        assert found.get("overflow", (0, 0))[1] == pages
+        assert found.get("overflow", (0, 0, 0))[1] == pages
         assert found["leaf"][0] == cell - layout._CELL
+        length = 1 if record < 1 << 7 else 2 if record < 1 << 14 else 3
+        used = layout.PAGE - 8 - found["leaf"][2]  # 8: the leaf's header
+        assert used + (5 - length) + (0 if pages else 4) == cell, "a length of 5 bytes and an overflow page are charged"
 
 
 def _record_header(n: int) -> int:
