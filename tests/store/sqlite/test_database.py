@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import apsw
 import pytest
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
-from knapcache.store.sqlite import database
+from knapcache.store.sqlite import database, files
 from knapcache.store.sqlite.files import FORMAT_ROW, unrecognised_logs
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
@@ -168,6 +169,33 @@ def test_a_log_is_recognised_by_its_header(tmp_path: Path) -> None:
     for other in (b"~", b"~" * 12, b"~\0~\0", b"\0" * 4 + b"~~~~", b"\x30" + header[1:]):
         log.write_bytes(other)
         assert unrecognised_logs(path) == [log]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("SELECT 1", True),
+        ("UPDATE state SET seal = zeroblob(length(seal)) WHERE id = 1", False),
+        ("UPDATE state SET value = CAST(value AS TEXT) WHERE id = 1", False),
+        ("DELETE FROM state WHERE id = 1", False),
+        ("ALTER TABLE state RENAME TO other", False),
+    ],
+)
+def test_a_format_row_is_ours_only_with_its_seal(path: Path, change: str, expected: bool) -> None:
+    plain = apsw.Connection(str(path))
+    plain.execute(change).fetchall()
+    plain.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    plain.close()
+    assert files._has_format_row(path) == expected
+
+
+def test_work_is_bounded_in_files_of_any_size(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 36)  # a quarter of it exceeds the largest number of steps
+    connection = apsw.Connection(":memory:")
+    with database.bounded_work(connection, path):
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
 
 
 def test_only_files_that_a_store_of_this_process_has_open_are_open_here(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_damaged_file_on_a_full_disk_is_replaced_when_there_is_space(tmp_path:
         store._writer.report_damage()
         assert not succeeds(store.apply(entry_of(store, 0)))
         assert not succeeds(store.apply(entry_of(store, 1)))
+        assert store._writer._connection.filename == "", "another file was opened in place of the damaged one"
         assert store.get(key_of(0)) is None
         disk.faults.full = False
         entry = entry_of(store, 2)

@@ -141,7 +141,7 @@ def test_a_smaller_size_limit_keeps_the_youngest_entries(tmp_path: Path, caplog:
         assert len(held) * 15_000 > 0.8 * store.capacity
         assert store.load_snapshot() == b"state"
         store.check()
-    assert f"{len(held)} of its entries were kept" in caplog.text
+    assert f"its size limit; {len(held)} of its entries were kept" in caplog.text
     with SqliteStore(path, 8 * MB) as store:
         assert store.totals().entries == len(held)
 
@@ -196,6 +196,7 @@ def test_the_parts_add_up_to_the_size_limit(size_limit: int) -> None:
     index = 32768 * (1 + parts.log // layout.FRAME // 4062)
     assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= size_limit
     assert parts.frames * layout.FRAME < parts.log
+    assert parts.fixed > 2 + parts.pages // 504, "a page of the free list names 504 pages (SQLite's file format)"
     assert parts.capacity >= (0.68 if size_limit < 2 * MB else 0.7 if size_limit < 64 * MB else 0.85) * size_limit
     whole = layout.operation_frames(parts.max_entry_size) + layout.snapshot_frames(parts.max_snapshot_size)
     assert whole + 2 * layout.operation_frames() <= parts.frames_per_transaction, (
