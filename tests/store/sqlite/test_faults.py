@@ -271,4 +271,5 @@ def test_late_evictions_end_with_the_file_that_is_replaced(
         store._writer.report_damage()
         store.flush()
         assert store.counters()["quarantined"] == 1
-        assert store._writer.pending == store._writer._late_evictions == {}
+        assert store._writer._late_evictions == {}
+        assert store._writer.pending == {}
