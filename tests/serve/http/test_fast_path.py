@@ -17,6 +17,7 @@ from knapcache.exchange.headers import VARY_HEADERS
 from knapcache.model import Endpoint
 from knapcache.serve.http.app import App
 from knapcache.serve.http.fast_path import FastPath, charge
+from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.running_proxy import RunningProxy
@@ -53,6 +54,19 @@ def test_both_paths_send_the_same_response(proxy: RunningProxy, stored: str, for
     fast = post(proxy, {**CHAT, **form})
     assert (fast.status_code, fixed_headers(fast), fast.content) == (200, fixed_headers(slow), slow.content)
     assert len(fast_path_of(proxy)) == 1
+
+
+def test_an_answer_of_the_fast_path_is_recorded_as_a_hit(proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        post(proxy, CHAT)
+    events: list[Event] = []
+    monkeypatch.setattr(fast_path_of(proxy), "_append_event", events.append)
+    assert post(proxy, CHAT).headers["x-knapcache"] == "hit"
+    (event,) = events
+    assert (event.outcome, event.status, event.stream, event.model) == ("hit", 200, False, "m")
+    assert event.endpoint == Endpoint.CHAT.value
+    assert event.size > 0
+    assert 0 < event.seconds == event.ttfb
 
 
 def test_a_newer_answer_that_lacks_what_is_asked_for_is_fetched_again(start: Start, upstream: FakeUpstream) -> None:
