@@ -75,3 +75,24 @@ def test_the_width_of_characters(text: str, width: int) -> None:
 def test_backslashes_are_counted(count: int, before: bytes) -> None:
     text = before + b"\\" * count + b'"'
     assert scan.backslashes(text, len(text) - 1) == count
+
+
+def test_the_limit_of_memory_is_inclusive_where_strings_contain_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b'{"a":"[[[[[[[["}'
+    needed = scan.memory(text, scan.exact_cost(text))
+    assert scan.memory(text, scan.quick_cost(text)) > needed
+    monkeypatch.setattr(scan, "MEMORY_FACTOR", 0)
+    monkeypatch.setattr(scan, "MEMORY_FLOOR", needed)
+    scan.check_cost(text)
+    monkeypatch.setattr(scan, "MEMORY_FLOOR", needed - 1)
+    with pytest.raises(Uncacheable, match="parsing takes more than"):
+        scan.check_cost(text)
+
+
+@pytest.mark.parametrize("text", [b'"a" "b" "c"', rb'"a" "\""', rb'"\"\""'])
+def test_the_limit_of_strings_and_escaped_quotes_is_inclusive(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(scan, "MAX_TOKENS", 3)
+    assert list(scan.strings(text))[-1][1] == len(text)
+    monkeypatch.setattr(scan, "MAX_TOKENS", 2)
+    with pytest.raises(Uncacheable, match="more than 2 strings"):
+        list(scan.strings(text))

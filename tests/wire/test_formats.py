@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from knapcache import Endpoint
 from knapcache.errors import Incomplete
-from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, endpoint_of, sse
+from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, completions, endpoint_of, responses, sse
 from knapcache.wire.base import Form
 from knapcache.wire.json_util import TextParts, join_texts, merge_delta
-from knapcache.wire.messages import merge_message_delta
+from knapcache.wire.messages import merge_message_delta, split_block
 from tests.support import answers
 
 STRATEGIES = {
@@ -414,3 +414,28 @@ def test_a_part_of_a_response_without_its_text_is_empty(kind: str, part: dict[st
     stream = b"".join(as_stream(Endpoint.RESPONSES, json.dumps(answer).encode(), "json"))
     assert b'.delta"' not in stream
     assert json.loads(as_plain(Endpoint.RESPONSES, stream, "sse")) == answer
+
+
+def test_a_stream_of_a_response_ends_with_done() -> None:
+    with pytest.raises(Incomplete, match=r"ended before response\.completed"):
+        responses.assemble([SseEvent(data="[DONE]")])
+
+
+def test_thinking_is_sent_in_deltas() -> None:
+    block = {"type": "thinking", "thinking": "T", "signature": "S"}
+    thought, signed = {"type": "thinking_delta", "thinking": "T"}, {"type": "signature_delta", "signature": "S"}
+    assert split_block(block) == (block | {"thinking": "", "signature": ""}, [thought, signed])
+    assert split_block({"type": "thinking", "thinking": "T"}) == ({"type": "thinking", "thinking": ""}, [thought])
+    assert split_block(block | {"type": "other"}) == (block | {"type": "other"}, [])
+
+
+def test_tokens_of_a_completion_keep_their_log_probabilities() -> None:
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [-1, -2], "top_logprobs": None, "other": [7]}
+    choice = {"index": 0, "text": "ab", "logprobs": logprobs, "finish_reason": "stop"}
+    first = {"tokens": ["a"], "token_logprobs": [-1], "top_logprobs": None, "other": [7]}
+    second = {"tokens": ["b"], "token_logprobs": [-2], "top_logprobs": None, "other": None}
+    assert list(completions.deltas(choice)) == [
+        {"text": "a", "logprobs": first, "finish_reason": None},
+        {"text": "b", "logprobs": second, "finish_reason": None},
+        {"text": "", "finish_reason": "stop"},
+    ]
