@@ -83,3 +83,11 @@ def test_an_incomplete_plain_answer_is_returned_only_to_those_who_asked_for_a_pl
     assert to_response(exchange(Endpoint.CHAT), answer).body == b'{"choices":'
     with pytest.raises(Incomplete, match="other form"):
         to_response(exchange(Endpoint.CHAT, stream=True), answer)
+
+
+def test_the_provider_gets_the_bytes_of_the_caller_unless_they_have_directives() -> None:
+    url = httpx.URL("https://api.example/v1/chat/completions")
+    raw = b'{ "model" : "gpt-4o",  "messages": [] }'
+    assert exchange_of(Endpoint.CHAT, url, {}, raw).upstream_body(False) == raw
+    directed = b'{ "model" : "gpt-4o",  "messages": [], "cache": {"no-store": true} }'
+    assert json.loads(exchange_of(Endpoint.CHAT, url, {}, directed).upstream_body(False)) == json.loads(raw)
