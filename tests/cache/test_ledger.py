@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
@@ -115,3 +117,24 @@ def test_a_forked_child_starts_with_an_empty_ledger() -> None:
     with ledger._lock:  # of a thread of the parent
         ledger.after_fork()
     assert ledger.report() == Ledger().report()
+
+
+@pytest.mark.parametrize("step", ["add_served", "add_request", "add_spent", "add_admitted", "count", "report", "check"])
+def test_every_method_waits_for_the_lock(step: str) -> None:
+    ledger, bill = Ledger(), Bill(0.5, 2.0, 1.5, "stored")
+    steps: dict[str, Callable[[], object]] = {
+        "add_served": lambda: ledger.add_served("hit", "m", "a", bill, 7),
+        "add_request": lambda: ledger.add_request("misses", "m", "a"),
+        "add_spent": lambda: ledger.add_spent("m", "a", bill),
+        "add_admitted": lambda: ledger.add_admitted("m", "a"),
+        "count": lambda: ledger.count("evictions"),
+        "report": ledger.report,
+        "check": ledger.check,
+    }
+    thread = threading.Thread(target=steps[step])
+    with ledger._lock:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join(30)
+    assert not thread.is_alive()

@@ -38,6 +38,17 @@ def test_a_stored_item_that_occurs_twice_is_a_hit_both_times() -> None:
         assert [answer.outcome for answer in batch.answers()] == ["hit", "hit", "hit"]
 
 
+def test_the_request_for_missing_items_has_no_directives() -> None:
+    per_item = FORMATS[Endpoint.EMBEDDINGS].per_item
+    assert per_item is not None
+    url = httpx.URL("https://api.example/v1/embeddings")
+    raw = b'{"model": "m", "input": ["a", "b"], "cache": {"no-store": true}}'
+    with Cache("1MB", policy="lru", shadows=()) as cache:
+        given = exchange_of(Endpoint.EMBEDDINGS, url, {}, raw)
+        batch = EmbeddingBatch(cache, given, per_item, [hit("1"), Lookup("2")])
+        assert json.loads(batch.upstream_body()) == {"model": "m", "input": ["b"]}
+
+
 def test_too_many_bytes_between_two_strings_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     content = b'{"data":[{"embedding":%b,"object":"embedding"}]}' % VECTOR
     between = len(VECTOR) + 2  # the colon and the comma around it

@@ -206,6 +206,17 @@ async def test_errors_go_to_all_waiters_and_are_not_stored(cache: Cache, status:
     assert cache.stats()["admitted"] == 0
 
 
+@pytest.mark.parametrize("body", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
+async def test_a_refused_request_to_which_nothing_was_added_is_not_sent_again(
+    cache: Cache, body: dict[str, Any]
+) -> None:
+    provider = Provider(ScriptedResponse(400, JSON, b'{"error": {"message": "no"}}'))
+    fetched = await fetch(Fetcher(cache), provider, **body)
+    await fetched.finish()
+    assert fetched.status == 400
+    assert len(provider.requests) == 1
+
+
 async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> None:
     refused = ScriptedResponse(400, JSON, b'{"error": {"message": "unknown field"}}')
     streams = [ScriptedResponse(200, SSE, *blocks_of(usage=False)) for _ in range(2)]

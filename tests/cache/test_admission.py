@@ -1,0 +1,66 @@
+"""Admission: what leaves the policy leaves the store, and every decision is made under the lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from knapcache.model import Decision
+from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
+
+
+def test_entries_that_a_policy_evicts_without_admitting_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        (victim,) = admission.policy.residents
+
+        def evict(*_: object) -> Decision:
+            admission.policy.forget(victim)
+            return Decision(False, (victim,))
+
+        monkeypatch.setattr(admission, "_timed_settle", evict)
+        cache.fetch(CHAT, request_of(2), Upstream()(2))
+        assert store_of(cache).totals() == (0, 0)
+        assert cache.stats()["evictions"] == 1
+        cache.check()
+
+
+def test_a_missing_entry_has_left_the_store_when_it_is_forgotten() -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        (i,) = admission.policy.residents
+        admission.forget_missing(admission.ids.keys[i], i, admission.ids.serial[i])
+        assert not admission.queue.changes
+        assert store_of(cache).totals() == (0, 0)
+        cache.check()
+
+
+@pytest.mark.parametrize("step", ["arrive", "count_if_resident", "observe", "touch", "forget_missing", "settle"])
+def test_every_decision_waits_for_the_lock(step: str) -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        (i,) = admission.policy.residents
+        key = admission.ids.keys[i]
+        entry = store_of(cache).get(key)
+        assert entry is not None
+        steps: dict[str, Callable[[], object]] = {
+            "arrive": lambda: admission.arrive(key),
+            "count_if_resident": lambda: admission.count_if_resident(key, 1, 1.0),
+            "observe": lambda: admission.observe(key, i, 1, 1.0),
+            "touch": lambda: admission.touch({key: 1}),
+            "forget_missing": lambda: admission.forget_missing(key, i, admission.ids.serial[i]),
+            "settle": lambda: admission.settle(i, entry),
+        }
+        thread = threading.Thread(target=steps[step])
+        with admission.deciding:
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive()
+        thread.join(30)
+        assert not thread.is_alive()
+        cache.check()
