@@ -94,3 +94,13 @@ def test_the_number_of_rates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         bill = own.bill(Endpoint.CHAT, f"ours-{k}", {"prompt_tokens": 7, "completion_tokens": 3}, 1.0)
         assert bill.usd == pytest.approx(16e-6)
     assert [key[1] for key in own._flat_rates] == ["ours-0", "ours-1", "ours-2"]
+
+
+def test_a_learned_rate_replaces_genai_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Meter("usd")
+    first = own.bill(Endpoint.CHAT, "gpt-4o", {"prompt_tokens": 1000, "completion_tokens": 100}, 1.0)
+    monkeypatch.setattr(own, "_usd", None)  # calls fail
+    second = own.bill(Endpoint.CHAT, "gpt-4o", {"prompt_tokens": 2000, "completion_tokens": 200}, 1.0)
+    assert first.usd == pytest.approx(0.0035)
+    assert second.usd == pytest.approx(0.007)
+    assert second.source == "genai-prices"
