@@ -9,8 +9,10 @@ import httpx
 import pytest
 
 from knapcache import Answer
-from knapcache.errors import Incomplete
+from knapcache.errors import Incomplete, Uncacheable
+from knapcache.exchange import exchange as exchange_module
 from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply, to_response
+from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, StreamCollector
 
@@ -91,3 +93,13 @@ def test_the_provider_gets_the_bytes_of_the_caller_unless_they_have_directives()
     assert exchange_of(Endpoint.CHAT, url, {}, raw).upstream_body(False) == raw
     directed = b'{ "model" : "gpt-4o",  "messages": [], "cache": {"no-store": true} }'
     assert json.loads(exchange_of(Endpoint.CHAT, url, {}, directed).upstream_body(False)) == json.loads(raw)
+
+
+def test_a_long_answer_that_costs_too_much_to_parse_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: bytes) -> None:
+        raise Uncacheable("too much")
+
+    content = json.dumps(CHAT).encode()
+    monkeypatch.setattr(exchange_module, "check_cost", refuse)
+    for size, stored in ((SHORT, True), (SHORT + 1, False)):
+        assert plain_reply(exchange(Endpoint.CHAT), 200, {}, content.ljust(size)).cacheable is stored
