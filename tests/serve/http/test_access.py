@@ -66,6 +66,15 @@ def test_the_oldest_head_is_dropped_when_there_are_too_many(monkeypatch: pytest.
     assert known == [False, True, True, True]
 
 
+@pytest.mark.parametrize(("count", "cached"), [(30, True), (200, False)])
+def test_a_head_with_many_short_headers_is_not_cached(count: int, cached: bool) -> None:
+    """An SDK sends up to 30 headers."""
+    control = access_control()
+    headers = [(b"x-%d" % k, b"1") for k in range(count)]
+    authorize(control, *headers)
+    assert (control.known(request(*headers).raw_headers) is not None) is cached
+
+
 def test_heads_above_the_limit_are_not_cached() -> None:
     control = access_control()
     others = sum(len(name) + len(value) + subject.HEADER_OVERHEAD for name, value in request().raw_headers)

@@ -67,6 +67,7 @@ def test_an_answer_of_the_fast_path_is_recorded_as_a_hit(proxy: RunningProxy, mo
     assert event.endpoint == Endpoint.CHAT.value
     assert event.size > 0
     assert 0 < event.seconds == event.ttfb
+    assert event.upstream_seconds > 0
 
 
 def test_a_newer_answer_that_lacks_what_is_asked_for_is_fetched_again(start: Start, upstream: FakeUpstream) -> None:
