@@ -99,6 +99,16 @@ def test_sums_of_floats_may_differ_by_a_millionth_of_the_total_or_of_one(total: 
         ledger.check()
 
 
+def test_whole_numbers_may_not_differ_at_all() -> None:
+    for name in (field.name for field in fields(LedgerRow) if field.type == "int"):
+        ledger = Ledger()
+        for row in ledger._rows("m", "a"):
+            setattr(row, name, 10_000_000)
+        setattr(ledger._total, name, 10_000_001)
+        with pytest.raises(CorruptState, match=f"{name}: the total is"):
+            ledger.check()
+
+
 def test_check_finds_outcomes_that_do_not_sum_to_requests() -> None:
     for outcome in ("requests", "hits", "coalesced", "misses", "bypasses", "failed"):
         ledger = Ledger()
