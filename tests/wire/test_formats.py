@@ -15,7 +15,7 @@ from knapcache.errors import Incomplete
 from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, completions, endpoint_of, responses, sse
 from knapcache.wire.base import Form
 from knapcache.wire.json_util import TextParts, join_texts, merge_delta
-from knapcache.wire.messages import merge_message_delta, split_block
+from knapcache.wire.messages import merge_message_delta, split, split_block
 from tests.support import answers
 
 STRATEGIES = {
@@ -439,3 +439,9 @@ def test_tokens_of_a_completion_keep_their_log_probabilities() -> None:
         {"text": "b", "logprobs": second, "finish_reason": None},
         {"text": "", "finish_reason": "stop"},
     ]
+
+
+def test_the_start_of_a_message_invents_no_counts() -> None:
+    for usage, expected in (({"input_tokens": 3}, {"input_tokens": 3}), ({"output_tokens": 7}, {"output_tokens": 0})):
+        first = next(split({"content": [], "usage": usage}, True))
+        assert json.loads(first.data)["message"]["usage"] == expected
