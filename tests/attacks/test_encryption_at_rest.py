@@ -99,8 +99,7 @@ def test_a_killed_proxy_leaves_nothing_readable(
         process.process.kill()
         process.process.wait()
         assert_no_canary(tmp_path, files=4)
-        with pytest.raises(AssertionError, match="exit code -9"):
-            process.stop()
+        process.stop()
     with run(KEY) as proxy:
         assert ask(proxy.url, f"{CANARY} 0") == "hit"
 
