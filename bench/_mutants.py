@@ -76,7 +76,7 @@ class Mutant:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """What names the mutant in the list of equivalent ones. Line numbers are no part of it."""
+        """Return the fields that identify the mutant in the list of equivalent ones. They contain no line number."""
         return self.file, self.function, self.operator, self.text, self.change
 
     def apply(self, source: bytes) -> bytes:

@@ -381,9 +381,9 @@ class CoverageMap:
 
 
 def moved_lines(old: str, new: str) -> dict[int, list[int]]:
-    """Return for each old line the lines of the new text that stand for it.
+    """Map each old line to the lines of the new text that get its tests.
 
-    A new line stands for the last old one before it: whoever executes that line most likely executes the new one.
+    An added line gets the tests of the last old line before it: a test that executes one most likely executes both.
     """
     before, after = old.splitlines(), new.splitlines()
     moved: dict[int, list[int]] = defaultdict(list)

@@ -92,7 +92,7 @@ class ReliabilityRow:
 
     name: str
     done: str
-    """What is done to knapcache."""
+    """The fault or load that the row applies."""
     promised: str
     seconds: int
     """About how long it takes at full scale, on two cores."""

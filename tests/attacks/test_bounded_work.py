@@ -107,14 +107,14 @@ BODIES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_an_expensive_body_stalls_no_one(name: str, process: ProxyProcess) -> None:
+def test_an_expensive_body_does_not_stall_the_loop(name: str, process: ProxyProcess) -> None:
     response = attack(process, BODIES[name]())
     assert response.status == 200
     cached = name in ("30 KB of 1e-7", "a long string", "blanks")
     assert response.outcome == ("miss" if cached else "bypass")
 
 
-def test_a_small_body_that_grows_stalls_no_one(process: ProxyProcess) -> None:
+def test_a_small_body_that_grows_does_not_stall_the_loop(process: ProxyProcess) -> None:
     plain_body = numbers(b"1e0", 60 * MB)
     body = gzip.compress(plain_body, 6)
     assert len(body) < 300_000
@@ -143,7 +143,7 @@ def test_items_with_a_long_common_part_take_linear_time(process: ProxyProcess) -
     assert attack(process, json.dumps(body).encode(), path=EMBEDDINGS).outcome == "bypass"
 
 
-def test_many_items_and_their_vectors_stall_no_one(process: ProxyProcess, upstream: RecordingUpstream) -> None:
+def test_many_items_and_their_vectors_do_not_stall_the_loop(process: ProxyProcess, upstream: RecordingUpstream) -> None:
     """2,048 items of 1 KB of tokens, and an answer of 2,048 vectors; then all of it again, from the cache."""
     upstream.always(embedding(2048, 256))
     items = [[k, *range(10_000, 10_140)] for k in range(2048)]
@@ -160,7 +160,7 @@ def test_many_items_and_their_vectors_stall_no_one(process: ProxyProcess, upstre
     assert again.json()["data"] == response.json()["data"]
 
 
-def test_a_long_answer_stalls_no_one(process: ProxyProcess, upstream: RecordingUpstream) -> None:
+def test_a_long_answer_does_not_stall_the_loop(process: ProxyProcess, upstream: RecordingUpstream) -> None:
     """One with many values is passed on and not stored."""
     logprobs = b'{"token":"a","logprob":-0.1,"bytes":[97]}'
     content = (

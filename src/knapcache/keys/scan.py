@@ -12,8 +12,8 @@ measured first, with calls that are short (slices of SLICE bytes) and build noth
 The memory may be 4 times the text, or MEMORY_FLOOR. A Python string takes 1, 2 or 4 bytes for every character, as its
 widest one needs, so one emoji can make a long string four times as large.
 
-Characters inside strings are counted too at first. If these upper bounds are too large, the strings are told from the
-rest (`strings`), which takes longer and is exact.
+The first count includes characters inside strings, which is quick and an upper bound. If it exceeds a limit, a second
+count leaves out the strings (`strings`), which takes longer and is exact.
 """
 
 from __future__ import annotations

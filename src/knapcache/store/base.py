@@ -126,7 +126,7 @@ class StoreOptions:
     encryption_keys: tuple[bytes, ...] = ()
     """Keys of 32 bytes: what the store writes is encrypted with the first, and decrypted with all. Empty: plain."""
     exclusive: bool = False
-    """Whether nobody else puts a file at this path: then one that is damaged beyond recognition is set aside."""
+    """Whether only this store writes to the path. If so, a file that is damaged beyond recognition is renamed."""
     clock: Clock = wall_clock
 
 

@@ -62,5 +62,5 @@ def test_long_stalls_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.WARNING, "knapcache.serve"):
         asyncio.run(run())
-    (line,) = [record.getMessage() for record in caplog.records if "event loop" in record.getMessage()]
-    assert line.startswith("The event loop stood still for 1.")
+    (line,) = [record.getMessage() for record in caplog.records if "Event loop" in record.getMessage()]
+    assert line.startswith("Event loop blocked for 1.")

@@ -145,17 +145,17 @@ def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
         plain = apsw.Connection(str(path))
         plain.execute("UPDATE entries SET payload = x'00'")
         plain.close()
-        with pytest.raises(CorruptState, match="1 rows have an invalid seal"):
+        with pytest.raises(CorruptState, match="1 rows cannot be read or have an invalid seal"):
             store.check()
 
 
-def test_check_goes_on_after_a_row_that_cannot_be_read(path: Path) -> None:
+def test_check_counts_rows_that_cannot_be_read(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
         plain = apsw.Connection(str(path))
         plain.execute("UPDATE entries SET payload = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of("a"),))
         plain.execute("UPDATE entries SET payload = x'00' WHERE key = ?", (key_of("b"),))
         plain.close()
-        with pytest.raises(CorruptState, match="rows have an invalid seal"):
+        with pytest.raises(CorruptState, match="2 rows cannot be read or have an invalid seal"):
             store.check()
 
 

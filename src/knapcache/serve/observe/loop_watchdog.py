@@ -79,5 +79,5 @@ class LoopWatchdog:
         self.longest, self.longest_cpu = max(self.longest, stall), max(self.longest_cpu, cpu_stall)
         if stall > LONG_STALL and time.monotonic() - self._logged > LOG_INTERVAL:
             self._logged = time.monotonic()
-            log.warning("The event loop stood still for %.1f seconds: no request was served meanwhile.", stall)
+            log.warning("Event loop blocked for %.1f seconds; no request was served during that time.", stall)
         self._schedule(loop)

@@ -119,8 +119,8 @@ def digest_of(key: str) -> str:
 def open_private(path: Path, flags: int) -> int:
     """Open a regular file of this user or of root, restrict it to mode 0600, and return its descriptor.
 
-    A symbolic link is not followed, so nobody can direct the proxy's writes and mode changes to another file. A new
-    file has mode 0600 with any umask. Raises OSError.
+    A symbolic link is not followed: another user could direct the proxy's writes and mode changes to another file. A
+    new file has mode 0600 with any umask. Raises OSError.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)

@@ -111,7 +111,7 @@ class DatabaseReader:
             if found != [expected]:
                 raise CorruptState(f"{name}: expected {expected}, the file has {found}")
         ids = [number for info in self.scan() for number in self._sealer.row_ids(info.key)]
-        rows = (row for number in ids for row in self.connections.rows(_GET, (number,)) or ())
-        damaged = sum(self._sealer.entry(row) is None for row in rows)
+        reads = (self.connections.rows(_GET, (number,)) for number in ids)  # None: the row cannot be read
+        damaged = sum(rows is None or any(self._sealer.entry(row) is None for row in rows) for rows in reads)
         if damaged:
-            raise CorruptState(f"{damaged} rows have an invalid seal")
+            raise CorruptState(f"{damaged} rows cannot be read or have an invalid seal")

@@ -77,7 +77,7 @@ class SqliteStore:
         bytes of recently read entries that the owner keeps in memory, by default 1/8 of `size_limit` and at most
         64 MiB. `busy_timeout`: seconds to wait for SQLite's locks. `keep_damaged`: most quarantined files to keep.
         `encryption_keys`: the first encrypts, all decrypt (store/encryption.py); empty: the file is plain.
-        `exclusive`: nobody else puts a file at this path, so one that is damaged beyond recognition is quarantined.
+        `exclusive`: only this store writes to the path, so a file damaged beyond recognition is quarantined.
         """
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
