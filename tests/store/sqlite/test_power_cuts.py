@@ -22,7 +22,7 @@ def disk() -> Iterator[PowerCutVFS]:
 
 def test_full_loses_no_acknowledged_change(ram_path: Path, disk: PowerCutVFS) -> None:
     counts = cut_power_repeatedly(ram_path, disk, 15, 1, "full")
-    assert counts["torn"] > 5
+    assert counts["torn"] > 0  # how many depends on thread scheduling
     assert counts["lost"] == 0
 
 
@@ -31,7 +31,7 @@ def test_normal_loses_only_the_youngest_changes(ram_path: Path, disk: PowerCutVF
         folder = ram_path / str(seed)
         folder.mkdir()
         counts = cut_power_repeatedly(folder, disk, 15, seed, "normal")
-        assert counts["torn"] > 5
+        assert counts["torn"] > 0  # how many depends on thread scheduling
         if counts["lost"] > 0:
             return
     pytest.fail("no cut lost anything: the simulation has no effect")
