@@ -16,7 +16,7 @@ READY := .venv/.ready
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak mutate reliability lint format bench bench-oracle docs experiments sbom audit lock clean
+.PHONY: help setup run demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ reliability: $(READY) ## kill, cut power, damage, flood and fuzz; write a table 
 lint: $(READY) ## check style, format, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy src experiments tests examples docs $(BENCHES)
+	$(BIN)/mypy src experiments tests examples docs deploy scripts $(BENCHES)
 	$(BIN)/lint-imports
 
 format: $(READY) ## apply automatic style fixes and formatting
@@ -77,6 +77,11 @@ bench-oracle: $(READY) ## compare the Oracle with argsort, other solvers and its
 docs: $(READY) ## build the documentation site in out/docs; broken links are errors
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs out/docs
 	@echo "open out/docs/index.html"
+
+dist: $(READY) ## build wheel and sdist in dist, install them into empty environments and run them
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python scripts/check_dist.py dist
 
 experiments: $(READY) ## run every experiment in full; write numbers and figures to experiments/results
 	$(BIN)/knapcache experiment all --out experiments/results

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from knapcache.model import Decision, Endpoint, Selection
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Answer",

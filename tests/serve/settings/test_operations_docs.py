@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,19 +65,6 @@ def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.Mo
     assert [tenant.group for tenant in settings.tenants] == [None, "research"]
     for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", SETTINGS + OPERATIONS):
         assert name.lower() in Settings.model_fields or name == "KERNEL_CACHE"
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_documented_systemd_unit_is_valid(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```ini\n(.*?)```", OPERATIONS, re.DOTALL)
-    unit = tmp_path / "knapcache.service"
-    command = shutil.which("true")
-    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={command}", text, flags=re.M), encoding="utf-8")
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
-    assert [line for line in (done.stdout + done.stderr).splitlines() if "knapcache.service" in line] == []
-    grace = Settings().grace
-    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.M)
-    assert float(stop) > grace
 
 
 def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:

@@ -153,12 +153,12 @@ def markdown(model: type[BaseModel] = Settings) -> str:
     """Return the table of a model in docs/reference/settings.md. A test compares the two."""
     lines = ["| setting | default | description |", "|---|---|---|"]
     for name, field in model.model_fields.items():
-        lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
+        lines.append(f"| `{name}` | {default_text(field)} | {field.description} |")
     return "\n".join(lines)
 
 
-def _default(field: FieldInfo) -> str:
-    """Format a default. Defaults that depend on the machine are empty."""
+def default_text(field: FieldInfo) -> str:
+    """Return a default as Markdown: `none`, a value in backticks, or nothing if it depends on the machine."""
     value = field.get_default()
     may_be_none = type(None) in getattr(field.annotation, "__args__", ())
     if field.is_required() or field.default_factory is not None or (value is None and not may_be_none):

@@ -1,0 +1,222 @@
+"""The Grafana dashboard and the alert rules use metrics and labels that a running proxy has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from knapcache.testing import FakeUpstream
+from tests.support.programs import find_program, run_program
+from tests.support.running_proxy import RunningProxy
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "knapcache.json").read_text(encoding="utf-8"))
+RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))[
+    "groups"
+][0]["rules"]
+PROMETHEUS_LABELS = {"instance", "job", "le"}
+METRIC = re.compile(r"\b(?:knapcache|process)_\w+")
+PROMTOOL = "Debian's package prometheus"
+
+Labels = dict[str, set[str]]
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
+    """Names of the samples of a running proxy after a miss, a hit and a failed call, with their labels."""
+    question = {"model": "gpt-4o", "messages": [{"role": "user", "content": "What is a knapsack?"}]}
+    with FakeUpstream() as upstream:
+        upstream.fail("500", "500")
+        folder = tmp_path_factory.mktemp("proxy") / "data"
+        with RunningProxy(folder, upstream.openai_url, policy="lru") as proxy, httpx.Client(trust_env=False) as client:
+            for _ in range(3):
+                client.post(f"{proxy.openai_url}/chat/completions", json=question, headers={"authorization": "Bearer k"})
+            text = client.get(f"{proxy.url}/metrics").text
+    found: Labels = {}
+    for family in text_string_to_metric_families(text):
+        name = family.name + "_total" if family.type == "counter" else family.name
+        found.setdefault(name, set())
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every query of the dashboard and the rules, with its panel or alert."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+
+
+def test_every_metric_and_label_in_the_dashboard_and_the_alerts_exists(metrics: Labels) -> None:
+    seen = set()
+    for where, expression in expressions():
+        names = set(METRIC.findall(expression))
+        assert names or 'up{job="knapcache"}' in expression, f"{where}: no metric in {expression}"
+        assert names <= metrics.keys(), f"{where}: no such metric: {sorted(names - metrics.keys())}"
+        allowed = PROMETHEUS_LABELS.union(*(metrics[name] for name in names))
+        labels = {
+            label
+            for matchers in re.findall(r"\{([^}]*)\}", expression)
+            for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)
+        } | {label for listed in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in listed.split(", ")}
+        assert labels <= allowed, f"{where}: no such label: {sorted(labels - allowed)}"
+        seen |= names
+    assert len(seen) > 15
+
+
+def test_outcomes_and_codes_in_the_queries_exist() -> None:
+    from knapcache.serve.observe.events import OUTCOMES
+    from knapcache.serve.observe.metrics import CODES, NO_RESPONSE
+
+    for where, expression in expressions():
+        for label, values in re.findall(r'\b(outcome|code)[=!]~?"([^"]*)"', expression):
+            known = set(OUTCOMES) if label == "outcome" else {*CODES.values(), NO_RESPONSE}
+            assert set(values.split("|")) <= known, f"{where}: {label} is never one of {values}"
+
+
+def test_every_metric_of_the_proxy_is_on_the_dashboard_or_left_out_on_purpose(metrics: Labels) -> None:
+    shown = {name for _, expression in expressions() for name in METRIC.findall(expression)}
+    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in shown} | {"knapcache_build_info"}
+    left_out = {"knapcache_oracle_calls_total", "knapcache_oracle_seconds_total", "knapcache_owner"}
+    left_out |= {"knapcache_loop_stall_max_seconds"}
+    families = {re.sub("_(bucket|sum|count|created)$", "", name) for name in metrics if name.startswith("knapcache_")}
+    assert families - shown == left_out
+
+
+def test_panels_have_titles_and_places_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        area = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & area, f"{panel['title']} overlaps another panel"
+        cells |= area
+        for target in panel.get("targets", ()):
+            assert target["datasource"]["uid"] == "${datasource}"
+
+
+def test_alerts_say_what_is_wrong_and_how_bad_it_is() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"].keys() == {"summary", "description"}
+
+
+def test_the_deployment_guide_lists_the_alerts() -> None:
+    page = (DEPLOY.parent / "docs" / "guides" / "deployment.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(Knapcache\w+)` \| (\w+) \|", page, re.MULTILINE))
+    assert listed == {rule["alert"]: rule["labels"]["severity"] for rule in RULES}
+
+
+def test_prometheus_accepts_rules_queries_and_configuration(tmp_path: Path) -> None:
+    promtool = find_program("promtool", PROMTOOL)
+    run_program(promtool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    recorded = [
+        {"record": f"panel:{k}", "expr": re.sub(r"\$__\w+", "5m", expression).replace("$instance", ".*")}
+        for k, (_, expression) in enumerate(expressions())
+    ]
+    queries = tmp_path / "queries.yml"
+    queries.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}), encoding="utf-8")
+    run_program(promtool, "check", "rules", queries)
+
+
+ALERT_TESTS: dict[str, dict[str, str]] = {
+    "KnapcacheDown": {'up{job="knapcache", instance="a"}': "1x10 0x500"},
+    "KnapcacheRestarts": {'process_start_time_seconds{job="knapcache", instance="a"}': "100x485 200x5 300x5 400x100"},
+    "KnapcacheUpstreamFails": {
+        'knapcache_calls_total{instance="a", upstream="u", code="2xx"}': "0+1x500",
+        'knapcache_calls_total{instance="a", upstream="u", code="none"}': "0+3x500",
+    },
+    "KnapcacheRequestsFail": {
+        'knapcache_requests_total{instance="a", outcome="miss"}': "0+10x500",
+        'knapcache_requests_total{instance="a", outcome="failed"}': "0+1x500",
+    },
+    "KnapcacheStoreNotUsed": {'knapcache_breaker_open{instance="a"}': "1x500"},
+    "KnapcacheSavesNothing": {'knapcache_requests_total{instance="a", outcome="miss"}': "0+10x500"},
+    "KnapcacheEventLoopStalls": {
+        'knapcache_loop_stall_seconds_bucket{instance="a", clock="wall", le="0.25"}': "0+1x500",
+        'knapcache_loop_stall_seconds_bucket{instance="a", clock="wall", le="1"}': "0+9x500",
+        'knapcache_loop_stall_seconds_bucket{instance="a", clock="wall", le="+Inf"}': "0+9x500",
+    },
+    "KnapcacheEventsDropped": {'knapcache_events_dropped_total{instance="a"}': "0x490 1x10"},
+    "KnapcacheFewFilesLeft": {
+        'process_open_fds{job="knapcache", instance="a"}': "900x500",
+        'process_max_fds{job="knapcache", instance="a"}': "1000x500",
+    },
+}
+"""For each alert, series with one value a minute: it fires at minute 500."""
+HEALTHY = {
+    'up{job="knapcache", instance="b"}': "1x500",
+    'process_start_time_seconds{job="knapcache", instance="b"}': "100x500",
+    'knapcache_calls_total{instance="b", upstream="u", code="2xx"}': "0+10x500",
+    'knapcache_calls_total{instance="b", upstream="u", code="5xx"}': "0+1x500",
+    'knapcache_requests_total{instance="b", outcome="miss"}': "0+10x500",
+    'knapcache_requests_total{instance="b", outcome="hit"}': "0+1x500",
+    'knapcache_breaker_open{instance="b"}': "0x500",
+    'knapcache_loop_stall_seconds_bucket{instance="b", clock="wall", le="0.25"}': "0+9x500",
+    'knapcache_loop_stall_seconds_bucket{instance="b", clock="wall", le="+Inf"}': "0+9x500",
+    'knapcache_events_dropped_total{instance="b"}': "0x500",
+    'process_open_fds{job="knapcache", instance="b"}': "100x500",
+    'process_max_fds{job="knapcache", instance="b"}': "1000x500",
+}
+"""Series of an instance for which no alert fires."""
+
+
+def test_each_alert_fires_for_its_fault_and_for_no_healthy_proxy(tmp_path: Path) -> None:
+    promtool = find_program("promtool", PROMTOOL)
+    assert ALERT_TESTS.keys() == {rule["alert"] for rule in RULES}
+    rules = (DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    # promtool compares the texts of fired alerts; the labels are enough here.
+    (tmp_path / "alerts.yml").write_text(
+        yaml.safe_dump(
+            {
+                "groups": [
+                    {
+                        "name": "knapcache",
+                        "rules": [
+                            {name: value for name, value in rule.items() if name != "annotations"}
+                            for rule in yaml.safe_load(rules)["groups"][0]["rules"]
+                        ],
+                    }
+                ]
+            }
+        ),
+        encoding="utf-8",
+    )
+    tests = []
+    for alert, series in ALERT_TESTS.items():
+        (severity,) = (rule["labels"]["severity"] for rule in RULES if rule["alert"] == alert)
+        labels = {"severity": severity, "instance": "a"}
+        if 'job="knapcache"' in next(iter(series)):
+            labels["job"] = "knapcache"
+        if alert == "KnapcacheUpstreamFails":
+            labels["upstream"] = "u"
+        tests.append(
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in {**series, **HEALTHY}.items()],
+                "alert_rule_test": [{"eval_time": "500m", "alertname": alert, "exp_alerts": [{"exp_labels": labels}]}],
+            }
+        )
+    config = tmp_path / "test.yml"
+    config.write_text(
+        yaml.safe_dump({"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests}), encoding="utf-8"
+    )
+    run_program(promtool, "test", "rules", config)
