@@ -45,7 +45,11 @@ GROUPS = {
 """Headings, each before the setting with which its group begins."""
 TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
     "upstreams": (UpstreamSettings, "Upstreams", "One [[upstreams]] for each of them."),
-    "tenants": (TenantSettings, "Tenants", "One [[tenants]] for each of them. `knapcache serve --new-key NAME` makes a key."),
+    "tenants": (
+        TenantSettings,
+        "Tenants",
+        "One [[tenants]] for each of them. `knapcache serve --new-key NAME` makes a key.",
+    ),
     "admin_tokens": (
         AdminTokenSettings,
         "Admin tokens",

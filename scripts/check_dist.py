@@ -184,7 +184,9 @@ def check_sdist(sdist: Path, folder: Path) -> None:
     name, version = project()
     environment = FreshEnvironment(folder)
     environment.install(str(sdist))
-    expect(f"{name} {version}\n", environment.run("knapcache", "--version"), "the command from the sdist has this version")
+    expect(
+        f"{name} {version}\n", environment.run("knapcache", "--version"), "the command from the sdist has this version"
+    )
     installed = set(environment.run("python", "-c", INSTALLED_FILES).split())
     missing = packaged_files() - installed
     report("the sdist installs the same files as the wheel", [f"missing: {file}" for file in sorted(missing)])

@@ -102,7 +102,10 @@ def check(url: str, upstream: FakeUpstream) -> None:
     page = ask(f"{url}/dashboard")
     parts = set(re.findall(r'(?:src|href)="(/dashboard/[\w.-]+)"', page.body.decode()))
     statuses = {ask(url + part).status for part in parts}
-    expect(page.status == 200 and parts and statuses == {200}, f"/dashboard and the {len(parts)} files that it names are served")
+    expect(
+        page.status == 200 and parts and statuses == {200},
+        f"/dashboard and the {len(parts)} files that it names are served",
+    )
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
     assert the("USER").argument == "10001:10001"
     last_stage = max(k for k, step in enumerate(DOCKERFILE) if step.keyword == "FROM")
-    assert [step for step in DOCKERFILE[last_stage:] if step.keyword in ("RUN", "USER")][0].keyword == "USER"
+    assert next(step for step in DOCKERFILE[last_stage:] if step.keyword in ("RUN", "USER")).keyword == "USER"
     owned = [step.words[-1] for step in DOCKERFILE if "--chown=10001:10001" in step.argument]
     variables = image_variables()
     assert owned == ["/var/lib/knapcache", "/var/cache/knapcache"]
@@ -106,14 +106,16 @@ def test_compose_runs_the_image_read_only_with_valid_settings() -> None:
         upstreams=[{"url": "http://llm.example.com/v1"}],
         **{name.removeprefix("KNAPCACHE_").lower(): value for name, value in given.items()},
     )
-    assert {"localhost", "127.0.0.1", "knapcache"} <= set(settings.allowed_hosts), "host names of clients and Prometheus"
+    assert {"localhost", "127.0.0.1", "knapcache"} <= set(settings.allowed_hosts), (
+        "host names of clients and Prometheus"
+    )
     assert settings.metrics_public
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     targets = {volume.split(":")[1] for volume in service["volumes"]}
     assert targets == {the("VOLUME").argument, image_variables()["KNAPCACHE_KERNEL_CACHE"]}
     assert float(service["stop_grace_period"].removesuffix("s")) > GRACE
-    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]) .resolve() == DEPLOY / "Dockerfile"
+    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
 
 
 def test_prometheus_of_compose_scrapes_the_proxy() -> None:
@@ -125,7 +127,9 @@ def test_prometheus_of_compose_scrapes_the_proxy() -> None:
 
 def test_the_files_that_the_docs_name_exist() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    named = {file for page in pages for file in re.findall(r"\bdeploy/[\w./-]*\w", page.read_text(encoding="utf-8"))}
+    named = {
+        file for page in pages for file in re.findall(r"(?<![\w/])deploy/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    }
     assert len(named) >= 7
     assert [file for file in sorted(named) if not (ROOT / file).exists()] == []
 
@@ -210,5 +214,7 @@ def test_the_steps_of_the_dockerfile_make_a_proxy_that_serves(tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
     assert code in (0, -signal.SIGTERM)
-    failed = subprocess.run([shutil.which(check[0], path=variables["PATH"]) or "", *check[1:]], env=variables, check=False)
+    failed = subprocess.run(
+        [shutil.which(check[0], path=variables["PATH"]) or "", *check[1:]], env=variables, check=False
+    )
     assert failed.returncode != 0, "the health check passes without a proxy"

@@ -71,4 +71,6 @@ def test_every_line_of_the_example_is_valid(tmp_path: Path, monkeypatch: pytest.
     ):
         fixed = [name for name, field in model.model_fields.items() if default_text(field) not in ("", "none")]
         for name in fixed:
-            assert getattr(values, name) == model.model_fields[name].get_default(), f"{name} is not shown with its default"
+            assert getattr(values, name) == model.model_fields[name].get_default(), (
+                f"{name} is not shown with its default"
+            )

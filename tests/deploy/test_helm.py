@@ -49,7 +49,9 @@ def render(folder: Path, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {found["kind"]: found for found in yaml.safe_load_all(text) if found}
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING, {"persistence": {"enabled": False}}], ids=["default", "all", "none"])
+@pytest.mark.parametrize(
+    "values", [{}, EVERYTHING, {"persistence": {"enabled": False}}], ids=["default", "all", "none"]
+)
 def test_the_chart_renders_valid_objects(values: dict[str, Any], tmp_path: Path) -> None:
     assert "0 chart(s) failed" in run_helm(tmp_path, "lint", "--strict", CHART)
     objects = render(tmp_path, values)

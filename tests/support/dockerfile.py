@@ -52,8 +52,12 @@ class ImageFolder:
         self._directory = root
         tools = root / "base-image"
         tools.mkdir(parents=True)
-        python = tools / "python"  # a script, because a virtual environment made by a link would look for its library here
-        python.write_text(f'#!/bin/sh\nexec "{getattr(sys, "_base_executable", sys.executable)}" "$@"\n', encoding="utf-8")
+        python = (
+            tools / "python"
+        )  # a script, because a virtual environment made by a link would look for its library here
+        python.write_text(
+            f'#!/bin/sh\nexec "{getattr(sys, "_base_executable", sys.executable)}" "$@"\n', encoding="utf-8"
+        )
         python.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "KNAPCACHE_"))}
         self.variables = {**kept, "PATH": f"{tools}:/usr/bin:/bin"}
@@ -74,9 +78,7 @@ class ImageFolder:
         elif keyword == "COPY":
             self._copy(instruction)
         elif keyword == "RUN":
-            subprocess.run(
-                ["/bin/sh", "-c", self.path(argument)], cwd=self._directory, env=self.variables, check=True
-            )
+            subprocess.run(["/bin/sh", "-c", self.path(argument)], cwd=self._directory, env=self.variables, check=True)
 
     def _copy(self, instruction: Instruction) -> None:
         *sources, target = instruction.words
