@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.cache import Answer, Cache, Reply
+    from knapcache.cache import Answer, Cache, PickleSerializer, Reply, Serializer, TypedSerializer
     from knapcache.errors import (
         ClusterFailed,
         CorruptState,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NotOwner,
         StoreError,
         Uncacheable,
+        Unserializable,
     )
     from knapcache.model import Decision, Endpoint, Selection
 
@@ -38,17 +39,21 @@ __all__ = [
     "MissingExtra",
     "NotCached",
     "NotOwner",
+    "PickleSerializer",
     "Reply",
     "Selection",
+    "Serializer",
     "StoreError",
+    "TypedSerializer",
     "Uncacheable",
+    "Unserializable",
     "__version__",
     "oracle",
     "testing",
 ]
 
 _MODULES = {
-    "cache": ("Answer", "Cache", "Reply"),
+    "cache": ("Answer", "Cache", "PickleSerializer", "Reply", "Serializer", "TypedSerializer"),
     "errors": (
         "ClusterFailed",
         "CorruptState",
@@ -59,6 +64,7 @@ _MODULES = {
         "NotOwner",
         "StoreError",
         "Uncacheable",
+        "Unserializable",
     ),
     "model": ("Decision", "Endpoint", "Selection"),
 }

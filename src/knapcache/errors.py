@@ -4,6 +4,7 @@ KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, file or option is not usable; the message says what is allowed
 ├── MissingExtra (also ImportError)   an optional package is not installed; the message names the extra
 ├── Uncacheable (also ValueError)     a request has no cache key; it may still be sent upstream
+├── Unserializable (also ValueError)  a function's result cannot be stored, or a stored one cannot be read
 ├── Incomplete (also ValueError)      an answer is truncated or an error; it may be returned but is not stored
 ├── NotCached (also LookupError)      the caller allowed only a cached answer, and there is none
 ├── ClusterFailed                     a compute cluster is unreachable, runs different code, or lost its workers
@@ -39,6 +40,10 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
+
+
+class Unserializable(KnapcacheError, ValueError):  # noqa: N818
+    """A value cannot be stored, or a stored value cannot be read."""
 
 
 class Incomplete(KnapcacheError, ValueError):  # noqa: N818

@@ -367,7 +367,7 @@ def test_a_forged_format_row_does_not_disown_or_admit(path: Path) -> None:
     )
     with pytest.raises(StoreError, match="newer version"):
         open_store(path)
-    edit(path, f"PRAGMA application_id = {APPLICATION_ID}", "PRAGMA user_version = 1")
+    edit(path, f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {len(MIGRATIONS)}")
     assert use(path, quarantined=True) == 0
 
 

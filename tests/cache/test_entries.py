@@ -104,6 +104,7 @@ def test_one_entry(cache: Cache) -> None:
     assert found is not None
     assert found.pop("payload") == payload_of(9, 900)
     assert b"question 9" in found.pop("request")
+    assert found.pop("meta") == {}
     assert found == row
     assert cache.entry("00" * 32) is None
     requests = cache.stats()["requests"]

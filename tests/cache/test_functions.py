@@ -1,4 +1,4 @@
-"""Cached functions: keys from arguments, results as JSON, and clear errors where either is impossible."""
+"""Cached functions: which calls share a result, and clear errors for functions that cannot be cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache import InvalidInput, Uncacheable
-from knapcache.cache.functions import equal_with_types, typed
+from knapcache import InvalidInput
+from knapcache.cache.serialize.arguments import typed
+from knapcache.cache.serialize.base import equal_with_types
 from tests.support.caches import small_cache
 
 json = st.recursive(
@@ -117,8 +117,8 @@ def test_hits_are_fresh_copies() -> None:
         assert f() == [1]
 
 
-@pytest.mark.parametrize("result", [(1, 2), {1: 2}, float("nan"), object(), {"a": (1,)}, b"bytes", 2**70, {1, 2}])
-def test_results_that_json_changes_are_returned_and_not_stored(result: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("result", [object(), [print], {"a": (slice(1),)}, b"bytes".join])
+def test_results_without_a_form_are_returned_and_not_stored(result: Any, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
     with small_cache() as cache:
 
@@ -140,7 +140,7 @@ def test_waiters_for_such_a_result_call_the_function() -> None:
         @cache.cached
         def f() -> Any:
             time.sleep(0.05)
-            return (1, 2)
+            return print
 
         results: list[Any] = []
         threads = [threading.Thread(target=lambda: results.append(f())) for _ in range(4)]
@@ -148,23 +148,7 @@ def test_waiters_for_such_a_result_call_the_function() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert results == [(1, 2)] * 4
-
-
-def test_arguments_that_have_no_key_are_rejected() -> None:
-    @dataclass
-    class Thing:
-        x: int
-
-    with small_cache() as cache:
-
-        @cache.cached
-        def f(thing: Any) -> Any:
-            return thing
-
-        for wrong in (Thing(1), {1: 2}, [object()], "\ud800", 10**80):
-            with pytest.raises(Uncacheable, match=r"argument thing|surrogate|digits"):
-                f(wrong)
+        assert results == [print] * 4
 
 
 def test_generators_are_rejected() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache
+from knapcache import Answer, Cache
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.threads import run_blocking
@@ -24,6 +24,7 @@ from tests.exchange.conftest import (
     failure,
     plain,
 )
+from tests.support.caches import store_of
 
 
 @pytest.fixture
@@ -95,6 +96,47 @@ async def test_a_stream_ends_after_it_is_stored(cache: Cache) -> None:
     (answer,) = await first.finish()
     assert (answer.outcome, first.failed) == ("miss", False)
     assert outcome(await second) == "coalesced"
+
+
+LONG = "one two three four five six seven eight nine ten eleven twelve " * 12
+ASKED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+async def stored_stream(fetcher: Fetcher, provider: Provider) -> Answer:
+    """Fetch a stream, and return its answer."""
+    first = await fetch(fetcher, provider, **ASKED)
+    assert [block async for block in live(first)] == blocks_of(LONG)
+    (answer,) = await first.finish()
+    return answer
+
+
+@pytest.mark.parametrize("form", [{}, {"stream": True}, ASKED], ids=str)
+async def test_a_stored_stream_is_compact_and_replayed_byte_for_byte(cache: Cache, form: dict[str, Any]) -> None:
+    sent = blocks_of(LONG)
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *sent))
+    answer = await stored_stream(fetcher, provider)
+    assert answer.meta["form"] == "compact"
+    assert answer.size == cache.stats()["bytes"] < len(b"".join(sent)) / 2
+    hit = await fetch(fetcher, provider, **form)
+    assert outcome(hit) == "hit"
+    if form:
+        assert list(hit.body) == blocks_of(LONG, usage=form is ASKED)
+    else:
+        assert isinstance(hit.body, bytes)
+        assert json.loads(hit.body) == json.loads(answer_of(LONG))
+    assert len(provider.requests) == 1
+
+
+async def test_a_damaged_stream_is_fetched_again(cache: Cache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of(LONG)))
+    answer = await stored_stream(fetcher, provider)
+    store = store_of(cache)
+    entry = store.get(bytes.fromhex(answer.key))
+    assert entry is not None
+    store.apply(entry._replace(payload=entry.payload[:60] + b"\0" + entry.payload[61:])).result()
+    assert await stored_stream(fetcher, provider)
+    assert len(provider.requests) == 2
+    assert outcome(await fetch(fetcher, provider, **ASKED)) == "hit"
 
 
 async def test_a_block_is_forwarded_when_it_arrives(cache: Cache, gate: asyncio.Event) -> None:

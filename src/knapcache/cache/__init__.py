@@ -2,6 +2,16 @@
 
 from knapcache.cache.cache import Cache
 from knapcache.cache.engine import PendingFetch
+from knapcache.cache.serialize import PickleSerializer, Serializer, TypedSerializer
 from knapcache.cache.values import Answer, Lookup, Reply
 
-__all__ = ["Answer", "Cache", "Lookup", "PendingFetch", "Reply"]
+__all__ = [
+    "Answer",
+    "Cache",
+    "Lookup",
+    "PendingFetch",
+    "PickleSerializer",
+    "Reply",
+    "Serializer",
+    "TypedSerializer",
+]

@@ -11,7 +11,7 @@ from knapcache.cache.admission import AdmissionController
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import columns, page, rows_of
-from knapcache.cache.functions import Functions, typed
+from knapcache.cache.functions import Functions
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.options import (
     EncryptionKey,
@@ -23,6 +23,7 @@ from knapcache.cache.options import (
     open_store,
 )
 from knapcache.cache.quotas import checked_quotas
+from knapcache.cache.serialize import Serializer
 from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import InvalidInput
 from knapcache.keys import Keyer, ParsedBody, Rules
@@ -62,6 +63,7 @@ class Cache:
     report_hits report hits to the owner process of a shared store; False: another component does (`touch`)
     synchronous "full": no stored answer is lost in a power cut, and writes are slower; "normal"
     encryption_key  32 bytes, raw, hex or base64: the file is encrypted; of several keys the first encrypts, all decrypt
+    serializer  how results of cached functions are stored; None: a TypedSerializer
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Cache:
         report_hits: bool = True,
         synchronous: str = "normal",
         encryption_key: EncryptionKey = None,
+        serializer: Serializer | None = None,
     ) -> None:
         if not registry.find(policy).online:
             raise InvalidInput(f"{policy!r} needs to know future requests: it can be replayed, but not run in a cache")
@@ -104,7 +107,7 @@ class Cache:
 
         self._coordinator = Coordinator(opened, open_admission, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
-        self._functions = Functions(self._engine, self._keyer.keyer)
+        self._functions = Functions(self._engine, self._keyer.keyer, serializer)
 
     # Requests.
 
@@ -255,7 +258,12 @@ class Cache:
     def cached(self, function: Callable[P, R]) -> Callable[P, R]: ...
     @overload
     def cached(
-        self, *, name: str | None = None, ttl: float | None = None, namespace: str | None = None
+        self,
+        *,
+        name: str | None = None,
+        ttl: float | None = None,
+        namespace: str | None = None,
+        serializer: Serializer | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def cached(
         self,
@@ -264,20 +272,15 @@ class Cache:
         name: str | None = None,
         ttl: float | None = None,
         namespace: str | None = None,
+        serializer: Serializer | None = None,
     ) -> Any:
-        """Decorate a function, plain or async, whose arguments and results are JSON values.
+        """Decorate a function, plain or async. docs/guides/library.md lists what arguments and results may be.
 
         Its cost is the time it takes. `name` replaces the module and name of the function in its keys.
         """
-        checked_ttl(ttl)
-        if function is None:
-            return functools.partial(self._decorated, name=name, ttl=ttl, namespace=namespace)
-        return self._decorated(function, name, ttl, namespace)
-
-    def _decorated(
-        self, function: Callable[..., Any], name: str | None, ttl: float | None, namespace: str | None
-    ) -> Callable[..., Any]:
-        return self._functions.decorate(function, name, self._keyer.tenant(namespace), ttl)
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), serializer)
+        decorate = functools.partial(self._functions.decorate, name=name, options=options)
+        return decorate if function is None else decorate(function)
 
     def get_or_call(
         self,
@@ -288,9 +291,10 @@ class Cache:
         ttl: float | None = None,
         namespace: str | None = None,
     ) -> R:
-        """Return the result stored under `key`, any JSON value, or that of `call`. `name` separates uses."""
-        request = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
-        return self._functions.call(request, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        """Return the result stored under `key`, or that of `call`. Raises Uncacheable. `name` separates uses."""
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl))
+        request = self._functions.key_request(name, key, options)
+        return self._functions.call(request, call, options)  # type: ignore[no-any-return]
 
     async def get_or_call_async(
         self,
@@ -302,8 +306,9 @@ class Cache:
         namespace: str | None = None,
     ) -> R:
         """Do the same for coroutines."""
-        request = self._functions.request(name, {"key": typed(key)}, self._keyer.tenant(namespace))
-        return await self._functions.call_async(request, call, checked_ttl(ttl))  # type: ignore[no-any-return]
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl))
+        request = self._functions.key_request(name, key, options)
+        return await self._functions.call_async(request, call, options)  # type: ignore[no-any-return]
 
     # Administration.
 
@@ -340,13 +345,13 @@ class Cache:
         )  # fmt: skip
 
     def entry(self, key: str | bytes) -> dict[str, Any] | None:
-        """Return one row of `entries`, with the `request` and the `payload` as bytes. Reads the store."""
+        """Return one row of `entries`, with `request` and `payload` as bytes, and `meta`. Reads the store."""
         found = self._coordinator.role.entry(checked_digest(key) or b"")
         if found is None:
             return None
         table, entry = found
         (row,) = rows_of(table, columns(table, self._clock()), [0])
-        return {**row, "request": entry.request, "payload": entry.payload}
+        return {**row, "request": entry.request, "payload": entry.payload, "meta": entry.meta.get("meta", {})}
 
     def touch(self, counts: Mapping[str, int]) -> int:
         """Count requests that were answered elsewhere with entries of this cache, by key (`Answer.key`).

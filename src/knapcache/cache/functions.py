@@ -1,8 +1,7 @@
-"""Cached functions: arguments become a key, results become JSON.
+"""Cached functions: arguments become a key (`serialize/arguments.py`), results become bytes (`serialize/base.py`).
 
-Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] are two, because a function can tell
-them apart. How they are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. An
-argument that cannot be part of a key raises Uncacheable: a function that is silently never cached would be a trap.
+How arguments are passed does not matter: f(1, b=2) and f(b=2, a=1) are one call, and defaults are filled in. A call
+with an argument that cannot be part of a key goes to the function, and the reason is logged once for each function.
 
 A function is identified by module and name. The module of a script is `__main__`, whichever the script, so the name of
 its file replaces it; with `python -m` the name by which it would be imported. The whole path does not count: the same
@@ -12,27 +11,28 @@ Where these are not enough, the caller must help. Lambdas and bound methods need
 inner function is part of the key, as of the time when it is decorated. (Clients and the like are not data and do not
 count, and neither do globals.)
 
-A result is stored if JSON returns it exactly, types included. Otherwise the caller gets it as it is, and the reason is
-logged once. Every hit is a fresh copy.
+A result that cannot be stored is returned as it is. A stored result that cannot be read (its class is not known here,
+or has changed) is a miss: the function is called, and its result replaces the stored one. Both are logged once. Every
+hit is a fresh copy.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import logging
-import sys
+import pickle
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
-
-import orjson
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from knapcache.cache.engine import RequestEngine
-from knapcache.cache.values import DEFAULT_OPTIONS, Answer, Reply
-from knapcache.errors import InvalidInput, Uncacheable
+from knapcache.cache.serialize.arguments import STANDARD_KINDS, closure_digest, typed, typed_arguments
+from knapcache.cache.serialize.base import Serializer, TypedSerializer
+from knapcache.cache.serialize.classes import class_name, module_prefix
+from knapcache.cache.serialize.kinds import Kinds
+from knapcache.cache.values import DEFAULT_OPTIONS, Answer, FetchOptions, Reply
+from knapcache.errors import InvalidInput, Uncacheable, Unserializable
 from knapcache.keys import Keyer
 from knapcache.keys.request import KeyedRequest
 
@@ -43,47 +43,10 @@ log = logging.getLogger("knapcache.cache")
 
 MODEL = "function"
 """The model of cached functions in the ledger, followed by the function's name."""
-MAIN = ("__main__", "__mp_main__")
-"""Names of a script's module, in its process and in those that multiprocessing spawns."""
 MAX_LOGGED = 1000
-"""Functions whose results are logged as not cacheable."""
-
-
-def typed(value: Any) -> Any:
-    """Return a value as JSON that includes its types: JSON's own as they are, others as an object with one name."""
-    kind = type(value)
-    if value is None or kind in (str, bool, int):
-        return value
-    if kind is float:
-        return {"float": repr(value)}
-    if kind is list:
-        return [typed(inner) for inner in value]
-    if kind is tuple:
-        return {"tuple": [typed(inner) for inner in value]}
-    if kind is bytes:
-        return {"bytes": value.hex()}
-    if kind is dict:
-        return {"dict": [[typed(name), typed(inner)] for name, inner in sorted_items(value)]}
-    raise Uncacheable(f"a {kind.__module__}.{kind.__qualname__} is not a JSON value")
-
-
-def sorted_items(value: dict[Any, Any]) -> list[tuple[str, Any]]:
-    """Return the items of a dict by name; Uncacheable unless all names are strings."""
-    for name in value:
-        if type(name) is not str:
-            raise Uncacheable(f"a dict key must be a string, not {name!r:.40}")
-    return sorted(value.items())
-
-
-def equal_with_types(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, with all types inside. NaN equals nothing."""
-    if type(a) is not type(b):
-        return False
-    if type(a) is list:
-        return len(a) == len(b) and all(map(equal_with_types, a, b))
-    if type(a) is dict:
-        return a.keys() == b.keys() and all(type(name) is str and equal_with_types(a[name], b[name]) for name in a)
-    return bool(a == b) and repr(a) == repr(b)  # 0.0 and −0.0 are equal, and differ
+"""Functions whose problems are logged."""
+ATTEMPTS = (DEFAULT_OPTIONS, FetchOptions(refresh=True))
+"""A stored result that cannot be read is replaced."""
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -96,66 +59,57 @@ def function_name(function: Callable[..., Any]) -> str:
     return module_prefix(function) + name
 
 
-def module_prefix(function: Callable[..., Any]) -> str:
-    """Return `module.`, `script.py:` for a function of a script, or `__main__.` for one typed in."""
-    module = str(function.__module__)
-    if module not in MAIN:
-        return f"{module}."
-    main = sys.modules.get(module)
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        return f"{spec.name}."
-    return f"{Path(file).name}:" if isinstance(file, str) else "__main__."
+def checked_serializer(serializer: Any) -> Serializer:
+    """Return a serializer that has both methods."""
+    if isinstance(serializer, type) or not isinstance(serializer, Serializer):
+        raise InvalidInput(f"serializer must be an object with dumps and loads, not {serializer!r}")
+    if serializer is pickle:
+        raise InvalidInput(
+            "serializer must not be the module pickle: use PickleSerializer(secret), which signs results"
+        )
+    return serializer
 
 
-def closure_digest(function: Callable[..., Any]) -> str:
-    """Return a digest of the data in a function's closure, or "" when there is none."""
-    cells = getattr(function, "__closure__", None) or ()
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
-        try:
-            found[name] = typed(cell.cell_contents)
-        except (ValueError, Uncacheable, RecursionError):  # not bound yet, or not data
-            continue
-    try:
-        text = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # a lone surrogate, or a number beyond 64 bits
-        text = repr(sorted(found.items())).encode(errors="surrogatepass")
-    return hashlib.blake2b(text, digest_size=16).hexdigest() if found else ""
+def marked(serializer: Serializer) -> bytes:
+    """Return what precedes the results of a serializer: empty for the default, as in 0.1; else its class or module.
+
+    So a result that another serializer wrote is not read.
+    """
+    if type(serializer) is TypedSerializer:
+        return b""
+    name = (serializer.__name__ if isinstance(serializer, ModuleType) else class_name(type(serializer))).encode()
+    return b"\x02%d:%b," % (len(name), name)
 
 
-def typed_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by parameter, with defaults; TypeError if the function cannot be called with them."""
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    found = {}
-    for name, value in bound.arguments.items():
-        try:
-            found[name] = typed(value)
-        except Uncacheable as error:
-            raise Uncacheable(error.reason, f"argument {name}") from None
-    return found
+class CallOptions(NamedTuple):
+    """How the results of a function are stored."""
+
+    tenant: str
+    ttl: float | None
+    serializer: Serializer
 
 
 class FunctionCall:
     """The result of one call: made here, or stored."""
 
-    def __init__(self, functions: Functions, request: KeyedRequest, ttl: float | None) -> None:
-        self._functions, self._request, self._ttl = functions, request, ttl
+    def __init__(self, functions: Functions, request: KeyedRequest, options: CallOptions) -> None:
+        self._functions, self._request, self._options = functions, request, options
         self._made = False
         self._result: Any = None
 
     def reply(self, result: Any) -> Reply:
         """Keep the result of a call that was made, and return it for the cache."""
         self._made, self._result = True, result
-        payload = self._functions.to_json(result, self._request.model)
-        # No JSON text is empty: a waiter that gets an empty payload calls the function itself.
-        return Reply(b"", cacheable=False) if payload is None else Reply(payload, ttl=self._ttl)
+        payload = self._functions.dumps(result, self._request.model, self._options.serializer)
+        # No payload is empty: a waiter that gets an empty one calls the function itself.
+        return Reply(b"", cacheable=False) if not payload else Reply(payload, ttl=self._options.ttl)
 
     def has_result(self, answer: Answer) -> bool:
         """Return whether there is a result; False: the function must be called."""
         if not self._made and answer.payload:
-            self._made, self._result = True, orjson.loads(answer.payload)
+            self._made, self._result = self._functions.loads(
+                answer.payload, self._request.model, self._options.serializer
+            )
         return self._made
 
     @property
@@ -165,66 +119,115 @@ class FunctionCall:
 
 
 class Functions:
-    """The cached functions of one cache."""
+    """The cached functions of one cache. serializer: the one of functions that have none of their own."""
 
-    def __init__(self, engine: RequestEngine, keyer: Keyer) -> None:
+    def __init__(self, engine: RequestEngine, keyer: Keyer, serializer: Serializer | None) -> None:
         self._engine, self._keyer = engine, keyer
-        self._logged: set[str] = set()
+        self._serializer = TypedSerializer() if serializer is None else checked_serializer(serializer)
+        self._logged: set[tuple[str, str]] = set()
 
-    def request(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:
-        """Return a call as a request with its key, or raise Uncacheable."""
+    def options(self, tenant: str, ttl: float | None, serializer: Serializer | None = None) -> CallOptions:
+        """Return the options of a function; None: the cache's own serializer."""
+        return CallOptions(tenant, ttl, self._serializer if serializer is None else checked_serializer(serializer))
+
+    def key_request(self, name: str, key: Any, options: CallOptions) -> KeyedRequest:
+        """Return a request for the result under a key that the caller chose, or raise Uncacheable."""
+        return self._request(name, {"key": typed(key, kinds_of(options.serializer))}, options.tenant)
+
+    def _request(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:
         return KeyedRequest(None, self._keyer.call(name, arguments, tenant), tenant, f"{MODEL} {name}")
 
-    def call(self, request: KeyedRequest, function: Callable[[], Any], ttl: float | None) -> Any:
+    def call(self, request: KeyedRequest, function: Callable[[], Any], options: CallOptions) -> Any:
         """Return a stored result, or that of `function`."""
-        made = FunctionCall(self, request, ttl)
-        answer = self._engine.fetch(request, lambda: made.reply(function()), DEFAULT_OPTIONS)
-        return made.result if made.has_result(answer) else function()
+        made = FunctionCall(self, request, options)
+        for attempt in ATTEMPTS:
+            answer = self._engine.fetch(request, lambda: made.reply(function()), attempt)
+            if made.has_result(answer):
+                return made.result
+            if not answer.payload:
+                break
+        return function()
 
-    async def call_async(self, request: KeyedRequest, function: Callable[[], Awaitable[Any]], ttl: float | None) -> Any:
+    async def call_async(
+        self, request: KeyedRequest, function: Callable[[], Awaitable[Any]], options: CallOptions
+    ) -> Any:
         """Do the same for coroutines."""
-        made = FunctionCall(self, request, ttl)
+        made = FunctionCall(self, request, options)
 
         async def call() -> Reply:
             return made.reply(await function())
 
-        answer = await self._engine.fetch_async(request, call, DEFAULT_OPTIONS)
-        return made.result if made.has_result(answer) else await function()
+        for attempt in ATTEMPTS:
+            answer = await self._engine.fetch_async(request, call, attempt)
+            if made.has_result(answer):
+                return made.result
+            if not answer.payload:
+                break
+        return await function()
 
-    def to_json(self, result: Any, name: str) -> bytes | None:
-        """Return a result as JSON, or log why it is not stored and return None."""
+    def dumps(self, result: Any, name: str, serializer: Serializer) -> bytes | None:
+        """Return a result as it is stored, or log why it is not and return None."""
         try:
-            text = orjson.dumps(result)
-            if equal_with_types(orjson.loads(text), result):
-                return text
-            reason = "JSON does not return it exactly"
-        except (TypeError, ValueError, RecursionError) as error:
-            reason = str(error)
-        if name not in self._logged and len(self._logged) < MAX_LOGGED:
-            self._logged.add(name)
-            log.warning("result of %.100s is not stored: %s", name, reason)
+            data = serializer.dumps(result)
+            if type(data) is bytes:
+                return marked(serializer) + data
+            reason = f"dumps of {class_name(type(serializer))} returned a {type(data).__name__}, not bytes"
+        except Exception as error:  # the serializer may be the caller's: a result is returned whatever it raises
+            reason = str(error) or type(error).__name__
+        self._warn(name, "result of %.200s is not stored: %.500s", reason)
         return None
 
-    def decorate(self, function: Callable[P, R], name: str | None, tenant: str, ttl: float | None) -> Callable[P, R]:
+    def loads(self, payload: bytes, name: str, serializer: Serializer) -> tuple[bool, Any]:
+        """Return whether a stored result can be read, and the result. Log why it cannot."""
+        mark = marked(serializer)
+        try:
+            if not payload.startswith(mark) or (not mark and payload[:1] == b"\x02"):
+                raise Unserializable("another serializer wrote it")
+            return True, serializer.loads(payload[len(mark) :])
+        except Exception as error:  # whatever is in the file, and whatever the caller's serializer raises: a miss
+            self._engine.ledger.count("unreadable_results")
+            reason = str(error) or type(error).__name__
+        self._warn(name, "a stored result of %.200s cannot be read, the function is called: %.500s", reason)
+        return False, None
+
+    def _warn(self, name: str, message: str, reason: str) -> None:
+        if (name, message) not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add((name, message))
+            log.warning(message, name, reason)
+
+    def decorate(self, function: Callable[P, R], name: str | None, options: CallOptions) -> Callable[P, R]:
         """Return the cached function. `name` is the caller's name for it, if there is one."""
+        kinds = kinds_of(options.serializer)
         full_name = name or function_name(function)
-        closure = "" if name else closure_digest(function)
+        closure = "" if name else closure_digest(function, kinds)
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"{full_name} has no signature: {error}") from None
+        if isinstance(options.serializer, TypedSerializer):
+            options.serializer.known.add_function(function)
 
-        def request(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyedRequest:
-            arguments = typed_arguments(signature, args, kwargs)
-            if closure:
-                arguments["<closure>"] = closure  # no parameter has such a name
-            return self.request(full_name, arguments, tenant)
+        def request(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyedRequest | None:
+            """Return the call as a request; None if an argument cannot be part of a key."""
+            try:
+                arguments = typed_arguments(signature, args, kwargs, kinds)
+                if closure:
+                    arguments["<closure>"] = closure  # no parameter has such a name
+                return self._request(full_name, arguments, options.tenant)
+            except Uncacheable as error:
+                label = f"{MODEL} {full_name}"
+                self._engine.ledger.add_request("bypasses", label, options.tenant)
+                self._warn(label, "a call of %.200s is not cached: %.500s", str(error))
+                return None
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def cached_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                return await self.call_async(request(args, kwargs), lambda: function(*args, **kwargs), ttl)
+                keyed = request(args, kwargs)
+                if keyed is None:
+                    return await function(*args, **kwargs)
+                return await self.call_async(keyed, lambda: function(*args, **kwargs), options)
 
             return cached_async  # type: ignore[return-value]
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -232,6 +235,14 @@ class Functions:
 
         @functools.wraps(function)
         def cached(*args: P.args, **kwargs: P.kwargs) -> R:
-            return self.call(request(args, kwargs), lambda: function(*args, **kwargs), ttl)  # type: ignore[no-any-return]
+            keyed = request(args, kwargs)
+            if keyed is None:
+                return function(*args, **kwargs)
+            return self.call(keyed, lambda: function(*args, **kwargs), options)  # type: ignore[no-any-return]
 
         return cached
+
+
+def kinds_of(serializer: Serializer) -> Kinds:
+    """Return the kinds that arguments may have."""
+    return serializer.kinds if isinstance(serializer, TypedSerializer) else STANDARD_KINDS

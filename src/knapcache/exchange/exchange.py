@@ -34,7 +34,7 @@ from knapcache.keys.rules import STATEFUL_FIELDS
 from knapcache.keys.scan import check_cost
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
-from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form
+from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form, compacted
 from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
 from knapcache.wire.json_util import to_json
 
@@ -216,10 +216,10 @@ def stream_reply(
 ) -> Reply:
     """Return the reply to the cache for a stream. forwarded: the blocks that the caller got."""
     try:
-        answer = collector.complete()
+        answer = compacted(collector.complete())
     except Incomplete:
         return Reply(b"".join(forwarded), meta=failed_meta(200, headers, "sse"), cacheable=False)
-    meta = stored_meta(headers, "sse", exchange.fresh_for)
+    meta = stored_meta(headers, answer.form, exchange.fresh_for)
     if exchange.format.usage_on_request and answer.usage is None and not usage_asked:
         meta["lacks"] = "usage"
     return stored_reply(exchange, answer, meta)

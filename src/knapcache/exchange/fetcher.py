@@ -37,7 +37,7 @@ from knapcache.exchange.stream_tee import StreamTee
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import SHORT
 from knapcache.threads import as_coroutine
-from knapcache.wire.base import PerItem
+from knapcache.wire.base import PerItem, stored_length
 
 MAX_ANSWER = 128_000_000
 """Bytes of a stream that is collected."""
@@ -266,7 +266,8 @@ class Fetcher:
         if exchange.format.per_item is None and form == "json" == answer.meta.get("form"):
             return to_response(exchange, answer, upstream_headers)
         convert = partial(to_whole_response, exchange, answer, upstream_headers)
-        found: CachedResponse = await self._run(len(answer.payload), convert)
+        size = stored_length(answer.payload, answer.meta.get("form", ""))
+        found: CachedResponse = await self._run(size, convert)
         return found
 
     async def _run(self, size: int, work: Callable[[], Any]) -> Any:

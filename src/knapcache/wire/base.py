@@ -5,6 +5,7 @@ An entry holds the answer in the form in which it came. A caller gets the form t
     stored as    asked for plain         asked for as a stream
     json         as it is                split into events (`split`)
     sse          merged (`assemble`)     the stored blocks, without usage chunks that the caller did not ask for
+    compact      as sse                  as sse, after `compact.py` has expanded it
 
 Only complete answers are stored: `Format.parse` and `StreamCollector.complete` return a `CompleteAnswer` or raise
 Incomplete.
@@ -20,15 +21,16 @@ from typing import Any, Literal, NamedTuple
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
+from knapcache.wire.compact import compact_stream, expand_stream, expanded_size
 from knapcache.wire.json_util import json_event, read_object, to_json
-from knapcache.wire.sse import MAX_BLOCK, SseBlock, SseEvent, SseParser, blocks, serialise
+from knapcache.wire.sse import MAX_BLOCK, SseBlock, SseEvent, SseParser, blocks, parse_block, serialise, split_blocks
 
-Form = Literal["json", "sse"]
+Form = Literal["json", "sse", "compact"]
 
 MAX_NAME = 1024
 """Characters of a model's name or a service tier in an answer. Tables are kept by these names."""
 
-CONTENT_TYPE: dict[Form, str] = {"json": "application/json", "sse": "text/event-stream; charset=utf-8"}
+CONTENT_TYPE = {"json": "application/json", "sse": "text/event-stream; charset=utf-8"}
 
 
 class CompleteAnswer(NamedTuple):
@@ -107,17 +109,25 @@ class Format:
         if form == "json":
             return body if self.per_item is None else self.per_item.join([body])
         assert self.streaming is not None
-        return to_json(self.streaming.assemble(block.event for block in blocks(body) if block.event))
+        found = blocks(expanded(body, form))
+        return to_json(self.streaming.assemble(block.event for block in found if block.event))
 
     def to_stream(self, body: bytes, form: Form, usage: bool = False) -> Iterator[bytes]:
         """Yield the blocks of a stored answer as a stream. usage: include it where the format makes it optional."""
         assert self.streaming is not None
         if form == "json":
-            yield from map(serialise, self.streaming.split(read_object(body), usage))
-        else:
-            for block in blocks(body):
-                if (raw := self.forward(block, usage)) is not None:
-                    yield raw
+            return map(serialise, self.streaming.split(read_object(body), usage))
+        found = split_blocks(expanded(body, form))
+        if usage or self.streaming.strip_usage is None:
+            return iter(found)
+        return self._without_usage(found)
+
+    def _without_usage(self, found: list[bytes]) -> Iterator[bytes]:
+        for k, raw in enumerate(found):
+            if b'"usage"' not in raw:  # most blocks: they need not be parsed
+                yield raw
+            elif (stripped := self.forward(parse_block(raw, first=k == 0), usage=False)) is not None:
+                yield stripped
 
     def forward(self, block: SseBlock, usage: bool) -> bytes | None:
         """Return a block as the caller gets it, or None to drop it. Usage that only we asked for is removed."""
@@ -184,6 +194,22 @@ class StreamCollector:
         answer = self._streaming.assemble(block.event for block in self._kept if block.event)
         body = b"".join(block.raw for block in self._kept[:-1]) + terminated(self._kept[-1])
         return complete_answer(body, "sse", answer)
+
+
+def compacted(answer: CompleteAnswer) -> CompleteAnswer:
+    """Return a streamed answer in compact form; as it is if that is not shorter."""
+    body = compact_stream(answer.body)
+    return answer if body is None else answer._replace(body=body, form="compact")
+
+
+def expanded(body: bytes, form: str) -> bytes:
+    """Return the bytes of a stored answer as they came, or raise Incomplete if they are damaged."""
+    return expand_stream(body) if form == "compact" else body
+
+
+def stored_length(body: bytes, form: str) -> int:
+    """Return the length of a stored answer as it came."""
+    return expanded_size(body) if form == "compact" else len(body)
 
 
 def terminated(block: SseBlock) -> bytes:

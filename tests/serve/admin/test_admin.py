@@ -14,7 +14,9 @@ from starlette.testclient import TestClient
 
 from knapcache import NotOwner, StoreError
 from knapcache.serve.admin import app as subject
+from knapcache.serve.admin.overview import answer_text
 from knapcache.serve.settings.secrets import digest_of
+from knapcache.wire.compact import compact_stream
 from tests.support.admin_context import TOKEN, AdminHarness
 
 API = "/admin/v1"
@@ -129,6 +131,14 @@ def test_content_is_included_only_with_show_content(harness: AdminHarness, clien
         assert "question é" in row["request"]
     finally:
         shown.close()
+
+
+def test_a_stored_stream_is_shown_as_it_was_sent() -> None:
+    stream = b'data: {"id": "1"}\n\n' * 20
+    compact = compact_stream(stream)
+    assert compact
+    assert answer_text(compact, "compact") == answer_text(stream, "sse") == stream.decode()
+    assert answer_text(compact[:-1], "compact") == "(a stored stream is damaged)"
 
 
 def test_unknown_keys_and_paths_are_404_and_wrong_methods_405(client: TestClient) -> None:

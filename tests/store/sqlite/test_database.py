@@ -37,8 +37,15 @@ def formats(path: Path) -> tuple[int, bytes]:
     return version, value
 
 
+def set_format(path: Path, number: int) -> None:
+    plain, value = apsw.Connection(str(path)), b"%d" % number
+    plain.pragma("user_version", number)
+    plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", value), value))
+    plain.close()
+
+
 def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert formats(path) == (1, b"1")
+    assert formats(path) == (2, b"2")
     monkeypatch.setattr(
         database,
         "MIGRATIONS",
@@ -54,7 +61,7 @@ def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert store.totals().entries == 2
         assert "quarantined" not in store.counters()
         store.check()
-    assert formats(path) == (3, b"3")
+    assert formats(path) == (4, b"4")
     plain = apsw.Connection(str(path))
     assert plain.execute("SELECT x, y FROM extra").fetchall() == [(2, None)]
     plain.close()
@@ -71,27 +78,23 @@ def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch:
         with pytest.raises(apsw.Error):
             database._verify_and_migrate(connection)
         connection.close()
-    assert formats(path) == (1, b"1")
+    assert formats(path) == (2, b"2")
     with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.totals().entries == 2
 
 
 def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
-    plain = apsw.Connection(str(path))
-    plain.pragma("user_version", 7)
-    plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", b"7"), b"7"))
-    plain.close()
+    set_format(path, 7)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer version of knapcache \(format 7, known: 1\)"):
+    with pytest.raises(StoreError, match=r"newer version of knapcache \(format 7, known: 2\)"):
         SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
     assert list(path.parent.glob("*damaged*")) == []
-    plain = apsw.Connection(str(path))
-    plain.pragma("user_version", 1)
-    plain.execute("UPDATE state SET seal = ?, value = ? WHERE id = 1", (Sealer().seal(b"format", b"1"), b"1"))
-    plain.close()
+    set_format(path, 1)  # as 0.1 wrote it
     with SqliteStore(path, SIZE_LIMIT) as store:  # the lock was released
+        assert store.get(key_of("a")) == entry_of(store, "a")
         assert store.totals().entries == 2
+    assert formats(path) == (2, b"2")
 
 
 @pytest.mark.parametrize("pragma", ["user_version", "application_id"])

@@ -11,14 +11,23 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from knapcache.errors import NotOwner
+from knapcache.errors import Incomplete, NotOwner
 from knapcache.serve.admin import models
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.observe.history import DAY
 from knapcache.serve.observe.usage import UsageRow
+from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
 """The entries are scanned again after this many times the duration of the last scan, so at most 2 % of the time."""
+
+
+def answer_text(payload: bytes, form: str) -> str:
+    """Return a stored answer as text, a stream as it was sent."""
+    try:
+        return expanded(payload, form).decode("utf-8", "replace")
+    except Incomplete as error:
+        return f"({error})"
 
 
 class Overview:
@@ -125,7 +134,7 @@ class Overview:
         if content:
             texts = {
                 "request": found["request"].decode("utf-8", "replace"),
-                "answer": found["payload"].decode("utf-8", "replace"),
+                "answer": answer_text(found["payload"], found["meta"].get("form", "")),
             }
         return models.EntryWithContent(**self._named(found), **texts)
 

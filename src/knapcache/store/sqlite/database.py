@@ -34,6 +34,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE INDEX expiry ON entries (expires) WHERE expires IS NOT NULL",
         "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
     ),
+    (),  # Format 2 has the same tables. Its payloads may be compact streams and typed results, which 0.1 would misread.
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW = 2, 3, 4

@@ -1,0 +1,1 @@
+"""Tests of serializers and of keys of arguments."""

@@ -1,0 +1,358 @@
+"""Cached functions with results and arguments beyond JSON, with other serializers, and in several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import pytest
+from openai.types.chat import ChatCompletion
+
+from knapcache import Cache, InvalidInput, PickleSerializer, Serializer, TypedSerializer, Uncacheable
+from tests.cache.serialize.examples import Part, Point, completion, same
+from tests.support.caches import small_cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    text: str
+    limit: int = 5
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_results_of_all_kinds_are_hits(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[Any] = []
+    results = {
+        "completion": completion,
+        "tuple": (1, Point(1)),
+        "array": np.arange(5),
+        "frame": pd.DataFrame({"a": [1, 2]}),
+        "all": {"a": [Part(name="x"), {1, 2}, b"x"]},
+    }
+    with small_cache() as cache:
+
+        @cache.cached
+        def f(name: str) -> Any:
+            calls.append(name)
+            return results[name]
+
+        for name, result in results.items():
+            assert f(name) is result
+            assert same(f(name), result)
+            assert f(name) is not f(name)
+        assert type(f("completion")) is ChatCompletion
+        assert calls == list(results)
+        assert warnings(caplog) == []
+        cache.check()
+
+
+def test_arguments_of_all_kinds_have_keys() -> None:
+    calls: list[Any] = []
+    with small_cache() as cache:
+
+        @cache.cached
+        def f(*args: Any) -> int:
+            calls.append(args)
+            return len(calls)
+
+        for make in (
+            lambda: (Query("a"), Part(name="x"), np.arange(3), {3, 1}),
+            lambda: (pd.DataFrame({"a": [1]}), Path("/x"), {1: "a"}, Point(1)),
+        ):
+            assert f(*make()) == f(*make())
+        assert len(calls) == 2
+        assert f(Query("a")) != f(Query("b"))
+
+
+def test_methods_are_cached_by_the_fields_of_their_object() -> None:
+    with small_cache() as cache:
+        calls: list[Any] = []
+
+        @dataclasses.dataclass
+        class Client:
+            name: str
+
+            @cache.cached
+            def ask(self, text: str) -> tuple[str, str]:
+                calls.append(text)
+                return self.name, text
+
+        assert Client("a").ask("x") == Client("a").ask("x") == ("a", "x")
+        assert Client("b").ask("x") == ("b", "x")
+        assert len(calls) == 2
+
+
+async def test_coroutines_share_a_call_for_such_a_result() -> None:
+    calls: list[int] = []
+    async with small_cache() as cache:
+
+        @cache.cached
+        async def f(query: Query) -> tuple[int, Query]:
+            calls.append(1)
+            await asyncio.sleep(0.02)
+            return 1, query
+
+        found = await asyncio.gather(*(f(Query("a")) for _ in range(20)))
+        assert found == [(1, Query("a"))] * 20
+        assert await f(Query("a")) == (1, Query("a"))
+        assert len(calls) == 1
+        assert len(await f(object())) == 2  # type: ignore[arg-type]
+        assert len(calls) == 2
+
+
+def test_a_call_without_a_key_goes_to_the_function_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[Any] = []
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    with small_cache() as cache:
+
+        @cache.cached
+        def f(thing: Any) -> int:
+            calls.append(thing)
+            return 7
+
+        assert [f(wrong) for wrong in (object(), [print], cyclic, {object(): 1})] == [7] * 4
+        assert len(calls) == 4
+        (warning,) = warnings(caplog)
+        assert "test_function_results" in warning
+        assert "f is not cached: a builtins.object has no form that can be part of a key at argument thing" in warning
+        assert cache.stats()["bypasses"] == 4
+        with pytest.raises(Uncacheable):
+            cache.get_or_call(object(), lambda: 1)
+        cache.check()
+
+
+def test_functions_with_the_key_of_a_closure_over_data() -> None:
+    with small_cache() as cache:
+
+        def make(table: Any) -> Any:
+            @cache.cached
+            def total() -> float:
+                return float(table.sum())
+
+            return total
+
+        assert [make(np.array(row))() for row in ([1, 2], [3, 4], [1, 2])] == [3.0, 7.0, 3.0]
+        assert cache.stats()["hits"] == 1
+
+
+# Stored results that cannot be read.
+
+
+def stored_in(path: Path, payload: bytes) -> Cache:
+    """Return a cache whose function `f` has this payload as the stored result of f(1)."""
+    cache = small_cache(path=path)
+
+    class Fixed:
+        def dumps(self, _value: Any) -> bytes:
+            return b"x"
+
+        def loads(self, _data: bytes) -> Any:
+            raise AssertionError
+
+    cache.cached(name="f", serializer=Fixed())(lambda x: x)(1)
+    (row,) = cache.entries()["rows"]
+    entry = cache._coordinator.store.get(bytes.fromhex(row["key"]))
+    assert entry is not None
+    entry = entry._replace(payload=payload)
+    entry = entry._replace(size=cache._coordinator.store.entry_size(entry))
+    cache._coordinator.store.apply(entry).result()
+    return cache
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'\x01\x26\x00\x00\x00[{"dataclass":["os:system",{"dict":{}}]}]',
+        b"\x01",
+        b"{",
+        b"\xff" * 40,
+        b"\x02",
+        b"\x0217:builtins:xxxxxxxx,{}",
+        b"cos\nsystem\n(S'true'\ntR.",
+    ],
+    ids=range(7),
+)
+def test_a_result_that_cannot_be_read_is_a_miss_and_is_replaced(
+    payload: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+    with stored_in(tmp_path / "answers.db", payload) as cache:
+
+        @cache.cached(name="f")
+        def f(x: int) -> tuple[int, int]:
+            calls.append(x)
+            return x, x
+
+        assert [f(1), f(1), f(1)] == [(1, 1)] * 3
+        assert calls == [1]
+        (warning,) = warnings(caplog)
+        assert "a stored result of function f cannot be read, the function is called:" in warning
+        assert cache.stats()["unreadable_results"] == 1
+
+
+def test_results_of_0_1_are_read(tmp_path: Path) -> None:
+    with stored_in(tmp_path / "answers.db", orjson.dumps({"a": [1, 2.5, None]})) as cache:
+        f = cache.cached(name="f")(lambda x: pytest.fail(f"called with {x}"))
+        assert f(1) == {"a": [1, 2.5, None]}
+
+
+# Other serializers.
+
+
+class Lines:
+    """A serializer of lists of lines."""
+
+    def dumps(self, value: Any, /) -> bytes:
+        return "\n".join(value).encode()
+
+    def loads(self, data: bytes, /) -> Any:
+        return data.decode().split("\n")
+
+
+def test_a_serializer_of_the_caller_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[Any] = []
+    assert isinstance(Lines(), Serializer)
+
+    def f(x: Any) -> Any:
+        calls.append(x)
+        return x
+
+    with small_cache(serializer=Lines()) as cache:
+        one = cache.cached(f)
+        assert one(["a", "b"]) == one(["a", "b"]) == ["a", "b"]
+        assert one([""]) == one([""]) == [""]
+        assert len(calls) == 2
+        assert one([1]) == one([1]) == [1]
+        assert len(calls) == 4
+        assert [text for text in warnings(caplog) if "is not stored" in text] == warnings(caplog) != []
+    with small_cache() as cache:
+        assert cache.cached(name="f", serializer=orjson)(f)([1]) == [1]
+        assert cache.cached(name="f", serializer=orjson)(f)([1]) == [1]
+        assert cache.cached(name="f", serializer=Lines())(f)([1]) == [1], "what another serializer wrote is not read"
+        assert len(calls) == 6
+
+
+def test_unusable_serializers_are_rejected() -> None:
+    with small_cache() as cache:
+        for wrong in (object(), Lines, 3, "pickle"):
+            with pytest.raises(InvalidInput, match="must be an object with dumps and loads"):
+                cache.cached(serializer=wrong)  # type: ignore[call-overload]
+        with pytest.raises(InvalidInput, match="use PickleSerializer"):
+            cache.cached(serializer=pickle)
+    with pytest.raises(InvalidInput, match="must be an object with dumps and loads"):
+        small_cache(serializer=3)
+
+
+def test_a_serializer_that_returns_text_stores_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with small_cache() as cache:
+        f = cache.cached(name="f", serializer=json)(lambda: [1])  # type: ignore[arg-type]
+        assert f() == f() == [1]
+        assert warnings(caplog) == [
+            "result of function f is not stored: dumps of builtins:module returned a str, not bytes"
+        ]
+
+
+def test_signed_pickles(caplog: pytest.LogCaptureFixture) -> None:
+    signed, other = PickleSerializer(b"a" * 16), PickleSerializer(b"b" * 16)
+    value = {"slice": slice(1, 2), "error": ValueError("x").args}
+    data = signed.dumps(value)
+    assert signed.loads(data) == value
+    for wrong in (other.dumps(value), data[:-1], b"", data[32:], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
+        with pytest.raises(ValueError, match="no valid signature"):
+            signed.loads(wrong)
+    with small_cache() as cache:
+        f = cache.cached(name="f", serializer=signed)(lambda: value)
+        assert f() is value
+        assert f() == value
+        assert f() is not value
+        g = cache.cached(name="f", serializer=other)(lambda: "called")
+        assert g() == "called"
+        assert "no valid signature" in warnings(caplog)[0]
+    with pytest.raises(InvalidInput, match="the secret must be 16 to 64 bytes, not str"):
+        PickleSerializer("secret")  # type: ignore[arg-type]
+
+
+# Several processes, and encryption.
+
+SCRIPT = """
+import sys
+from dataclasses import dataclass
+from knapcache import Cache, TypedSerializer
+from tests.support.caches import small_cache
+
+KEY = b"k" * 32
+
+@dataclass
+class Result:
+    text: str
+    parts: tuple
+
+options = {"encryption_key": KEY} if sys.argv[2] == "encrypted" else {}
+with small_cache(path=sys.argv[1], **options) as cache:
+
+    @cache.cached(name="f")
+    def f(x):
+        print("called", end=" ")
+        return Result("a", (x, b"y"))
+
+    print(f(3))
+    print(f(3))
+"""
+
+
+def run(path: Path, tmp_path: Path, mode: str = "plain") -> tuple[str, str]:
+    here = Path(__file__).resolve().parents[2]
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here)))}
+    command = [sys.executable, str(script), str(path), mode]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=here)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["plain", "encrypted"])
+def test_another_process_reads_what_one_has_stored(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    shown = "Result(text='a', parts=(3, b'y'))\n"
+    assert run(path, tmp_path, mode) == (f"called {shown}{shown}", "")
+    assert run(path, tmp_path, mode) == (f"{shown}{shown}", ""), "the class is one of the function's module"
+    assert (b"Result" in path.read_bytes()) == (mode == "plain")
+
+
+def test_a_process_that_does_not_know_the_class_calls_the_function(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "answers.db"
+    run(path, tmp_path)
+    with small_cache(path=path) as cache:
+        f = cache.cached(name="f")(lambda x: ("called", x))
+        assert [f(3), f(3)] == [("called", 3)] * 2
+        (warning,) = warnings(caplog)
+        assert "its class script.py:Result is not known in this process" in warning
+        assert cache.stats()["hits"] == 2
+        assert cache.stats()["misses"] == 1
+        cache.check()
+
+
+def test_the_default_serializer_is_shared_by_all_functions_of_a_cache() -> None:
+    serializer = TypedSerializer(types=[Query])
+    data = TypedSerializer().dumps(Query("x"))
+    assert serializer.loads(data) == Query("x")
+    with small_cache(serializer=serializer) as cache:
+        assert cache.get_or_call(Query("k"), lambda: Query("v")) == Query("v")
+        assert cache.get_or_call(Query("k"), lambda: Query("w")) == Query("v")
