@@ -118,6 +118,7 @@ class FreshEnvironment:
         venv.create(folder / "venv", with_pip=True)
         dropped = ("PYTHON", "KNAPCACHE_", "VIRTUAL_ENV")
         self._variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        self._variables["KNAPCACHE_KERNEL_CACHE"] = str(folder / "kernels")  # nothing stays behind in the user's cache
         self._variables["PATH"] = os.pathsep.join((str(self._bin), self._variables.get("PATH", "")))
 
     def run(self, program: str, *arguments: str, expected_code: int = 0) -> str:

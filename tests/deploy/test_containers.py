@@ -166,8 +166,9 @@ def free_port() -> int:
 
 def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    headers = {"content-type": "application/json", "authorization": "Bearer any"}
     try:
-        connection.request(method, path, body and json.dumps(body), {"content-type": "application/json"})
+        connection.request(method, path, body and json.dumps(body), headers)
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
     finally:

@@ -72,6 +72,22 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert labelled == [PROJECT["version"]]
 
 
+def test_the_lab_imports_no_module_that_only_posix_has() -> None:
+    """docs/get-started/installation.md says what works on Windows."""
+    code = """
+import sys
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+import knapcache.cli.main, knapcache.keys, knapcache.oracle, knapcache.policy, knapcache.cli.replay, knapcache.cli.plan
+try:
+    from knapcache import Cache
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "fcntl\n", done.stderr
+
+
 @pytest.mark.long
 def test_wheel_and_sdist_work_in_empty_environments(tmp_path: Path) -> None:
     """The commands of `make dist`."""
