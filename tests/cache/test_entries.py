@@ -98,6 +98,36 @@ def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
     assert cache.entries() == {"total": 0, "rows": [], "price_per_mb": 0.0, "tenants": {}}
 
 
+@pytest.mark.parametrize(
+    "conditions",
+    [{}, {"model": "m1"}, {"tenant": "a"}, {"tenant": "a", "model": "m0"}, {"tenant": "other"}, {"older_than": 30.0},
+     {"older_than": 90.0}, {"key": True}, {"key": True, "tenant": "b"}],
+)  # fmt: skip
+def test_the_preview_of_a_purge_is_what_the_purge_removes(cache: Cache, conditions: dict[str, Any]) -> None:
+    clock = cache._clock
+    assert isinstance(clock, Clock)
+    clock.now += 40.0
+    cache.fetch(CHAT, request_of(3), Upstream()(3, cost=9.0), namespace="a", refresh=True)  # this one is new
+    store_of(cache).flush()
+    rows = {row["key"]: row for row in cache.entries()["rows"]}
+    if conditions.get("key"):
+        conditions = conditions | {"key": next(key for key, row in rows.items() if row["tenant"] == "a")}
+    preview = cache.purge_preview(**conditions)
+    assert cache.entries()["total"] == 10
+    purged = cache.purge(**conditions)
+    removed = [row for key, row in rows.items() if key not in {row["key"] for row in cache.entries()["rows"]}]
+    assert (preview["entries"], preview["bytes"]) == (purged, sum(row["size"] for row in removed))
+    assert preview["value"] == pytest.approx(sum(row["value"] for row in removed))
+    removed.sort(key=lambda row: -row["value"])
+    assert [row["value"] for row in preview["rows"]] == [row["value"] for row in removed[:5]]
+    assert {row["key"] for row in preview["rows"]} <= {row["key"] for row in removed}
+
+
+def test_a_preview_refuses_a_negative_age(cache: Cache) -> None:
+    with pytest.raises(InvalidInput, match="older_than"):
+        cache.purge_preview(older_than=-1.0)
+
+
 def test_one_entry(cache: Cache) -> None:
     row = cache.entries(sort="cost", limit=1)["rows"][0]
     found = cache.entry(row["key"])

@@ -75,7 +75,7 @@ def test_the_tier_that_only_the_last_chunks_have() -> None:
     ],
 )
 def test_embeddings_without_a_key(value: Any, bypass: bool) -> None:
-    assert exchange(Endpoint.EMBEDDINGS, input=value).bypass is bypass
+    assert exchange(Endpoint.EMBEDDINGS, input=value).bypass.startswith("neither") is bypass
 
 
 def test_an_incomplete_plain_answer_is_returned_only_to_those_who_asked_for_a_plain_one() -> None:

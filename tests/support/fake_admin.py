@@ -34,6 +34,21 @@ COUNTS = ("requests", "hits", "coalesced", "stale", "misses", "bypasses", "passt
 COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
 
 
+DETAIL: dict[str, Any] = {
+    "attempts": [200], "reason": "", "words": None, "stored": True, "answer": "stored",
+    "why": {
+        "kind": "different", "title": "A similar request is stored, but not the same", "at": None,
+        "text": "The nearest stored request differs in temperature (0.2 instead of 0).", "compared": 90, "entries": 90,
+        "nearest": {
+            "key": "ab" * 32, "endpoint": "chat/completions", "model": "gpt-4o", "tenant": "search", "created": 1.7e9,
+            "words": "<b>Hello</b>",
+            "differences": [{"field": "temperature", "text": "0.2 instead of 0", "here": "0.2", "there": "0"}],
+        },
+    },
+}  # fmt: skip
+"""What GET /requests/{serial} adds to a row."""
+
+
 def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
     """Return a usage row of requests that each cost `each`."""
     usage: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
@@ -126,6 +141,7 @@ class FakeAdmin:
             self.entries.append(
                 {
                     "key": f"{k * 2654435761 % 2**32:08x}" + "c0ffee" * 9 + "ab",
+                    "endpoint": "embeddings" if k % len(self.models) == 3 else "chat/completions",
                     "model": self.models[k % len(self.models)],
                     "tenant": self.tenants[k % len(self.tenants)],
                     "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": requests,
@@ -201,22 +217,31 @@ class FakeAdmin:
         found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
         price = self.summary()["price_per_mb"]
-        return {"total": len(found), "rows": found[offset : offset + limit], "price_per_mb": price}
+        rows = found[offset : offset + limit]
+        if self.show_content:
+            rows = [entry | {"words": f"Question {entry['key'][:4]} about the sea"} for entry in rows]
+        counts = {"total": len(found), "entries": len(self.entries), "searched": len(self.entries)}
+        return counts | {"content": self.show_content, "rows": rows, "price_per_mb": price}
 
-    def purge(self, conditions: dict[str, Any]) -> dict[str, int]:
+    def purge(self, conditions: dict[str, Any]) -> dict[str, Any]:
         """POST /purge."""
-        self.purges.append(conditions)
-        remaining = [
+        removed = [
             entry
             for entry in self.entries
-            if not conditions.get("all")
-            and conditions.get("key") != entry["key"]
-            and conditions.get("model") != entry["model"]
-            and conditions.get("tenant") != entry["tenant"]
-            and not entry["age"] > conditions.get("older_than", math.inf)
+            if conditions.get("all")
+            or conditions.get("key") == entry["key"]
+            or conditions.get("model") == entry["model"]
+            or conditions.get("tenant") == entry["tenant"]
+            or entry["age"] > conditions.get("older_than", math.inf)
         ]
-        purged, self.entries = len(self.entries) - len(remaining), remaining
-        return {"purged": purged}
+        if conditions.get("dry_run"):
+            rows = sorted(removed, key=lambda entry: -float(entry["value"]))[:5]
+            totals = {"entries": len(removed), "bytes": sum(entry["size"] for entry in removed)}
+            value = sum(entry["value"] for entry in removed)
+            return {"purged": 0, "preview": totals | {"value": value, "rows": rows}}
+        self.purges.append(conditions)
+        self.entries = [entry for entry in self.entries if entry not in removed]
+        return {"purged": len(removed)}
 
     # The server.
 
@@ -268,6 +293,9 @@ class FakeAdmin:
         if path == "requests":
             later = [line for line in self.requests if line["serial"] > int(query["after"])]
             return JSONResponse({"serial": self.serial, "rows": later[-int(query["limit"]) :]})
+        if path.startswith("requests/"):
+            line = next((one for one in self.requests if one["serial"] == int(path.removeprefix("requests/"))), None)
+            return problem(404, "no such request") if line is None else JSONResponse(line | DETAIL)
         if path == "purge":
             return JSONResponse(self.purge(body))
         if path == "plan":

@@ -31,6 +31,7 @@ import numpy as np
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
 from knapcache.cache.entry_index import EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
+from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows, parse_shadow
@@ -38,7 +39,7 @@ from knapcache.cache.snapshot import PolicyState, copy_state, unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
-from knapcache.store.base import Entry, EntryInfo, Store, expired
+from knapcache.store.base import Clock, Entry, EntryInfo, Store, expired, wall_clock
 
 log = logging.getLogger("knapcache.cache")
 
@@ -61,6 +62,7 @@ class AdmissionController:
         ledger: Ledger,
         ids: int | None = None,
         quotas: Mapping[str, int] | None = None,
+        clock: Clock = wall_clock,
     ) -> None:
         self.store = store
         self.policy_name = policy
@@ -69,6 +71,7 @@ class AdmissionController:
         self.ids = IdTable(self.policy)
         self.index = EntryIndex(size)
         self.quotas = Quotas(quotas or {}, self.policy, self.index)
+        self.history = KeyHistory(self.policy, self.ids, self.index, clock)
         self.oracle_seconds = 0.0
         """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
@@ -99,10 +102,11 @@ class AdmissionController:
         keys = unpack(self.policy_name, self.policy, snapshot) if snapshot else None
         if keys:
             self.ids.load(keys)
-        infos = {info.key: info for info in self.store.scan()}
+        scanned = {info.key: info for info in self.store.scan()}
         evict = [
-            key for key, info in infos.items() if expired(info.expires, now) or info.size > self.store.max_entry_size
+            key for key, info in scanned.items() if expired(info.expires, now) or info.size > self.store.max_entry_size
         ]
+        infos = dict(scanned)
         for key in evict:
             del infos[key]
         for i in self.policy.residents:
@@ -123,11 +127,10 @@ class AdmissionController:
                 self._track(i, info)
         for tenant in self.quotas.limits:  # a quota may be smaller than before the restart
             evict += [self.ids.keys[victim] for victim in self._forget_over_quota(tenant)]
+        self.history.note_opened((scanned[key] for key in evict), now)
         for k in range(0, len(evict), BATCH_KEYS):
             self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
         self.drain()
-
-    # Requests.
 
     def arrive(self, key: bytes) -> tuple[int, int]:
         """Count a request. Return its id, and the serial of its entry, or −1 when the policy holds none."""
@@ -181,6 +184,7 @@ class AdmissionController:
         """Forget an entry that the store does not have, unless a newer one was admitted."""
         with self.deciding:
             if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
+                self.history.note_missing(i)
                 self.queue.append(StoreChange(evict=[key]))
                 self.ledger.count("missing_entries")
         self.drain()
@@ -199,19 +203,24 @@ class AdmissionController:
 
     def _decide(self, i: int, entry: Entry) -> bool:
         if (reason := self._rejection(entry)) is not None:
+            self.history.note_settled(i, entry, REJECTIONS[reason])
             # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk
             # hangs, only such evictions are queued, and no more of them than there are entries.
             if self._forget(i):
                 self.queue.append(StoreChange(evict=[entry.key]))
             self.ledger.count(reason)
             return False
+        self.history.note_removed("replaced", i)
         admit, evicted = self._timed_settle(i, entry.size, entry.cost)
+        self.history.note_settled(i, entry, None if admit else "not admitted", evicted)
         self._untrack(evicted)
         if admit:
             self.ids.serial[i] += 1
             self._track(i, entry)
             if entry.tenant in self.quotas.limits:
-                evicted = (*evicted, *self._forget_over_quota(entry.tenant, i))
+                victims = self._forget_over_quota(entry.tenant, i)
+                self.history.note_evicted("over quota", victims, i, entry)
+                evicted = (*evicted, *victims)
         if evicted:
             self.ledger.count("evictions", len(evicted))
         if admit or evicted:
@@ -265,6 +274,7 @@ class AdmissionController:
                 self.shadows.forget(i)
                 self.ledger.count("recycled_ids")
             if evicted is not None:
+                self.history.note_removed("id reused", i, evicted)
                 self.quotas.remove(i)
                 self.ledger.count("evictions")
                 self.queue.append(StoreChange(evict=[evicted]))
@@ -285,6 +295,7 @@ class AdmissionController:
         if change.put is not None:
             with self.deciding:
                 if self.ids.holds(change.i, change.put.key) and self.ids.serial[change.i] == change.serial:
+                    self.history.note_removed("not written", change.i)
                     self._forget(change.i)
 
     def forget(self, keys: Iterable[bytes]) -> None:
@@ -294,6 +305,7 @@ class AdmissionController:
             for key in keys:
                 i = self.ids.find(key)
                 if i >= 0:
+                    self.history.note_removed("purged", i)
                     self._forget(i)
                     self.shadows.forget(i)
             change = StoreChange(evict=keys)
@@ -305,7 +317,6 @@ class AdmissionController:
 
     def expire(self) -> int:
         """Remove expired entries. Return how many."""
-        keys: tuple[bytes, ...] = ()
         with self.expiring:  # the store drops all at once, the policy key by key: `check` waits until both are done
             keys = self.store.expire()
             for key in keys:
@@ -356,6 +367,7 @@ class AdmissionController:
         self.store.check()
         self.policy.check()
         self.shadows.check()
+        self.history.check()
         if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
             raise CorruptState("keys and ids differ")
         infos = {info.key: info for info in self.store.scan()}

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.admission import AdmissionController
+from knapcache.cache.browse import EntryBrowser
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import columns, page, rows_of
@@ -101,13 +102,15 @@ class Cache:
         opened = open_store(store, path, capacity, secret, clock, synchronous, encryption_key=encryption_key)
 
         def open_admission(store: Store) -> AdmissionController:
-            admission = AdmissionController(store, policy, shadows, ledger, ids, limits)
+            admission = AdmissionController(store, policy, shadows, ledger, ids, limits, clock)
             admission.open(clock())
             return admission
 
         self._coordinator = Coordinator(opened, open_admission, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)
+        self.browser = EntryBrowser(self._coordinator, clock, self._engine.reads)
+        """What the dashboard shows of entries."""
 
     # Requests.
 
@@ -323,6 +326,10 @@ class Cache:
         """Remove the entries that meet every condition given, or all. Return how many. `older_than` in seconds."""
         self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
         return self._coordinator.role.purge(checked_digest(key), model, tenant, older_than)
+
+    def purge_preview(self, *, key: str | bytes | None = None, **conditions: Any) -> dict[str, Any]:
+        """Return what `purge` would remove: the number of `entries`, `bytes`, `value`, and the first `rows`."""
+        return self.browser.purge_preview(key=checked_digest(key), **conditions)
 
     def forget(self, key: str | bytes) -> bool:
         """Remove the entry of a key, as in `Answer.key`. Return whether there was one."""

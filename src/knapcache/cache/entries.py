@@ -21,14 +21,18 @@ import numpy.typing as npt
 from knapcache.cache.entry_index import EntryTable, entry_table, request_counts
 from knapcache.cache.snapshot import SnapshotContents
 from knapcache.errors import InvalidInput
+from knapcache.price.weights import amount
 from knapcache.store.base import Store
 
 MB = 10**6
 MAX_ROWS = 1000
+PREVIEW_ROWS = 5
+"""Rows that the preview of a purge shows."""
 SORTS = ("value", "density", "size", "cost", "usd", "seconds", "requests", "per_day", "age", "expires_in")
 """Columns that rows can be sorted by."""
 
 Column = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
 
 
 def read_entries(store: Store, snapshot: SnapshotContents | None) -> EntryTable:
@@ -78,6 +82,7 @@ def page(
     now: float,
     *,
     search: str = "",
+    matching: Mask | None = None,
     model: str | None = None,
     tenant: str | None = None,
     sort: str = "value",
@@ -88,7 +93,7 @@ def page(
     """Return the rows that meet every condition, from `offset` on, at most `limit`, and how many meet them.
 
     The price of a megabyte and the bytes of each tenant are over all entries, whatever the conditions. `search` matches
-    part of the key's hex, of the model or of the tenant, in any case.
+    part of the key's hex, of the model or of the tenant, in any case; entries in `matching` meet it, too.
     """
     if sort not in SORTS:
         raise InvalidInput(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
@@ -104,7 +109,7 @@ def page(
         if wanted is not None:
             matches &= np.isin(numbers, [k for k, name in enumerate(names) if name == wanted])
     if search:
-        matches &= containing(table, search.lower())
+        matches &= containing(table, search.lower()) | (False if matching is None else matching)
     positions = np.flatnonzero(matches)
     sort_keys = np.nan_to_num(found[sort][positions], nan=-1.0)  # unknown sorts below zero
     order = np.argsort(-sort_keys if descending else sort_keys, kind="stable")[offset : offset + limit]
@@ -113,6 +118,43 @@ def page(
         "rows": rows_of(table, found, positions[order].tolist()),
         "price_per_mb": MB * price,
         "tenants": {tenant: int(size) for tenant, size in zip(table.tenants, sizes.tolist(), strict=True) if size},
+    }
+
+
+def purge_preview(
+    table: EntryTable,
+    now: float,
+    *,
+    key: bytes | None = None,
+    model: str | None = None,
+    tenant: str | None = None,
+    older_than: float | None = None,
+    limit: int = PREVIEW_ROWS,
+) -> dict[str, Any]:
+    """Return what a purge with these conditions would remove: `entries`, `bytes`, `value`, and the first `rows`.
+
+    The rows are those of the highest value, at most `limit`. The conditions are those of `purge_filter`, and `key`.
+    """
+    found = columns(table, now)
+    matches = np.ones(len(table.keys), np.bool_)
+    if key is not None:
+        matches &= np.array([each == key for each in table.keys], np.bool_)
+    for wanted, names, numbers in (
+        (model, table.models, table.records["model"]),
+        (tenant, table.tenants, table.records["tenant"]),
+    ):
+        if wanted is not None:
+            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name == wanted])
+    if older_than is not None:
+        matches &= table.records["created"] < now - amount("older_than", older_than)
+    positions = np.flatnonzero(matches)
+    value = found["value"][positions]
+    first = positions[np.argsort(-value, kind="stable")[: checked_count("limit", limit)]]
+    return {
+        "entries": len(positions),
+        "bytes": int(table.sizes[positions].sum()),
+        "value": float(value.sum()),
+        "rows": rows_of(table, found, first.tolist()),
     }
 
 
@@ -126,7 +168,7 @@ def price_of_capacity(values: Column, sizes: Column) -> float:
     return float(values[order[: last + 1]].sum() / max(1, filled[last]))
 
 
-def containing(table: EntryTable, search: str) -> npt.NDArray[np.bool_]:
+def containing(table: EntryTable, search: str) -> Mask:
     """Return which entries contain a text, in lower case, in key, model or tenant."""
     found = np.array([search in key.hex() for key in table.keys], np.bool_)
     for names, numbers in ((table.models, table.records["model"]), (table.tenants, table.records["tenant"])):

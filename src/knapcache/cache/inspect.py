@@ -5,16 +5,22 @@ Used by `knapcache inspect` and `knapcache purge`. `entries.py` defines value, d
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from knapcache.cache.entries import MB, columns, price_of_capacity, read_entries, rows_of
+import numpy as np
+
+from knapcache.cache.entries import MB, columns, price_of_capacity, purge_preview, read_entries, rows_of
 from knapcache.cache.options import seal_secret
+from knapcache.cache.outlines import OutlineIndex
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.keys.difference import distance
+from knapcache.keys.outline import read_canonical
 from knapcache.store.base import Clock, Store, wall_clock
 from knapcache.store.sqlite.database import has_other_secret
 from knapcache.store.sqlite.files import require_own_files
@@ -75,3 +81,34 @@ def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:
         "capacity": snapshot.policy.capacity if snapshot else None,
         "rows": rows_of(table, {name: found[name] for name in COLUMNS}, order),
     }
+
+
+def preview_purge(store: Store, clock: Clock = wall_clock, **conditions: Any) -> dict[str, Any]:
+    """Return what a purge of a store would remove (`entries.purge_preview`): `key`, `model`, `tenant`, `older_than`."""
+    table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
+    return purge_preview(table, clock(), **conditions)
+
+
+def nearest_entry(store: Store, requests: Sequence[bytes], clock: Clock = wall_clock) -> dict[str, Any]:
+    """Return the entry whose body is nearest to one of the canonical requests.
+
+    `row` is None if no entry is similar; `stored`: the bodies are equal; `differences`: otherwise; `entries`: of all.
+    """
+    table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
+    outlines = OutlineIndex(limit=max(1, len(table.keys)), seconds=math.inf, sleep=lambda _: None)
+    outlines.read(table, store.peek)
+    every = np.ones(len(table.keys), np.bool_)
+    found = [
+        nearest
+        for canonical in requests
+        if (request := read_canonical(canonical)) is not None
+        and (nearest := outlines.nearest(table, store.peek, request, every, bodies=True)) is not None
+        and nearest.similar
+    ]
+    if not found:
+        return {"stored": False, "row": None, "differences": [], "entries": len(table.keys)}
+    best = min(found, key=lambda nearest: distance(nearest.differences))
+    (row,) = rows_of(table, columns(table, clock()), [table.keys.index(best.key)])
+    row["endpoint"] = outlines.get([best.key], store.peek)[best.key].kind
+    differences = [each._asdict() for each in best.differences]
+    return {"stored": not differences, "row": row, "differences": differences, "entries": len(table.keys)}

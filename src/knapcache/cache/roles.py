@@ -5,6 +5,7 @@ Both have the same methods, so the engine does not ask which one it uses.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 from knapcache.cache.admission import BATCH_KEYS, AdmissionController
 from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
+from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
@@ -114,6 +116,14 @@ class Owner:
         entry = self.store.get(key)
         table = self.admission.entries(key)
         return (table, entry) if entry is not None and table.keys else None
+
+    def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
+        """Return what became of a key, newest first, and since when that is recorded."""
+        return self.admission.history.find(key), self.admission.history.since
+
+    def request(self, key: bytes) -> bytes | None:
+        """Return the canonical request of an entry, or of an answer that was settled lately."""
+        return self.admission.history.request(key) or stored_request(self.store, key)
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
         """Remove the entries that meet every condition given. Return how many."""
@@ -253,6 +263,14 @@ class Reader:
         entry = self.store.get(key)
         return None if entry is None else (entry_table([entry.info], {}), entry)
 
+    def records(self, key: bytes) -> tuple[list[KeyRecord], float]:  # noqa: ARG002
+        """Return nothing: only the owner knows what became of keys."""
+        return [], math.inf
+
+    def request(self, key: bytes) -> bytes | None:
+        """Return the canonical request of an entry."""
+        return stored_request(self.store, key)
+
     def purge(self, *_: object) -> int:
         """Raise NotOwner."""
         raise NotOwner("only the owner of the store can purge, and that is another process")
@@ -264,3 +282,12 @@ class Reader:
     def check(self) -> None:
         """Check the store."""
         self.store.check()
+
+
+def stored_request(store: Store, key: bytes) -> bytes | None:
+    """Return the canonical request of an entry; None if there is none, or if the disk cannot be read."""
+    try:
+        entry = store.peek(key)
+    except StoreError:
+        return None
+    return None if entry is None else entry.request

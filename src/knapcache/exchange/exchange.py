@@ -28,9 +28,9 @@ from knapcache.exchange.headers import (
     sandboxed,
     vary_context,
 )
-from knapcache.keys.canonical import embedding_inputs
+from knapcache.keys.canonical import embedding_inputs, reject_fields
 from knapcache.keys.parse import SHORT, ParsedBody, parse_body
-from knapcache.keys.rules import STATEFUL_FIELDS
+from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS
 from knapcache.keys.scan import check_cost
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
@@ -50,8 +50,8 @@ class Exchange:
     namespace: str | None
     """None: the cache's default namespace."""
     context: Mapping[str, str]
-    bypass: bool = False
-    """The request has no key and is sent as it is."""
+    bypass: str = ""
+    """Why the request has no key and is sent as it is; empty: it has one."""
     fresh_for: float | None = None
     """Seconds after which the answer is stale, if it is stored for longer (`stale.py`)."""
 
@@ -134,31 +134,33 @@ def exchange_of(
     return make_exchange(endpoint, headers, raw, parse_request(raw), namespace, context)
 
 
-def parse_request(raw: bytes) -> ParsedBody | None:
-    """Return the parsed body of a request; None if it can have no key."""
+def parse_request(raw: bytes) -> ParsedBody | Uncacheable:
+    """Return the parsed body of a request, or the reason why it can have no key."""
     try:
         return parse_body(raw)
-    except Uncacheable:
-        return None
+    except Uncacheable as reason:
+        return reason.with_traceback(None)
 
 
 def make_exchange(
     endpoint: Endpoint,
     headers: Mapping[str, str],
     raw: bytes,
-    body: ParsedBody | None,
+    parsed: ParsedBody | Uncacheable,
     namespace: str | None,
     context: Mapping[str, str],
     max_ttl: float | None = None,
 ) -> Exchange:
     """Return the exchange of a parsed request.
 
+    parsed    the body, or why it can have no key
     context   has `vary_context` of the headers
     max_ttl   bound on the caller's `ttl`; None: no bound
     """
     wire_format = FORMATS[endpoint]
     control = NO_DIRECTIVES
-    if (body is not None and "cache" in body) or not CONTROL_HEADERS.isdisjoint(headers):
+    body = ParsedBody() if isinstance(parsed, Uncacheable) else parsed
+    if "cache" in body or not CONTROL_HEADERS.isdisjoint(headers):
         control = parse_cache_control(headers, body)
         if control.ttl is not None and max_ttl is not None and control.ttl > max_ttl:
             control = replace(control, ttl=max_ttl)
@@ -166,26 +168,30 @@ def make_exchange(
             context = {**context, "namespace": control.namespace}
     return Exchange(
         format=wire_format,
-        body=ParsedBody() if body is None else body,
+        body=body,
         raw=raw,
         control=control,
         namespace=namespace,
         context=context,
-        bypass=body is None or has_no_key(wire_format, body),
+        bypass=str(parsed) if isinstance(parsed, Uncacheable) else why_no_key(wire_format, body),
     )
 
 
-def has_no_key(wire_format: Format, body: ParsedBody) -> bool:
-    """Return whether a request has no key as a whole, although some of its items may have one.
+def why_no_key(wire_format: Format, body: ParsedBody) -> str:
+    """Return why a request has no key as a whole, although some of its items may have one; empty: it has one.
 
     In `["a", ["b"]]` the second item is neither a text nor tokens; on its own it would be a list of one text.
     """
     if wire_format.per_item is not None:
         try:
             embedding_inputs(body)
-        except Uncacheable:
-            return True
-    return any(body.get(name) not in (None, False) for name in STATEFUL_FIELDS.get(wire_format.endpoint, ()))
+            reject_fields(body, CROSS_ITEM_OPTIONS, "the embeddings depend on one another")
+        except Uncacheable as reason:
+            return str(reason)
+    for name in STATEFUL_FIELDS.get(wire_format.endpoint, ()):
+        if body.get(name) not in (None, False):
+            return f"the answer depends on the state of a server at {name}"
+    return ""
 
 
 def is_event_stream(status: int, headers: Mapping[str, str]) -> bool:

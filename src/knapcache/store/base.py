@@ -2,6 +2,7 @@
 
     get(key) -> Entry | None                          the entry, complete and not expired, or None
     get_nowait(key) -> Entry | None | NOT_IN_MEMORY   the same without waiting for a disk
+    peek(key) -> Entry | None                         the same for listings: what is kept in memory does not change
     apply(put, evict, snapshot) -> Future             evictions, one insertion and the policy's state, atomically
     purge(…), expire() -> keys                        remove by tenant, model or age; the keys are for the policy
     scan() -> Iterator[EntryInfo]                     the metadata of every entry
@@ -21,7 +22,8 @@ Laws, tested by `knapcache.testing.check_store`:
    store writes stays within `size_limit`. The caller has to maintain nothing else.
 5. `get` never waits for a writer, and never raises because of a broken disk.
 6. `get_nowait` never waits. It returns what `get` would return, or NOT_IN_MEMORY if that takes a disk read. `read` does
-   that read: where `get` returns None because of a broken disk, `read` raises StoreError.
+   that read: where `get` returns None because of a broken disk, `read` raises StoreError. So does `peek`. It may return
+   an expired entry, and reading many entries with it displaces none from memory.
 7. A store has at most one owner. `own` makes this store the owner if there is none, and returns whether it is the owner
    now. A process that ends, even by `kill -9`, is no longer the owner. A store that is not shared is always the owner.
 8. A reader sees what the owner has committed. Its `apply`, `purge`, `expire`, `collect`, `take_counts` raise NotOwner.
@@ -190,6 +192,9 @@ class Store(Protocol):
 
     def read(self, key: bytes) -> Entry | None:
         """Return the entry from the disk, or None; StoreError when the disk cannot be read."""
+
+    def peek(self, key: bytes) -> Entry | None:
+        """Return the entry, expired or not, or None. Entries that are kept in memory stay; StoreError as of `read`."""
 
     @property
     def write_backlog_full(self) -> bool:

@@ -87,6 +87,9 @@ class MemoryStore:
     def read(self, key: bytes) -> Entry | None:
         return self.get(key)
 
+    def peek(self, key: bytes) -> Entry | None:
+        return self._entries.get(key)
+
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:

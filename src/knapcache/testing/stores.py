@@ -114,6 +114,8 @@ def check_get_nowait(store: Store, clock: ManualClock, rng: Rng) -> None:
                     store.flush()
                     found = store.read(entry.key)
                 assert found == store.get(entry.key), "get_nowait and get differ"
+                if found is not None:
+                    assert store.peek(entry.key) == found, "peek and get differ"
         clock.now += 20.0
     assert not store.write_backlog_full, "the backlog is full although nothing is queued"
 

@@ -44,6 +44,13 @@ class CacheControl:
     namespace: str | None = None
     """LiteLLM's namespace: a part of the caller's own cache. It never gives access to another caller's entries."""
 
+    @property
+    def asked(self) -> str:
+        """The directives that keep a stored answer from being served or a new one from being stored, in words."""
+        words = [("no-cache", self.refresh), ("no-store", not self.store), ("only-if-cached", self.only_cached)]
+        found = [word for word, asked in words if asked]
+        return ", ".join(found if self.max_age is None else [*found, f"max-age={self.max_age:g}"])
+
 
 NO_DIRECTIVES = CacheControl()
 EMPTY: Mapping[str, Any] = {}

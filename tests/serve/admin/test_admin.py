@@ -179,7 +179,15 @@ def test_purge_removes_entries_that_meet_every_condition(
     for name, model in ((1, "m"), (2, "m"), (3, "big")):
         harness.request(name, model=model)
     time.sleep(0.002)
+    rows = client.get(f"{API}/entries").json()["rows"]
+    dry = client.post(f"{API}/purge", json=conditions | {"dry_run": True}).json()
+    assert (dry["purged"], dry["preview"]["entries"], len(dry["preview"]["rows"])) == (0, purged, purged)
+    assert client.get(f"{API}/entries").json()["total"] == 3, "a dry run must remove nothing"
     assert client.post(f"{API}/purge", json=conditions).json() == {"purged": purged}
+    left = {row["key"] for row in client.get(f"{API}/entries").json()["rows"]}
+    removed = [row for row in rows if row["key"] not in left]
+    assert {row["key"] for row in dry["preview"]["rows"]} == {row["key"] for row in removed}
+    assert dry["preview"]["bytes"] == sum(row["size"] for row in removed)
     assert client.get(f"{API}/entries").json()["total"] == 3 - purged
 
 
@@ -188,6 +196,7 @@ def test_purge_removes_entries_that_meet_every_condition(
     [
         b"", b"[]", b"{}", b"null", b'{"all": false}', b'{"all": true, "model": "m"}', b'{"all": 1}', b'{"mode": "m"}',
         b'{"older_than": -1}', b'{"older_than": "1"}', b'{"older_than": true}', b'{"key": "00"}', b'{"model": null}',
+        b'{"dry_run": true}', b'{"dry_run": 1, "all": true}', b'{"dry_run": true, "all": true, "model": "m"}',
         b'{"model": "' + b"m" * 300 + b'"}', b"[" * 5000, b'{"older_than": 1e400}', b"\xff",
     ],
 )  # fmt: skip

@@ -109,6 +109,8 @@ def test_hidden_content_names_the_setting_that_shows_it(browser: Browser, admin:
     admin.show_content = False
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
+        expect(page.locator("#entries-hint")).to_contain_text("--set show_content=true")
+        expect(page.locator("#entries-table td.request").first).to_contain_text("Chat, ")
         page.click("#entries-table tbody tr:first-child button")
         expect(page.locator("#drawer")).to_contain_text("show_content")
         page.keyboard.press("Escape")
@@ -122,6 +124,12 @@ def test_entries_of_a_model_are_purged_after_confirmation(browser: Browser, admi
         expect(page.locator("#entries-total")).to_have_text("23 found")
         page.click("#purge")
         expect(page.locator("#confirm option").first).to_have_text("All entries of gpt-4o-mini")
+        size = sum(entry["size"] for entry in admin.entries if entry["model"] == "gpt-4o-mini")
+        expect(page.locator("#confirm .preview")).to_contain_text(f"23 entries, {size / 1000:.3g} kB would be removed")
+        expect(page.locator("#confirm .preview li")).to_have_count(5)
+        expect(page.locator("#confirm .preview")).to_contain_text("and 18 entries of less value")
+        expect(page.locator("#confirm button.main")).to_have_text("Purge 23 entries")
+        assert admin.purges == [], "a preview must remove nothing"
         page.locator("#confirm").get_by_role("button", name="Purge").click()
         expect(page.locator(".toast")).to_have_text("Purged 23 entries")
         assert admin.purges == [{"model": "gpt-4o-mini"}]

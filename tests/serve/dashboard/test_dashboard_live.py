@@ -66,8 +66,10 @@ def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminH
         expect(page.locator("#tenants tbody tr")).to_contain_text(["anonymous"])
         expect(page.locator("#store")).to_contain_text("ok")
         expect(page.locator("#upstreams")).to_contain_text("fake")
-        # An entry, opened from the list of requests.
+        # An entry, opened from the details of a request.
         page.click("#requests-table tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_contain_text("The 1st hit of this entry")
+        page.get_by_role("button", name="Show the entry").click()
         expect(page.locator("#drawer")).to_contain_text('"content": "question 2"')
         expect(page.locator("#drawer")).to_contain_text('"answer": "2"')
         page.get_by_role("button", name="Purge this entry").click()
@@ -79,6 +81,7 @@ def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminH
         page.select_option("#by-tenant", "anonymous")
         expect(page.locator("#entries-total")).to_have_text("1 found")
         page.click("#purge")
+        expect(page.locator("#confirm .preview li")).to_contain_text(["question 1"])
         page.locator("#confirm").get_by_role("button", name="Purge").click()
         expect(page.locator("#entries-table tbody")).to_have_text("No matching entries.")
         assert harness.cache.stats()["entries"] == 0

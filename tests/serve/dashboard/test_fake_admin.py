@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.serve.admin import access_models, models
+from knapcache.serve.admin import access_models, models, request_models
 from tests.support.fake_admin import TOKEN, FakeAdmin
 
 PATHS: dict[str, type[models.ResponseModel]] = {
@@ -15,6 +15,7 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/history?span=hour": models.UsageHistory,
     "/entries": models.EntryPage,
     "/requests?after=0&limit=10": models.RequestPage,
+    "/requests/1": request_models.RequestDetail,
     "/plan": models.PlanStatus,
     "/session": access_models.SessionInfo,
     "/audit?limit=10": access_models.AuditPage,

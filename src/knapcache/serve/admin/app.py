@@ -4,7 +4,7 @@
     tokens.py     tokens and their roles      audit.py     the log of admin actions
     models.py     requests and responses      overview.py  the numbers of cache and history
     planning.py   the capacity plan           pages.py     the dashboard's files
-    responses.py  errors and headers
+    responses.py  errors and headers          explain.py   why a request was a hit or a miss
 
 Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then
 shows on the dashboard, and the proxy continues to serve.
@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -24,11 +27,11 @@ import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from knapcache.serve.admin import access_models, models
+from knapcache.serve.admin import access_models, models, request_models
 from knapcache.serve.admin.audit import Record, new_record
 from knapcache.serve.admin.auth import (
     CHALLENGE,
@@ -41,18 +44,20 @@ from knapcache.serve.admin.auth import (
     require,
 )
 from knapcache.serve.admin.context import AdminContext
-from knapcache.serve.admin.models import RequestModel, ResponseModel, bad_request, parse, parse_query
+from knapcache.serve.admin.explain import Explainer
+from knapcache.serve.admin.models import ResponseModel, parse_query
 from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
+from knapcache.serve.admin.request_body import read_body
 from knapcache.serve.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
 from knapcache.serve.http.asgi_request import RequestRejected
 
 log = logging.getLogger("knapcache.serve")
 
-MAX_BODY = 64 << 10
-"""Bytes of a request body."""
+LISTED_EVERY = 3600.0
+"""Seconds between two records of a caller who lists first words of prompts."""
 THREADS = 4
 DEADLINE = 30.0
 R = TypeVar("R")
@@ -96,6 +101,9 @@ class Admin:
         self._context = context
         self.auth = AdminAuth(context.tokens, context.settings.allowed_hosts)
         self._overview = Overview(context)
+        self._explainer = Explainer(context)
+        self._listed: dict[tuple[str, ...], float] = {}
+        """When a caller's reading of first words was recorded."""
         self._planner = Planner(context.request_log)
         self._document = orjson.dumps(document())
         self._threads = anyio.CapacityLimiter(THREADS)
@@ -120,12 +128,25 @@ class Admin:
         return await self.in_thread(lambda: self._overview.history(request.parameters.span))
 
     async def entries(self, request: AdminRequest) -> models.EntryPage:
-        return await self.in_thread(lambda: self._overview.entries(request.parameters))
+        content = await self.listed_content(request)
+        return await self.in_thread(lambda: self._overview.entries(request.parameters, content=content))
+
+    def shows_content(self, request: AdminRequest) -> bool:
+        """Return whether a caller may read requests and answers."""
+        assert request.caller is not None
+        return self._context.settings.show_content and request.caller.identity.role == "operator"
+
+    async def listed_content(self, request: AdminRequest) -> bool:
+        """Return whether a list has the first words of prompts. The page polls, so one record an hour is written."""
+        content, now = self.shows_content(request), time.monotonic()
+        caller = tuple(fields_of(request.caller).values())
+        if content and now - self._listed.get(caller, -math.inf) > LISTED_EVERY:
+            await self.write_record(request.record("entries", 200, content=True))
+            self._listed = {who: at for who, at in self._listed.items() if now - at < LISTED_EVERY} | {caller: now}
+        return content
 
     async def entry(self, request: AdminRequest) -> models.EntryWithContent:
-        assert request.caller is not None
-        key, content = request.parameters.key, self._context.settings.show_content
-        content = content and request.caller.identity.role == "operator"
+        key, content = request.parameters.key, self.shows_content(request)
         found = await self.in_thread(lambda: self._overview.entry(key, content=content))
         if found is None:
             raise no_such_entry()
@@ -148,6 +169,20 @@ class Admin:
         page = self._context.recent.after(request.parameters.after, request.parameters.limit)
         return models.RequestPage.model_validate(page)
 
+    async def request(self, request: AdminRequest) -> request_models.RequestDetail:
+        assert request.caller is not None
+        self._context.flush_events()
+        serial, content = request.parameters.serial, self.shows_content(request)
+        event = self._context.recent.find(serial)
+        if event is None:
+            raise RequestRejected(404, "This request is not among the recent ones.", "not_found")
+        earlier, all_tenants = self._context.recent.earlier(event), request.caller.identity.role == "operator"
+        explain = partial(self._explainer.detail, serial, event, earlier, content=content, all_tenants=all_tenants)
+        found = await self.in_thread(explain)
+        if content:
+            await self.write_record(request.record("request", 200, key=event.key, content=True))
+        return found
+
     async def plan(self, _: AdminRequest) -> models.PlanStatus:
         return self._planner.status()
 
@@ -156,13 +191,14 @@ class Admin:
 
     async def forget(self, request: AdminRequest) -> models.Purged:
         conditions = models.Purge(key=request.parameters.key)
-        purged = await self.in_thread(lambda: self._overview.purge(conditions))
-        if not purged:
+        found = await self.in_thread(lambda: self._overview.purge(conditions))
+        if not found.purged:
             raise no_such_entry()
-        return models.Purged(purged=purged)
+        return found
 
     async def purge(self, request: AdminRequest) -> models.Purged:
-        return models.Purged(purged=await self.in_thread(lambda: self._overview.purge(request.body)))
+        content = request.body.dry_run and await self.listed_content(request)
+        return await self.in_thread(lambda: self._overview.purge(request.body, content=content))
 
     async def snapshot(self, _: AdminRequest) -> models.Saved:
         return models.Saved(saved=await self.in_thread(self._overview.save))
@@ -199,7 +235,7 @@ class Admin:
 
     async def change(self, route: Route, request: AdminRequest, serve: Serve) -> ResponseModel | bytes:
         """Carry out a request that changes something, and record it before and after."""
-        sent = {} if request.body is None else request.body.model_dump(exclude_none=True)
+        sent = {} if request.body is None else request.body.model_dump(exclude_none=True, exclude_defaults=True)
         record = request.record(route.name, None, **request.parameters.model_dump(exclude_none=True), **sent)
         await self.write_record(record)
         status, result = 500, None
@@ -207,7 +243,7 @@ class Admin:
             response = await serve(request)
             status = route.status
             if isinstance(response, (models.Purged, models.Saved)):
-                result = response.model_dump()
+                result = response.model_dump(include={"purged", "saved"})
             return response
         except KNOWN_ERRORS as error:
             status = response_of(error).status_code
@@ -317,7 +353,8 @@ def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
             received = AdminRequest(
                 parameters=parameters, body=body, caller=caller, address=address, secure=is_secure(request)
             )
-            result = await (admin.change(route, received, serve) if route.changes else serve(received))
+            changes = route.changes and not getattr(body, "dry_run", False)
+            result = await (admin.change(route, received, serve) if changes else serve(received))
         except RequestRejected as rejected:
             if rejected.kind in RECORDED_REFUSALS:
                 await admin.write_refused(route.name, caller, address, rejected.status)
@@ -329,23 +366,6 @@ def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
         return Response(content, route.status, headers, "application/json")
 
     return endpoint
-
-
-async def read_body(request: Request, model: type[RequestModel]) -> RequestModel:
-    """Read and validate a JSON body. Raises RequestRejected."""
-    content = b""
-    try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > MAX_BODY:
-                raise RequestRejected(413, f"A body may have at most {MAX_BODY} bytes.", "too_large")
-    except ClientDisconnect:
-        raise bad_request("The body is incomplete.") from None
-    try:
-        values = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The body must be a JSON object: {error}.") from None
-    return parse(model, values)
 
 
 async def _redirect_to_dashboard(_: Request) -> Response:

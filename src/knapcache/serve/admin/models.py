@@ -55,7 +55,12 @@ class HistoryQuery(RequestModel):
 class EntriesQuery(RequestModel):
     """Parameters of GET /entries."""
 
-    search: Annotated[Name, Field(description="Text in the key, model or tenant.")] = ""
+    search: Annotated[
+        Name,
+        Field(
+            description="Text in the key, model or tenant; for operators, with show_content also in the first words."
+        ),
+    ] = ""
     model: Annotated[Name, Field(description="Entries of this model only. Empty: all.")] = ""
     tenant: Annotated[Name, Field(description="Entries of this tenant or namespace only. Empty: all.")] = ""
     sort: Literal["value", "size", "cost", "requests", "per_day", "age"] = "value"
@@ -77,14 +82,17 @@ class RequestsQuery(RequestModel):
     limit: Annotated[QueryInt, Field(ge=1, le=1000)] = 200
 
 
+PURGE_CONDITIONS = ("key", "model", "tenant", "older_than")
+
+
 class Purge(RequestModel):
-    """Conditions of a purge. Entries that meet all of them are removed. `all` must stand alone."""
+    """Conditions of a purge. Entries that meet all of them are removed. `all` stands without other conditions."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"required": ["all"], "maxProperties": 1},
-                {"not": {"required": ["all"]}, "minProperties": 1},
+                {"required": ["all"], "not": {"anyOf": [{"required": [name]} for name in PURGE_CONDITIONS]}},
+                {"not": {"required": ["all"]}, "anyOf": [{"required": [name]} for name in PURGE_CONDITIONS]},
             ]
         }
     )
@@ -94,12 +102,14 @@ class Purge(RequestModel):
     tenant: Annotated[Name | SkipJsonSchema[None], Field(description="A tenant's name, or a namespace.")] = None
     older_than: Annotated[float | SkipJsonSchema[None], Field(ge=0, le=1e12, description="Seconds.")] = None
     all: Annotated[bool | SkipJsonSchema[None], Field(json_schema_extra={"const": True})] = None
+    dry_run: Annotated[bool, Field(description="Remove nothing; return what would be removed.")] = False
 
     @model_validator(mode="before")
     @classmethod
     def _one_condition(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            if not data or ("all" in data and len(data) > 1):
+            given = [name for name in data if name != "dry_run"]
+            if not given or ("all" in given and len(given) > 1):
                 raise ValueError("give key, model, tenant or older_than, or all by itself")
             if None in data.values() or data.get("all") is False:  # both would read as "no condition"
                 raise ValueError("null and false are not conditions")
@@ -239,6 +249,10 @@ class EntryRow(ResponseModel):
     """A cached entry without its content."""
 
     key: Key
+    endpoint: Annotated[str, Field(description="Empty: not known, because the store does not answer.")]
+    words: Annotated[
+        str | SkipJsonSchema[None], Field(description="First words of the prompt, if content is shown.")
+    ] = None
     model: str
     tenant: Annotated[str, Field(description="The tenant's name.")]
     size: Count
@@ -264,14 +278,27 @@ class EntryPage(ResponseModel):
     """A page of entries; `total` counts all that match."""
 
     total: Count
+    entries: Annotated[Count, Field(description="All entries in the cache.")]
+    content: Annotated[bool, Field(description="Whether the first words of prompts are shown and searched.")]
+    searched: Annotated[Count, Field(description="Entries whose first words were searched, the newest first.")]
     rows: list[EntryRow]
     price_per_mb: float
 
 
+class PurgePreview(ResponseModel):
+    """What a purge would remove."""
+
+    entries: Count
+    bytes: Count
+    value: Annotated[float, Field(description="Sum of requests · cost.")]
+    rows: Annotated[list[EntryRow], Field(description="The most valuable of them, at most five.")]
+
+
 class Purged(ResponseModel):
-    """Number of removed entries."""
+    """Number of removed entries; 0 with `dry_run`, which has a preview."""
 
     purged: Count
+    preview: PurgePreview | SkipJsonSchema[None] = None
 
 
 class RequestRow(ResponseModel):

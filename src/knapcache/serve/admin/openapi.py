@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import access_models, models
+from knapcache.serve.admin import access_models, models, request_models
 from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
 from knapcache.serve.admin.tokens import Role
@@ -103,6 +103,9 @@ ROUTES: tuple[Route, ...] = (
           body=models.Purge, errors=(409, 503)),
     Route(method="GET", path="/requests", name="requests", summary="Recent requests of all processes",
           response=models.RequestPage, parameters=models.RequestsQuery),
+    Route(method="GET", path="/requests/{serial}", name="request",
+          summary="One request, and why it was a hit or a miss",
+          response=request_models.RequestDetail, parameters=request_models.RequestPath, errors=(404, 503)),
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
           response=models.Saved, errors=(409, 503)),
     Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",

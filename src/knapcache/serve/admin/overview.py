@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from knapcache.errors import Incomplete, NotOwner
+from knapcache.keys.outline import outline_of
 from knapcache.serve.admin import models
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.observe.history import DAY
@@ -117,13 +118,23 @@ class Overview:
         step, points = self._context.history.points(span)
         return models.UsageHistory(step=step, points=[models.UsagePoint(time=at, **row.report()) for at, row in points])
 
-    def entries(self, query: models.EntriesQuery) -> models.EntryPage:
+    def entries(self, query: models.EntriesQuery, *, content: bool) -> models.EntryPage:
+        """Return a page of entries. content: with the first words of prompts, which are then also searched."""
         tenant = query.tenant or None
         if tenant is not None:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
-        found = self._context.cache.entries(**query.model_dump() | {"model": query.model or None, "tenant": tenant})
-        rows = [models.EntryRow(**self._named(row)) for row in found["rows"]]
-        return models.EntryPage(total=found["total"], rows=rows, price_per_mb=found["price_per_mb"])
+        conditions = query.model_dump() | {"model": query.model or None, "tenant": tenant}
+        found = self._context.cache.browser.page(words=content, **conditions)
+        rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
+        searched = found["searched"] if content else 0
+        return models.EntryPage(
+            total=found["total"],
+            entries=found["entries"],
+            content=content,
+            searched=searched,
+            rows=rows,
+            price_per_mb=found["price_per_mb"],
+        )
 
     def entry(self, key: str, *, content: bool) -> models.EntryWithContent | None:
         """Return one entry, or None. content: with request and answer."""
@@ -136,21 +147,27 @@ class Overview:
                 "request": found["request"].decode("utf-8", "replace"),
                 "answer": answer_text(found["payload"], found["meta"].get("form", "")),
             }
-        return models.EntryWithContent(**self._named(found), **texts)
+        outline = outline_of(found["request"])
+        named = self._named(found | {"endpoint": outline.kind, "words": outline.words}, content=content)
+        return models.EntryWithContent(**named, **texts)
 
-    def _named(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _named(self, row: dict[str, Any], *, content: bool) -> dict[str, Any]:
         """Return the columns of an entry with the tenant's name in place of its namespace."""
         tenant = self._context.authenticator.name_of(row["tenant"])
-        return {name: row[name] for name in models.EntryRow.model_fields} | {"tenant": tenant}
+        columns = {name: row[name] for name in models.EntryRow.model_fields if content or name != "words"}
+        return columns | {"tenant": tenant}
 
-    def purge(self, conditions: models.Purge) -> int:
-        """Remove the entries that meet every condition, and return their number."""
+    def purge(self, conditions: models.Purge, *, content: bool = False) -> models.Purged:
+        """Remove the entries that meet every condition, or return a preview of that. content: with first words."""
         tenant = conditions.tenant
         if tenant is not None:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
-        return self._context.cache.purge(
-            key=conditions.key, model=conditions.model, tenant=tenant, older_than=conditions.older_than
-        )
+        chosen = {"key": conditions.key, "model": conditions.model, "tenant": tenant}
+        if not conditions.dry_run:
+            return models.Purged(purged=self._context.cache.purge(**chosen, older_than=conditions.older_than))
+        found = self._context.cache.purge_preview(**chosen, older_than=conditions.older_than)
+        rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
+        return models.Purged(purged=0, preview=models.PurgePreview(**found | {"rows": rows}))
 
     def save(self) -> bool:
         """Write the policy's state and the history to disk. Raises NotOwner in a reader process."""

@@ -1,7 +1,7 @@
 // Entry point. The page polls the admin API every two seconds and redraws; its memory is bounded.
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
-//     overview.js, entries.js, drawer.js, requests.js, usage_tables.js, health.js, plan.js, audit.js: one section each
+//     overview.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
@@ -19,6 +19,7 @@ import { Poll } from "./poll.js";
 import { Requests } from "./requests.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
 import { UsageTables } from "./usage_tables.js";
+import { Why } from "./why.js";
 import { connectSnippets, drawWelcome } from "./welcome.js";
 
 const SLOW_EVERY = 5; // polls: history and entries change slowly and cost the server more than the summary
@@ -26,7 +27,8 @@ const FIRST_REQUESTS = 100; // below this many, history and entries follow every
 
 const entries = new Entries((key) => drawer.open(key));
 const drawer = new Drawer(entries);
-const requests = new Requests((key) => drawer.open(key));
+const why = new Why((key) => drawer.open(key));
+const requests = new Requests((serial) => why.open(serial));
 const usageTables = new UsageTables((field, name) => {
   entries.filter(field, name);
   goTo("entries");
@@ -50,7 +52,7 @@ async function refresh() {
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
   const recent = page.serial < requests.serial ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, entries, drawer, usageTables, health, plan]) section.update(summary);
+  for (const section of [overview, entries, drawer, why, usageTables, health, plan]) section.update(summary);
   requests.update(recent, summary.unit);
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;
   if (empty && byId("welcome").hidden) drawWelcome(byId("welcome"));

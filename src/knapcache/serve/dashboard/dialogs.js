@@ -16,8 +16,8 @@ export function toast(text, kind = "good") {
   setTimeout(() => element.remove(), TOAST_TIME);
 }
 
-/** Ask for confirmation; resolves to true if it was given. `body`: nodes; `label`: text of the button. */
-export function confirm(title, body, label) {
+/** Ask for confirmation; resolves to true if it was given. `body`: nodes; `label`: text of the button, which `ready` gets. */
+export function confirm(title, body, label, ready = () => {}) {
   const dialog = byId("confirm");
   const yes = h("button", { type: "submit", class: "danger main", value: "yes" }, label);
   dialog.replaceChildren(h("form", { method: "dialog" },
@@ -25,6 +25,7 @@ export function confirm(title, body, label) {
     h("div", { class: "buttons" }, h("button", { type: "submit", value: "no", autofocus: true }, "Cancel"), yes)));
   dialog.returnValue = "";
   dialog.showModal();
+  ready(yes);
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 

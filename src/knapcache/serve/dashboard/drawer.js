@@ -55,7 +55,7 @@ export class Drawer {
     }
     const unit = this.#unit;
     this.#dialog.replaceChildren(
-      h("header", { class: "head" }, h("h2", { id: "drawer-title" }, row.model || "Entry"),
+      h("header", { class: "head" }, h("h2", { id: "drawer-title" }, row.words || row.model || "Entry"),
         h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => this.#dialog.close() } }, "✕")),
       h("div", { class: "sheet" },
         h("h3", {}, "Value"),
@@ -66,6 +66,7 @@ export class Drawer {
         this.#scale(1e6 * row.density),
         h("p", { class: "sub" }, comparison(row.density, this.#marginal, unit, this.#full)),
         h("dl", { class: "facts" },
+          fact("Endpoint", row.endpoint || "–"), fact("Model", row.model || "–"),
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
           fact("Request rate", rate(row) === "–" ? "not known yet" : `${rate(row)} per day`),
           fact("Cost of a miss", [row.usd != null && amount(row.usd, "usd"), row.seconds != null && amount(row.seconds, "seconds")].filter(Boolean).join(" and ") || "–"),
@@ -73,7 +74,7 @@ export class Drawer {
           fact("Expires", row.expires_in == null ? "never" : row.expires_in <= 0 ? "now" : `in ${age(row.expires_in)}`),
           fact("Key", h("code", { class: "key" }, row.key))),
         row.request == null && row.answer == null
-          ? h("p", { class: "sub quote" }, "Content is hidden. Operators see requests and answers here if ", h("code", {}, "show_content = true"), " is set.")
+          ? h("p", { class: "sub quote" }, "Content is hidden. Operators see requests and answers here if the proxy is started with ", h("code", {}, "--set show_content=true"), " or ", h("code", {}, "show_content = true"), " is in the settings file.")
           : [["Request", row.request], ["Answer", row.answer]].filter(([, text]) => text != null).map(([name, text]) =>
             [h("h3", {}, name), copyable(pretty(text), name.toLowerCase())])),
       h("footer", { class: "foot operator" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this entry")));

@@ -2,15 +2,23 @@
 
 import * as api from "./api.js";
 import { byId, h, replaceRows, setText } from "./dom.js";
-import { age, amount, bytes, count, fractionalCount, rate } from "./format.js";
+import { age, amount, bytes, count, fractionalCount, moment, rate } from "./format.js";
 import { confirm, toast } from "./dialogs.js";
 
 const PAGE = 20; // rows
 const SEARCH_DELAY = 200; // ms after the last key press
 
+const ENDPOINTS = { "chat/completions": "Chat", completions: "Completion", responses: "Response", embeddings: "Embedding", messages: "Messages" };
+const TITLES = {
+  request: "First words of the prompt; without content, its endpoint and when it was stored", value: "Requests × cost: what the requests for this entry would have cost without the cache",
+  density: "Value divided by size. Entries with little value per MB are evicted first", requests: "As the policy counts them: older requests count less", per_day: "Requests per day since it was stored",
+  cost: "What a miss costs", size: "Bytes charged for the entry, overhead included", age: "Time since the answer was fetched",
+};
+
 // name, heading, sort parameter or null, text of a cell, class that hides the column on small screens
 const COLUMNS = [
-  ["model", "Model", null, (row) => row.model || "–"],
+  ["request", "Request", null, (row) => row.words || `${ENDPOINTS[row.endpoint] ?? row.endpoint ?? "Request"}, ${moment(Date.now() / 1000 - row.age)}`],
+  ["model", "Model", null, (row) => row.model || "no model", "hide-small"],
   ["tenant", "Tenant", null, (row) => row.tenant || "–", "hide-small"],
   ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
   ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "hide-small"],
@@ -20,6 +28,9 @@ const COLUMNS = [
   ["size", "Size", "size", (row) => bytes(row.size)],
   ["age", "Age", "age", (row) => age(row.age)],
 ];
+
+/** A name that people can tell entries by: the first words of the request if they are shown, otherwise its origin. */
+export const entryName = (row) => row.words || `${row.model || "no model"} · ${row.key.slice(0, 8)} · ${age(row.age)} old`;
 
 const entryCount = (number) => `${count(number)} ${number === 1 ? "entry" : "entries"}`;
 
@@ -91,7 +102,7 @@ export class Entries {
 
   #head() {
     return h("tr", {}, COLUMNS.map(([name, title, sort, , hidden]) =>
-      h("th", { scope: "col", class: `${name} ${hidden ?? ""}`, "aria-sort": sort && (sort === this.#sort ? "descending" : "none") },
+      h("th", { scope: "col", title: TITLES[name], class: `${name} ${hidden ?? ""}`, "aria-sort": sort && (sort === this.#sort ? "descending" : "none") },
         sort ? h("button", { type: "button", data: { sort }, on: { click: () => this.#sortBy(sort) } }, title, h("i", { "aria-hidden": "true" })) : title)));
   }
 
@@ -113,6 +124,7 @@ export class Entries {
     byId("previous").disabled = this.#offset === 0;
     byId("next").disabled = this.#offset + found.length >= total;
     byId("purge").disabled = total === 0;
+    this.#drawHint();
     setText("purge", this.#scope() ? `Purge ${this.#scope().name}…` : "Purge…");
     setText("entries-note", marginal > 0 ? `Value = requests × cost. Marginal value per MB: ${amount(marginal, this.#unit)}.` : "Value = requests × cost.");
     const text = JSON.stringify([found, this.#unit]);
@@ -124,11 +136,23 @@ export class Entries {
       : [h("tr", { class: "empty" }, h("td", { colspan: COLUMNS.length }, filtered ? "No matching entries." : "No entries yet."))]);
   }
 
+  /** Say what can be searched, and how to see the words of prompts. */
+  #drawHint() {
+    const { content, searched, entries } = this.#page, hint = byId("entries-hint");
+    byId("search").placeholder = content ? "Search words, key, model" : "Search key, model, tenant";
+    const searching = content && byId("search").value.trim() && searched < entries;
+    const off = api.session.role === "operator"
+      ? ["Prompts are hidden. To see and search their first words, start the proxy with ", h("code", {}, "--set show_content=true"), " or set ", h("code", {}, "show_content = true"), " in the settings file."]
+      : ["Only operators see the first words of prompts, if ", h("code", {}, "show_content"), " is on."];
+    hint.replaceChildren(...(content ? searching ? [`Searched the words of the newest ${count(searched)} of ${count(entries)} entries so far.`] : [] : off));
+    hint.hidden = !hint.childNodes.length;
+  }
+
   #row(row, highest) {
     return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
       const text = format(row, this.#unit);
       const cell = h("td", { class: `${name} ${hidden ?? ""}` });
-      if (name === "model") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.key }, text), h("small", {}, row.key.slice(0, 8)));
+      if (name === "request") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.words ?? row.key }, text), h("small", {}, row.key.slice(0, 8)));
       else if (name === "value") {
         const bar = h("b", {});
         bar.style.width = `${(100 * row.value) / highest}%`;
@@ -161,13 +185,43 @@ export class Entries {
       scope && h("option", { value: "scope" }, `All entries of ${scope.name}`),
       ages.map(([seconds, words]) => h("option", { value: seconds }, `Entries older than ${words}`)),
       h("option", { value: "all" }, "All entries"));
-    const matching = scope ? `${entryCount(this.#page.total)} of ${scope.name}. ` : "";
-    const confirmed = await confirm("Purge entries", [
-      h("p", { class: "sub" }, `${matching}Purged entries cannot be restored. The next request for one is a miss.`),
-      h("label", { class: "field" }, select)], "Purge");
-    if (!confirmed) return;
-    const condition = select.value === "scope" ? scope.condition : select.value === "all" ? { all: true } : { older_than: Number(select.value) };
-    await this.remove(() => api.change("POST", "/purge", condition));
+    const condition = () => select.value === "scope" ? scope.condition : select.value === "all" ? { all: true } : { older_than: Number(select.value) };
+    const preview = h("div", { class: "preview", role: "status" });
+    let calls = 0;
+    const show = async (button) => {
+      const call = ++calls;
+      button.disabled = true;
+      setText(button, "Purge");
+      preview.replaceChildren(h("p", { class: "sub" }, "Counting…"));
+      let content;
+      try {
+        const { preview: found } = await api.change("POST", "/purge", { ...condition(), dry_run: true });
+        if (call !== calls) return; // another choice was made meanwhile
+        content = this.#previewed(found);
+        button.disabled = found.entries === 0;
+        setText(button, found.entries ? `Purge ${entryCount(found.entries)}` : "Nothing to purge");
+      } catch (error) {
+        content = [h("p", { class: "error" }, `No preview: ${error.message}.`)];
+      }
+      preview.replaceChildren(...content);
+    };
+    const confirmed = await confirm("Purge entries", [h("label", { class: "field" }, select), preview], "Purge", (button) => {
+      select.addEventListener("change", () => show(button));
+      show(button);
+    });
+    if (confirmed) await this.remove(() => api.change("POST", "/purge", condition()));
+  }
+
+  /** What a purge would remove: number, size, and the most valuable entries. */
+  #previewed({ entries, bytes: size, rows }) {
+    if (!entries) return [h("p", { class: "sub" }, "No entry meets this condition.")];
+    const more = entries - rows.length;
+    return [
+      h("p", {}, h("b", {}, `${entryCount(entries)}, ${bytes(size)}`), ` would be removed.`),
+      h("ul", { class: "rows" }, rows.map((row) => h("li", {},
+        h("span", { class: "name" }, entryName(row)), h("span", { class: "amount" }, `${bytes(row.size)}, ${amount(row.value, this.#unit)}`)))),
+      more > 0 && h("p", { class: "sub" }, `and ${entryCount(more)} of less value.`),
+      h("p", { class: "sub" }, "Purged entries cannot be restored. The next request for one is a miss.")].filter(Boolean);
   }
 
   /** Run a call that removes entries, report their number and refresh. Returns whether it succeeded. */

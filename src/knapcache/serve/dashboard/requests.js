@@ -5,21 +5,27 @@
 import { byId, h, setText } from "./dom.js";
 import { amount, clock, count, time } from "./format.js";
 
+import { OUTCOMES } from "./why.js";
+
 export const MAX_ROWS = 500, MAX_SHOWN = 100;
 
 const KINDS = [["all", "All"], ["cached", "From cache"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
 const KIND = { hit: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
 const HEADINGS = [["time", "Time"], ["outcome", "Outcome"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["cost", "Saved or spent"]];
+const TITLES = {
+  outcome: "Where the answer came from. Click a row to see why.", ttfb: "Time until the first byte of the answer was sent", seconds: "Time until the last byte of the answer was sent",
+  cost: "What the answer cost. Green and with a plus: saved, because it came from the cache",
+};
 const HIDE_SMALL = new Set(["tenant", "endpoint", "ttfb", "status"]);
 
 export class Requests {
   #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #unit = "usd"; #open; #body;
 
-  /** open(key): shows the entry of a request. */
+  /** open(serial): shows the details of a request. */
   constructor(open) {
     this.#open = open;
     const table = byId("requests-table");
-    table.tHead.append(h("tr", {}, HEADINGS.map(([name, title]) => h("th", { scope: "col", class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""}` }, title))));
+    table.tHead.append(h("tr", {}, HEADINGS.map(([name, title]) => h("th", { scope: "col", title: TITLES[name], class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""}` }, title))));
     this.#body = table.tBodies[0];
     byId("chips").append(...KINDS.map(([kind, title]) =>
       h("button", { type: "button", class: "chip", data: { kind }, "aria-pressed": String(kind === "all"), on: { click: () => this.#showKind(kind) } }, title)));
@@ -99,14 +105,12 @@ export class Requests {
     const value = KIND[row.outcome] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
     const text = value == null ? "–" : `${row.saved ? "+" : ""}${amount(value, this.#unit)}`;
     const cells = {
-      time: clock(row.time), model: row.model || "–", tenant: row.tenant || "–", endpoint: row.endpoint || "–", status: String(row.status),
+      time: clock(row.time), tenant: row.tenant || "–", endpoint: row.endpoint || "not cached", status: String(row.status),
       ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), cost: text,
-      outcome: h("span", { class: `outcome ${row.outcome}` }, row.outcome),
+      outcome: h("span", { class: `outcome ${row.outcome}`, title: OUTCOMES[row.outcome] }, row.outcome),
+      model: h("button", { type: "button", class: "link", "aria-haspopup": "dialog" }, row.model || "no model"),
     };
-    if (row.key && (row.saved || row.outcome === "miss")) {
-      cells.model = h("button", { type: "button", class: "link", "aria-haspopup": "dialog", on: { click: () => this.#open(row.key) } }, cells.model);
-    }
-    return h("tr", { data: { serial: row.serial }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
+    return h("tr", { data: { serial: row.serial }, on: { click: () => this.#open(row.serial) }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
       h("td", { class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""} ${name === "status" && row.status >= 400 ? "error" : ""}` }, cells[name])));
   }
 }

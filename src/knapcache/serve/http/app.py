@@ -89,7 +89,7 @@ class App:
             else:
                 await self._passthrough.serve(request)
         except RequestRejected as error:
-            self._record(request, endpoint, "rejected", error.status)
+            self._record(request, endpoint, "rejected", error.status, error.message)
             await request.respond_error(error.status, error.message, error.kind, error.headers)
         except (ClientDisconnected, OSError):
             refused = request.refused  # by the server protocol, while the body was arriving
@@ -106,10 +106,12 @@ class App:
         """Record an error that the server protocol sent, before the application got the request."""
         self._append(None, "rejected", status, 0.0)
 
-    def _record(self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int) -> None:
-        self._append(endpoint, outcome, status, time.perf_counter() - request.started)
+    def _record(
+        self, request: AsgiRequest, endpoint: Endpoint | None, outcome: str, status: int, reason: str = ""
+    ) -> None:
+        self._append(endpoint, outcome, status, time.perf_counter() - request.started, reason)
 
-    def _append(self, endpoint: Endpoint | None, outcome: str, status: int, seconds: float) -> None:
+    def _append(self, endpoint: Endpoint | None, outcome: str, status: int, seconds: float, reason: str = "") -> None:
         self._proxy.events.append(
             Event(
                 time=time.time() - seconds,
@@ -121,6 +123,7 @@ class App:
                 seconds=seconds,
                 ttfb=seconds,
                 stream=False,
+                reason=reason,
             )
         )
 

@@ -25,7 +25,7 @@ from knapcache.exchange.exchange import Exchange, make_exchange, parse_request
 from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
 from knapcache.exchange.headers import fingerprint, forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher
-from knapcache.keys.parse import SHORT
+from knapcache.keys.parse import SHORT, ParsedBody
 from knapcache.keys.scan import MAX_MODEL_LENGTH
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
@@ -41,6 +41,7 @@ from knapcache.serve.http.fast_path import FastPath
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
+from knapcache.wire.cache_control import NO_DIRECTIVES
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
@@ -49,6 +50,8 @@ FastResponse = Callable[[RawPairs, Endpoint, bytes], list[bytes] | None]
 
 MAX_NAMESPACE = 256
 """Characters of a namespace that a caller chooses."""
+UNUSABLE = "a stored answer does not have what this request asks for"
+"""Why a request that has a key is sent without the cache."""
 SERVER_HEADERS = ("date", "server")
 """Headers that our own server adds."""
 
@@ -128,9 +131,9 @@ class Handler:
 
     def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
         """Parse a request and select its upstream. Long ones in a thread (`keys/scan.py` has the reasons)."""
-        body = parse_request(raw) if len(raw) <= self._max_cached else None
-        if body is not None:
-            model = body.get("model", "")
+        parsed = parse_request(raw) if len(raw) <= self._max_cached else too_long_to_key(len(raw), self._max_cached)
+        if isinstance(parsed, ParsedBody):
+            model = parsed.get("model", "")
             model = model if type(model) is str else ""
         else:
             try:
@@ -139,7 +142,8 @@ class Handler:
                 raise model_not_found(reason) from None
         if len(model) > MAX_MODEL_LENGTH:
             raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
-        upstream = self._upstreams.for_model(model) if body is not None or model else self._upstreams.all[0]
+        known = isinstance(parsed, ParsedBody) or model
+        upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
@@ -147,7 +151,7 @@ class Handler:
             context = {**context, **head.vary}
         if request.query:
             context = {**context, "query": fingerprint(request.query)}
-        exchange = make_exchange(endpoint, request.headers, raw, body, head.principal.namespace, context, self._ttl)
+        exchange = make_exchange(endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl)
         namespace = exchange.control.namespace
         if namespace is not None and len(namespace) > MAX_NAMESPACE:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
@@ -291,8 +295,15 @@ class Call:
             outcome=outcome, status=status, seconds=seconds, ttfb=self._ttfb or seconds, stream=self.exchange.stream,
             key=key, size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds,
             upstream="" if outcome in ("hit", "stale") else self.upstream.name,
-            trace=self._request.headers.get("traceparent", ""),
+            trace=self._request.headers.get("traceparent", ""), reason=self._reason(outcome),
         )  # fmt: skip
+
+    def _reason(self, outcome: str) -> str:
+        """Return what in the request explains the outcome."""
+        exchange = self.exchange
+        if outcome == "bypass":
+            return exchange.bypass or UNUSABLE
+        return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""
 
     def _with_attempts(self, event: Event) -> Event:
         """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has
@@ -318,6 +329,11 @@ async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
 def name_too_long(field: str, length: int, limit: int) -> RequestRejected:
     """Return the error for a name that is too long. Tables are kept by these names."""
     return RequestRejected(400, f"{field} has {length} characters; at most {limit} are allowed.", "invalid_request")
+
+
+def too_long_to_key(length: int, limit: int) -> Uncacheable:
+    """Return why a long body has no key."""
+    return Uncacheable(f"the body has {length} bytes, and only bodies of up to max_cached_body = {limit} are cached")
 
 
 def no_fast_response(_headers: RawPairs, _endpoint: Endpoint, _body: bytes) -> None:

@@ -25,7 +25,7 @@ SAVED = frozenset({"hit", "coalesced", "stale"})
 MAX_BUFFERED = 100_000
 """Events: some seconds of the fastest traffic."""
 MAX_TEXT = 256
-"""Characters of `model` and `trace`, which clients choose. They are cut off."""
+"""Characters of `model`, `trace` and `reason`, which clients choose in part. They are cut off."""
 MAX_BATCH = 500
 """Events that are passed on without a pause: a request with 2,048 items has as many events."""
 FLUSH_INTERVAL = 0.25
@@ -67,6 +67,8 @@ class Event(NamedTuple):
     """Status of each call that this request made to the upstream, in order; 0 if no response came."""
     trace: str = ""
     """The client's `traceparent` header; empty if there was none."""
+    reason: str = ""
+    """What in the request explains its outcome: its cache directives, why it has no key, why it was rejected."""
 
     @property
     def saved(self) -> bool:
@@ -92,8 +94,9 @@ class EventBuffer:
 
     def append(self, event: Event) -> None:
         """Add the event of a finished request."""
-        if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT:
-            event = event._replace(model=event.model[:MAX_TEXT], trace=event.trace[:MAX_TEXT])
+        if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
+            model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
+            event = event._replace(model=model, trace=trace, reason=reason)
         if len(self._events) < MAX_BUFFERED:
             self._events.append(event)
         else:

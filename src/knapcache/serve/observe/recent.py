@@ -13,7 +13,7 @@ from typing import Any
 from knapcache.serve.observe.events import Event
 
 MAX_RECENT = 1000
-FIELDS = (*(name for name in Event._fields if name not in ("attempts", "trace")), "saved")
+FIELDS = (*(name for name in Event._fields if name not in ("attempts", "reason", "trace")), "saved")
 
 
 class RecentRequests:
@@ -32,9 +32,20 @@ class RecentRequests:
     def after(self, serial: int, limit: int) -> dict[str, Any]:
         """Return the newest `limit` requests whose serial is larger, oldest first."""
         first = max(self.serial - limit, serial if serial <= self.serial else 0)
-        rows = [_row(number, event) for number, event in self._events if number > first]
+        rows = [row_of(number, event) for number, event in self._events if number > first]
         return {"serial": self.serial, "rows": rows}
 
+    def find(self, serial: int) -> Event | None:
+        """Return the request of a serial, or None."""
+        oldest = self.serial - len(self._events) + 1
+        return self._events[serial - oldest][1] if oldest <= serial <= self.serial else None
 
-def _row(serial: int, event: Event) -> dict[str, Any]:
+    def earlier(self, event: Event) -> list[Event]:
+        """Return the requests for the same key that arrived before this one, oldest first."""
+        found = [one for _, one in self._events if one.key == event.key and one.time < event.time]
+        return sorted(found, key=lambda one: one.time)
+
+
+def row_of(serial: int, event: Event) -> dict[str, Any]:
+    """Return a request as it is listed."""
     return {"serial": serial} | {name: getattr(event, name) for name in FIELDS}

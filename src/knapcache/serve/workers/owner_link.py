@@ -39,7 +39,7 @@ SEND_INTERVAL = 0.25
 """Seconds between two messages of a worker."""
 CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 30.0
 """Seconds that a worker waits for the owner."""
-MAX_BATCH = 2000
+MAX_BATCH = 1000
 """Events in one message. With the longest texts (events.MAX_TEXT) they fit into MAX_MESSAGE."""
 MAX_MESSAGE = 8 << 20
 """Bytes of a message, and of an admin request on its way to the owner."""

@@ -204,6 +204,10 @@ class SqliteStore:
                 self._memory_tier.add(entry, version)
         return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
 
+    def peek(self, key: bytes) -> Entry | None:
+        found = self.get_nowait(key)
+        return self._database.entry(key) if isinstance(found, NotInMemory) else found
+
     def _handle_damage(self, number: int | None) -> None:
         """Delete a damaged row; quarantine the file if its tree is damaged (None). A reader leaves it to the owner."""
         if self._writer is not None and number is not None:
@@ -312,10 +316,8 @@ class SqliteStore:
 
     def own(self) -> bool:
         if self._writer is None and not self._closed:
-            try:
+            with suppress(NotOwner):
                 self._become_owner(check_files=False)
-            except NotOwner:
-                return False
         return self.owner
 
     def _become_owner(self, *, check_files: bool) -> None:

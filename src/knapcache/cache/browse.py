@@ -1,0 +1,90 @@
+"""Entries for people: pages of the table, what a purge would remove, and the nearest entry of a request.
+
+Nothing here counts as a request, and nothing runs on an event loop: it may wait for the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from knapcache.cache.async_reads import AsyncReads
+from knapcache.cache.breaker import CLOSED
+from knapcache.cache.coordinator import Coordinator
+from knapcache.cache.entries import columns, page, purge_preview, rows_of
+from knapcache.cache.key_history import KeyRecord
+from knapcache.cache.outlines import Coverage, NearestEntry, OutlineIndex
+from knapcache.keys.outline import read_canonical
+from knapcache.store.base import Clock, Entry
+
+
+class Comparison(NamedTuple):
+    """The result of a search for the nearest entry."""
+
+    nearest: NearestEntry | None
+    row: dict[str, Any] | None
+    """The row of the nearest entry."""
+    coverage: Coverage
+
+
+class EntryBrowser:
+    """Reads the entries of one cache, in the owner process or in a reader."""
+
+    def __init__(self, coordinator: Coordinator, clock: Clock, reads: AsyncReads) -> None:
+        self._coordinator, self._clock, self._reads = coordinator, clock, reads
+        self.outlines = OutlineIndex()
+
+    def page(self, *, search: str = "", words: bool = False, **conditions: Any) -> dict[str, Any]:
+        """Return `entries.page`, with the `endpoint` and the first `words` of the request in every row.
+
+        words: also search for the text in the first words. `searched` is the number of entries whose words were read.
+        """
+        table = self._coordinator.role.entries()
+        matching, searched = None, len(table.keys)
+        if words and search:
+            searched = self.outlines.read(table, self._peek).read
+            matching = self.outlines.containing(table, search.lower())
+        found = page(table, self._clock(), search=search, matching=matching, **conditions)
+        self._add_names(found["rows"])
+        return {**found, "entries": len(table.keys), "searched": searched}
+
+    def purge_preview(self, **conditions: Any) -> dict[str, Any]:
+        """Return `entries.purge_preview`, with names in its rows."""
+        self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
+        found = purge_preview(self._coordinator.role.entries(), self._clock(), **conditions)
+        self._add_names(found["rows"])
+        return found
+
+    def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
+        """Return what became of a key, newest first, and the Unix time since when that is recorded."""
+        return self._coordinator.role.records(key)
+
+    def request(self, key: bytes) -> bytes | None:
+        """Return the canonical request of a key, if its answer is stored or was paid for lately."""
+        return self._coordinator.role.request(key)
+
+    def compare(self, canonical: bytes, before: float, tenant: str | None = None) -> Comparison:
+        """Return the entry nearest to a request, among those stored before some time. tenant: of this one only."""
+        table = self._coordinator.role.entries()
+        request = read_canonical(canonical)
+        coverage = self.outlines.read(table, self._peek)
+        if request is None:
+            return Comparison(None, None, coverage)
+        allowed = table.records["created"] < before
+        if tenant is not None:
+            allowed &= table.records["tenant"] == (table.tenants.index(tenant) if tenant in table.tenants else -1)
+        nearest = self.outlines.nearest(table, self._peek, request, allowed)
+        if nearest is None:
+            return Comparison(None, None, coverage)
+        (row,) = rows_of(table, columns(table, self._clock()), [table.keys.index(nearest.key)])
+        self._add_names([row])
+        return Comparison(nearest, row, coverage)
+
+    def _add_names(self, rows: list[dict[str, Any]]) -> None:
+        found = self.outlines.get((bytes.fromhex(row["key"]) for row in rows), self._peek)
+        for row in rows:
+            outline = found.get(bytes.fromhex(row["key"]))
+            row["endpoint"], row["words"] = (outline.kind, outline.words) if outline else ("", "")
+
+    def _peek(self, key: bytes) -> Entry | None:
+        """Read an entry, unless reads of the disk fail at the moment: then names are missing, and the table is not."""
+        return self._coordinator.store.peek(key) if self._reads.breaker.state == CLOSED else None

@@ -1,0 +1,110 @@
+// Details of one request, and why it was a hit or a miss.
+
+import * as api from "./api.js";
+import { toast } from "./dialogs.js";
+import { byId, h } from "./dom.js";
+import { amount, bytes, clock, count, day, digits, fractionalCount, moment, time } from "./format.js";
+
+/** What each outcome means, in a sentence. */
+export const OUTCOMES = {
+  hit: "The answer came from the cache.",
+  miss: "The answer was not in the cache. It was fetched from the upstream and paid for.",
+  coalesced: "An identical request was under way. This one waited for its answer and cost nothing.",
+  stale: "The stored answer was past its time to live, and was served nevertheless.",
+  bypass: "The request has no key, so it was sent without the cache.",
+  passthrough: "Not a cached endpoint: the request was passed on to the upstream.",
+  failed: "The upstream failed, or the client disconnected.",
+  rejected: "The proxy refused the request.",
+};
+
+const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+
+/** A table of differences: field, this request, the stored one; or how they differ, if the values are not shown. */
+function differences(rows) {
+  return h("table", { class: "plain" },
+    h("thead", {}, h("tr", {}, ["Field", "This request", "Stored request"].map((title) => h("th", { scope: "col" }, title)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.field),
+      row.here == null && row.there == null
+        ? h("td", { colspan: 2 }, row.text)
+        : [h("td", {}, row.here ?? "not set"), h("td", {}, row.there ?? "not set")]))));
+}
+
+/** What an answer was worth to the policy, beside the one that took its place. Costs are multiples: the policy compares them. */
+function worth(own, rival) {
+  const times = (value, base) => (base > 0 ? `${digits(Number((value / base).toPrecision(2)))} times as much` : "–");
+  const rows = [["Requests", (one) => fractionalCount(one.requests)], ["Size", (one) => bytes(one.size)],
+    rival && ["Cost of a miss", (one) => (one === own ? "1" : times(rival.cost, own.cost))],
+    rival && ["Value per MB", (one) => (one === own ? "1" : times(rival.density, own.density))]].filter(Boolean);
+  return h("table", { class: "plain" },
+    h("thead", {}, h("tr", {}, h("th", {}), h("th", { scope: "col" }, "This answer"), rival && h("th", { scope: "col" }, "Stored in its place"))),
+    h("tbody", {}, rows.map(([name, text]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, text(own)), rival && h("td", {}, text(rival))))));
+}
+
+export class Why {
+  #dialog = byId("drawer"); #openEntry; #unit = "usd"; #calls = 0;
+
+  /** openEntry(key): shows an entry. */
+  constructor(openEntry) {
+    this.#openEntry = openEntry;
+  }
+
+  update(summary) {
+    this.#unit = summary.unit;
+  }
+
+  async open(serial) {
+    const call = ++this.#calls;
+    let row;
+    try {
+      row = await api.get(`/requests/${serial}`);
+    } catch (error) {
+      toast(error.status === 404 ? "Only the last 1,000 requests have details" : error.message, "bad");
+      return;
+    }
+    if (call !== this.#calls) return;
+    this.#dialog.replaceChildren(
+      h("header", { class: "head" },
+        h("span", { class: `outcome ${row.outcome}` }, row.outcome),
+        h("h2", { id: "drawer-title" }, row.words || row.model || row.endpoint || "Request"),
+        h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => this.#dialog.close() } }, "✕")),
+      h("div", { class: "sheet" }, this.#why(row), this.#facts(row)),
+      row.stored && h("footer", { class: "foot" }, h("button", { type: "button", on: { click: () => this.#openEntry(row.key) } }, "Show the entry")));
+    if (!this.#dialog.open) this.#dialog.showModal();
+    this.#dialog.scrollTop = 0;
+  }
+
+  #why({ outcome, why }) {
+    const { nearest } = why;
+    return [
+      h("section", { class: "why", data: { kind: why.kind } },
+        h("h3", {}, outcome === "miss" ? "Why was this a miss?" : "Why?"),
+        h("p", { class: "title" }, why.title, why.at != null && h("span", {}, moment(why.at))),
+        h("p", {}, why.text)),
+      why.own && worth(why.own, why.rival),
+      nearest && h("section", {},
+        h("h3", {}, "Nearest stored request"),
+        h("p", { class: "sub" }, h("button", { type: "button", class: "link", on: { click: () => this.#openEntry(nearest.key) } },
+          nearest.words || `${nearest.model || nearest.endpoint} · ${nearest.key.slice(0, 8)}`), ` stored ${moment(nearest.created)}`, nearest.tenant && ` for ${nearest.tenant}`),
+        differences(nearest.differences),
+        why.compared < why.entries && h("p", { class: "sub" }, `Compared with ${count(why.compared)} of ${count(why.entries)} entries, the newest first.`))];
+  }
+
+  #facts(row) {
+    const unit = this.#unit, value = unit === "usd" ? row.usd : row.cost;
+    const calls = row.attempts.length > 1 ? `, calls: ${row.attempts.map((status) => status || "no response").join(", ")}` : "";
+    return h("section", {}, h("h3", {}, "Request"), h("dl", { class: "facts" },
+      fact("Time", `${day(row.time)}, ${clock(row.time)}`),
+      fact("Outcome", OUTCOMES[row.outcome] ?? row.outcome),
+      row.answer && fact("Its answer", row.answer),
+      fact("Endpoint", row.endpoint || "not a cached one", row.stream && ", streamed"),
+      fact("Model", row.model || "–"), fact("Tenant", row.tenant || "–"), fact("Status", String(row.status)),
+      row.reason && row.outcome !== "rejected" && row.outcome !== "bypass" && fact("Asked by the client", row.reason),
+      fact("Upstream", row.upstream ? `${row.upstream}${calls}` : "not called"),
+      fact("Time taken", `${time(row.seconds)}, first byte after ${time(row.ttfb)}`),
+      row.upstream_seconds > 0 && fact("Time of the upstream", `${time(row.upstream_seconds)}${row.saved ? ", when the answer was fetched" : ""}`),
+      row.tokens > 0 && fact("Tokens", count(row.tokens)),
+      value != null && row.key && fact(row.saved ? "Saved" : "Cost", amount(value, unit)),
+      row.size > 0 && fact("Size of the entry", bytes(row.size)),
+      fact("Key", row.key ? h("code", { class: "key" }, row.key) : "none")));
+  }
+}

@@ -1,0 +1,235 @@
+"""Two requests differ in the fields that were changed, and the words for it have no content."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.keys import Keyer
+from knapcache.keys.difference import SIMILAR, Difference, differences, distance
+from knapcache.keys.outline import (
+    FEATURES,
+    MAX_WORDS,
+    CanonicalRequest,
+    hashes_of,
+    outline_of,
+    prefix_hashes,
+    read_canonical,
+)
+from knapcache.model import Endpoint
+
+KEYER = Keyer(b"0123456789abcdef")
+CHAT: dict[str, Any] = {
+    "model": "gpt-4o",
+    "temperature": 0,
+    "messages": [
+        {"role": "system", "content": "You are a poet of few words."},
+        {"role": "user", "content": "Write a line about the sea at night."},
+    ],
+}
+
+
+def canonical(body: dict[str, Any], endpoint: str = "chat/completions", **where: Any) -> bytes:
+    return KEYER.read(endpoint, body, **where).keys[0].canonical
+
+
+def read(body: dict[str, Any], endpoint: str = "chat/completions", **where: Any) -> CanonicalRequest:
+    found = read_canonical(canonical(body, endpoint, **where))
+    assert found is not None
+    return found
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    body = copy.deepcopy(CHAT) | fields
+    return {name: value for name, value in body.items() if value is not ...}
+
+
+def said(text: str, role: str = "user") -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def compare(body: dict[str, Any], other: dict[str, Any] = CHAT) -> list[Difference]:
+    return differences(read(body), read(other))
+
+
+SYSTEM, USER = CHAT["messages"]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Weather of a city"}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        (changed(temperature=0.2), "temperature", "0.2 instead of 0"),
+        (changed(temperature=...), "temperature", "not set instead of 0"),
+        (changed(max_tokens=100), "max_tokens", "100 instead of not set"),
+        (changed(model="gpt-4o-mini"), "model", "gpt-4o-mini instead of gpt-4o"),
+        (changed(logprobs=True), "logprobs", "true instead of not set"),
+        (changed(temperature=False), "temperature", "false instead of 0"),
+        (changed(stop="END"), "stop", "only this request sets it"),
+        (changed(response_format={"type": "json_object"}), "response_format", "only this request sets it"),
+        (changed(tools=TOOLS), "tools", "only this request sets it"),
+        (changed(messages=[USER]), "system prompt", "only the other request has one"),
+        (changed(messages=[said("You are a poet.", "system"), USER]), "system prompt",
+         "the text differs from character 15 on; 15 characters instead of 28"),
+        (changed(messages=[said("You  are a poet of few words. ", "system"), USER]), "system prompt",
+         "only white space differs"),
+        (changed(messages=[SYSTEM, said("write a line about the SEA at night.")]), "last user message",
+         "only upper and lower case differs"),
+        (changed(messages=[SYSTEM, said("Write a line about the sea at noon.")]), "last user message",
+         "the text differs from character 32 on; 35 characters instead of 36"),
+        (changed(messages=[SYSTEM, {"role": "user", "content": [{"type": "text", "text": USER["content"]}]}]),
+         "last user message", "the same text as a list instead of a text"),
+        (changed(messages=[SYSTEM, USER, said("Waves.", "assistant"), said("Another.")]), "messages",
+         "2 more messages: 4 instead of 2"),
+        (changed(messages=[SYSTEM]), "messages", "1 fewer message: 1 instead of 2"),
+        (changed(messages=[SYSTEM, said("Hello."), USER]), "messages",
+         "1 more message: 3 instead of 2, from message 2 on"),
+        (changed(messages=[SYSTEM, USER | {"name": "Ann"}]), "last user message.name", "only this request sets it"),
+    ],
+)  # fmt: skip
+def test_the_changed_field_is_named(body: dict[str, Any], field: str, text: str) -> None:
+    (found,) = compare(body)
+    assert (found.field, found.text) == (field, text)
+    assert distance([found]) <= SIMILAR
+    assert compare(body, body) == []
+
+
+def test_numbers_in_a_prompt_are_recognised_as_the_only_difference() -> None:
+    at = [changed(messages=[said(f"It is 2026-11-{day}T10:0{day}:00Z. Sum up the news of today.")]) for day in (3, 4)]
+    (found,) = compare(*at)
+    assert found.text == "only numbers differ (a date, a time, an id?)"
+    assert found.content
+    assert found.here == "It is 2026-11-3T10:03:00Z. Sum up the news of today."
+
+
+def test_leaves_of_nested_values_are_named() -> None:
+    first, second = (changed(tools=copy.deepcopy(TOOLS), reasoning={"effort": effort}) for effort in ("low", "high"))
+    second["tools"][0]["function"]["description"] = "Weather of a town"
+    found = {difference.field: difference.text for difference in compare(first, second)}
+    assert found["reasoning.effort"] == "low instead of high"
+    assert found["tools[0].function.description"].startswith("the text differs from character 14 on")
+
+
+def test_tenant_upstream_headers_and_endpoint_are_named() -> None:
+    here = read(CHAT, namespace="a", context={"upstream": "https://one/v1", "headers": "12", "openai-beta": "x"})
+    there = read(CHAT, namespace="b", context={"upstream": "https://two/v1", "headers": "34"})
+    found = {difference.field: difference.text for difference in differences(here, there)}
+    assert found.keys() == {"tenant", "upstream", "request headers", "header openai-beta"}
+    assert found["upstream"] == "https://one/v1 instead of https://two/v1"
+    assert "ignored_headers" in found["request headers"]
+    other = read({"model": "gpt-4o", "input": "Write."}, "responses")
+    assert differences(read(CHAT), other)[0].field == "endpoint"
+    assert distance(differences(read(CHAT), other)) > SIMILAR
+
+
+def test_a_prompt_with_another_meaning_is_not_similar() -> None:
+    other = changed(messages=[SYSTEM, said("How many people live in Lisbon?")])
+    assert distance(compare(other)) > SIMILAR
+    assert distance(compare(changed(temperature=1, max_tokens=5))) < distance(compare(other))
+
+
+def test_many_differences_are_cut_off() -> None:
+    first, second = ({"model": "m", "messages": [USER], **{f"f{k}": k + n for k in range(50)}} for n in (0, 1))
+    assert len(compare(first, second)) == 20
+
+
+SECRET = "swordfish"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.just(SECRET),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    max_leaves=8,
+)
+CONTENT = JSON | st.lists(st.builds(said, st.sampled_from((SECRET, f"{SECRET} and chips", "")), st.just("user")))
+
+
+@given(JSON, JSON, CONTENT, CONTENT)
+def test_words_have_no_content_and_equal_requests_have_no_differences(a: Any, b: Any, x: Any, y: Any) -> None:
+    bodies = [{"model": "m", "messages": messages, "p": value} for value, messages in ((a, x), (b, y))]
+    first, second = (read(body) for body in bodies)
+    found = differences(first, second)
+    assert bool(found) == (canonical(bodies[0]) != canonical(bodies[1]))
+    assert not any(SECRET in difference.text for difference in found)
+    shown = [each for difference in found if not difference.content for each in (difference.here, difference.there)]
+    assert not any(SECRET in (text or "") for text in shown)
+    assert differences(first, first) == []
+
+
+# Outlines.
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "words"),
+    [
+        ("chat/completions", CHAT, "Write a line about the sea at night."),
+        ("chat/completions", {"model": "m", "messages": [said("First."), said("Yes?", "assistant"), said("\n Two\n ")]},
+         "Two"),
+        ("chat/completions", {"model": "m", "messages": [{"role": "user", "content": [
+            {"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:xyz"}}]}]},
+         "What is this? [image_url]"),
+        ("chat/completions", {"model": "m", "messages": [said("Only a system prompt", "system")]},
+         "Only a system prompt"),
+        ("completions", {"model": "m", "prompt": "Once upon a time"}, "Once upon a time"),
+        ("responses", {"model": "m", "input": "Say hello", "instructions": "Be kind"}, "Say hello"),
+        ("responses", {"model": "m", "input": [said("Say hello")]}, "Say hello"),
+        ("messages", {"model": "m", "max_tokens": 5, "system": "Be kind", "messages": [said("Bonjour")]}, "Bonjour"),
+        ("embeddings", {"model": "m", "input": "a text"}, "a text"),
+        ("embeddings", {"model": "m", "input": "a text", "user_data": "x" * 2000}, "a text"),
+        ("embeddings", {"model": "m", "input": [1, 2, 3]}, "[3 tokens]"),
+        ("chat/completions", {"model": "m", "messages": []}, ""),
+        ("chat/completions", {"model": "m", "messages": "odd"}, "odd"),
+    ],
+)  # fmt: skip
+def test_the_first_words_are_those_of_the_last_prompt(endpoint: str, body: dict[str, Any], words: str) -> None:
+    found = outline_of(canonical(body, endpoint))
+    assert (found.kind, found.words) == (endpoint, words)
+    assert len(found.hashes) == 8 * len(FEATURES)
+
+
+def test_long_prompts_are_cut() -> None:
+    found = outline_of(canonical({"model": "m", "messages": [said("word " * 10_000)]}))
+    assert len(found.words) == MAX_WORDS
+    assert found.words.endswith("…")
+
+
+def test_a_function_call_is_named_by_function_and_arguments() -> None:
+    assert outline_of(KEYER.call("mod.summary", {"text": "It was"}).canonical).words == 'mod.summary {"text": "It was"}'
+
+
+@pytest.mark.parametrize(
+    "canonical", [b"", b"5:hello,", b"99:short,", b"x", b"19:knapcache request 2,1:a,0:,0:,{", b"-1:,"]
+)
+def test_other_bytes_have_an_empty_outline(canonical: bytes) -> None:
+    assert read_canonical(canonical) is None
+    assert outline_of(canonical).words == ""
+
+
+def test_a_long_request_has_its_endpoint() -> None:
+    found = outline_of(canonical({"model": "m", "prompt": "x" * (1 << 20)}, "completions"))
+    assert (found.kind, found.words) == (Endpoint.COMPLETIONS, "")
+
+
+def equal_features(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
+    first, second = hashes_of(read(a)), hashes_of(read(b))
+    parts = {name: (first[8 * k : 8 * k + 8], second[8 * k : 8 * k + 8]) for k, name in enumerate(FEATURES)}
+    return {name for name, (one, other) in parts.items() if one == other != bytes(8)}
+
+
+def test_hashes_are_of_the_parts_that_they_are_named_after() -> None:
+    same = equal_features(CHAT, CHAT)
+    assert same >= {"kind", "namespace", "model", "parameters", "system", "conversation", "last", "plain"}
+    assert same - equal_features(CHAT, changed(temperature=1)) == {"parameters"}
+    assert same - equal_features(CHAT, changed(model="x")) == {"model"}
+    assert same - equal_features(CHAT, changed(messages=[USER])) == {"system"}
+    louder = changed(messages=[SYSTEM, said("WRITE a line about  the sea at night.")])
+    assert same - equal_features(CHAT, louder) == {"conversation", "last"}
+
+
+def test_a_continued_conversation_has_the_hash_of_its_start() -> None:
+    longer = changed(messages=[SYSTEM, USER, said("Waves.", "assistant"), said("Another.")])
+    start = hashes_of(read(CHAT))[8 * FEATURES.index("conversation") :][:8]
+    assert start in prefix_hashes(read(longer))
+    assert start == hashes_of(read(longer))[8 * FEATURES.index("without_two") :][:8]
