@@ -47,6 +47,15 @@ class EntryBrowser:
         self._add_names(found["rows"])
         return {**found, "entries": len(table.keys), "searched": searched}
 
+    def entry(self, key: bytes) -> dict[str, Any] | None:
+        """Return one row, with `request` and `payload` as bytes, and `meta`; None if there is no such entry."""
+        found = self._coordinator.role.entry(key)
+        if found is None:
+            return None
+        table, entry = found
+        (row,) = rows_of(table, columns(table, self._clock()), [0])
+        return {**row, "request": entry.request, "payload": entry.payload, "meta": entry.meta.get("meta", {})}
+
     def purge_preview(self, **conditions: Any) -> dict[str, Any]:
         """Return `entries.purge_preview`, with names in its rows."""
         self._coordinator.maintain(sweep=False)  # collects what other processes have handed over

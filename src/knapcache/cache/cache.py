@@ -11,7 +11,7 @@ from knapcache.cache.admission import AdmissionController
 from knapcache.cache.browse import EntryBrowser
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
-from knapcache.cache.entries import columns, page, rows_of
+from knapcache.cache.entries import page
 from knapcache.cache.functions import Functions
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.options import (
@@ -110,7 +110,6 @@ class Cache:
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)
         self.browser = EntryBrowser(self._coordinator, clock, self._engine.reads)
-        """What the dashboard shows of entries."""
 
     # Requests.
 
@@ -353,12 +352,7 @@ class Cache:
 
     def entry(self, key: str | bytes) -> dict[str, Any] | None:
         """Return one row of `entries`, with `request` and `payload` as bytes, and `meta`. Reads the store."""
-        found = self._coordinator.role.entry(checked_digest(key) or b"")
-        if found is None:
-            return None
-        table, entry = found
-        (row,) = rows_of(table, columns(table, self._clock()), [0])
-        return {**row, "request": entry.request, "payload": entry.payload, "meta": entry.meta.get("meta", {})}
+        return self.browser.entry(checked_digest(key) or b"")
 
     def touch(self, counts: Mapping[str, int]) -> int:
         """Count requests that were answered elsewhere with entries of this cache, by key (`Answer.key`).

@@ -185,7 +185,7 @@ def samples_of(text: str) -> bytes:
     values = np.fromiter((zlib.crc32(word.encode(errors="surrogatepass")) for word in chosen), np.uint64, len(chosen))
     mixed = values[:, None] * _FACTORS + (_FACTORS >> np.uint64(7))
     mixed ^= mixed >> np.uint64(31)
-    return (mixed * _FACTORS).min(axis=0).tobytes()
+    return bytes((mixed * _FACTORS).min(axis=0))
 
 
 def is_system(message: Any) -> bool:
