@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from knapcache import Cache, Reply
+from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME, find_key, short_length
 from knapcache.cli.main import main
-from knapcache.serve.settings.secrets import server_secret
+from knapcache.errors import InvalidInput
+from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import load
+from knapcache.serve.settings.secrets import SECRET, server_secret
 
 
 def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:
@@ -54,10 +60,11 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     assert len(inspect(capsys, path, "--top", "3")["rows"]) == 3
     assert main(["inspect", str(path), "--top", "3"]) == 0
     text = capsys.readouterr().out
-    assert "7 more entries" in text
+    assert "7 more entries" in " ".join(text.split())
     assert keys[-1][:12] in text
     assert keys[0][:12] not in text
-    assert "price of a megabyte" in text
+    assert "price of a megabyte" in " ".join(text.split())
+    assert "0 s ago" in text
 
 
 def test_inspect_an_empty_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +101,133 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     with cache_at(path) as cache:
         assert cache.stats()["entries"] == 0
         cache.check()
+
+
+def test_short_keys_are_accepted_when_unique(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path) as cache:
+        keys = fill(cache)
+    assert main(["inspect", str(path)]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if " ago" in line}
+    assert listed == {key[:12] for key in keys}, "what inspect lists is what purge accepts"
+    assert main(["inspect", str(path), keys[3][:12]]) == 0
+    text = capsys.readouterr().out
+    assert keys[3] in text
+    assert "stored   0 s ago" in text
+    assert inspect(capsys, path, keys[3][:12].upper())["key"] == keys[3]
+    firsts = [key[0] for key in keys]
+    common = next(first for first in firsts if firsts.count(first) > 1)
+    for words in (["inspect", str(path), common], ["purge", str(path), "--key", common]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert f"{firsts.count(common)} keys begin with {common}: " in error
+        assert all((key[:12] in error) == (key[0] == common) for key in keys)
+    assert main(["purge", str(path), "--key", keys[3][:12] + "…"]) == 0
+    assert capsys.readouterr().out == "1 entry removed\n"
+    assert main(["purge", str(path), "--key", keys[3][:12]]) == 0
+    assert capsys.readouterr().out == "0 entries removed: none meets every condition\n"
+    assert main(["inspect", str(path), keys[3][:12]]) == 2
+    assert "no entry has a key that begins with" in capsys.readouterr().err
+
+
+def test_keys_are_as_long_as_needed_to_tell_them_apart() -> None:
+    keys = ["a" * 64, "a" * 17 + "b" * 47, "c" * 64]
+    assert short_length(keys) == 20
+    assert short_length(keys[1:]) == 12
+    assert short_length([]) == 12
+    with pytest.raises(InvalidInput, match=f"2 keys begin with aaa: {'a' * 17}bbb, {'a' * 20}; give more digits"):
+        find_key("aaa", keys)
+
+
+def test_dry_run_shows_what_purge_removes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path) as cache:
+        keys = fill(cache)
+        cache.maintain()
+        cache._coordinator.store.flush()
+        assert main(["purge", str(path), "--model", "m0", "--dry-run"]) == 0, "works while the cache is in use"
+        text = capsys.readouterr().out
+    assert "5 entries would be removed" in text
+    assert keys[8][:12] in text
+    assert keys[9][:12] not in text
+    assert main(["purge", str(path), "--model", "none", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "0 entries would be removed\n"
+    assert main(["purge", str(path), "--all", "--dry-run"]) == 0
+    assert "10 entries would be removed" in " ".join(capsys.readouterr().out.split())
+    assert inspect(capsys, path)["entries"] == 10
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", 10), ("", 10), ("y", 5), ("YES", 5)])
+def test_purge_asks_on_a_terminal(
+    answer: str, left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "answers.db"
+    with cache_at(path) as cache:
+        fill(cache)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    assert main(["purge", str(path), "--model", "m0"]) == 0
+    text = capsys.readouterr().out
+    assert "5 entries would be removed" in text
+    assert ("nothing removed" in text) == (left == 10)
+    monkeypatch.setattr("builtins.input", None)
+    assert main(["purge", str(path), "--key", "0" * 64, "--yes"]) == 0
+    monkeypatch.undo()
+    assert inspect(capsys, path)["entries"] == left
+
+
+def test_the_data_directory_of_a_proxy_and_names_of_tenants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The directory has the file and the secret; the settings have the names of the tenants."""
+    digest = "sha256:" + "0" * 63
+    config = tmp_path / "knapcache.toml"
+    tenants = "".join(f'[[tenants]]\nname = "{n}"\nkeys = ["{digest}{k}"]\n' for k, n in enumerate(("alice", "bob")))
+    config.write_text(f'path = "{tmp_path}"\n{tenants}')
+    secret = server_secret(tmp_path)
+    authenticator = Authenticator(load(config).settings, secret)
+    names = {"me": "alice", "you": "bob"}
+    with cache_at(tmp_path / "cache.sqlite", secret=secret) as cache:
+        for k in range(10):
+            namespace = authenticator.namespace_of(names["me" if k < 4 else "you"])
+            call = lambda: Reply(b"x", "m", cost=1.0)  # noqa: E731
+            cache.fetch("chat/completions", {"model": "m", "messages": [k]}, call, namespace=namespace)
+    assert inspect(capsys, tmp_path)["entries"] == 10
+    assert main(["inspect", "--config", str(config)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("alice") == 4
+    assert text.count("bob") == 6
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "caller-" in capsys.readouterr().out, "without the settings a namespace has no name"
+    assert main(["purge", str(tmp_path), "--tenant", "carol"]) == 0
+    out, error = capsys.readouterr()
+    assert out == "0 entries removed: none meets every condition\n"
+    assert "no entry is of tenant 'carol'" in error
+    assert main(["purge", str(tmp_path), "--tenant", "alice"]) == 0, "the name suffices: its digest is computed"
+    assert capsys.readouterr().out == "4 entries removed\n"
+    assert main(["purge", "--config", str(config), "--tenant", "bob", "--older-than", "1w"]) == 0
+    assert capsys.readouterr().out.startswith("0 entries removed")
+
+
+def test_an_encrypted_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = tmp_path / "answers.db", "5" * 64
+    with cache_at(path, encryption_key=key) as cache:
+        keys = fill(cache)
+    (tmp_path / "key").write_text(key)
+    monkeypatch.setenv("CACHE_KEY", key)
+    with_file = ["--encryption-key-file", str(tmp_path / "key")]
+    assert inspect(capsys, path, *with_file)["entries"] == 10
+    assert main(["purge", str(path), "--key", keys[0][:12], "--encryption-key-env", "CACHE_KEY"]) == 0
+    assert capsys.readouterr().out == "1 entry removed\n"
+    assert main(["inspect", str(path), keys[1][:12], *with_file]) == 0
+    assert keys[1] in capsys.readouterr().out
+    assert main(["inspect", str(path)]) == 2
+
+
+def test_the_file_names_are_those_of_the_settings(tmp_path: Path) -> None:
+    assert Settings(path=tmp_path).cache_file == tmp_path / FILE_NAME
+    assert SECRET_NAME == SECRET
 
 
 def test_the_wrong_secret_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,12 +274,15 @@ def test_the_secret_file_of_the_proxy_is_accepted(tmp_path: Path, capsys: pytest
     ("words", "message"),
     [
         (["inspect", "missing.db"], "no such file"),
-        (["inspect", ".", "--top", "3"], "no such file"),
+        (["inspect", ".", "--top", "3"], "is a directory without cache.sqlite"),
+        (["inspect"], "give the path of a cache file or data directory, or --config"),
+        (["inspect", "missing.db", "abc"], "no such file"),
         (["inspect", "missing.db", "--top", "-1"], "must not be negative"),
         (["purge", "missing.db", "--all"], "no such file"),
         (["purge", "missing.db"], "give --all, or at least one of"),
         (["purge", "missing.db", "--all", "--model", "m"], "give --all, or at least one of"),
-        (["purge", "missing.db", "--key", "xyz"], "64 hex digits"),
+        (["purge", "missing.db", "--key", "xyz"], "a key is 64 hex digits, or the first ones of them, not 'xyz'"),
+        (["purge", "missing.db", "--key", ""], "a key is 64 hex digits"),
         (["purge", "missing.db", "--all", "--secret-file", "missing"], "no such file|cannot read"),
     ],
 )

@@ -76,8 +76,9 @@ def test_a_table_on_stdout_and_a_json_file(trace: Path, tmp_path: Path, capsys: 
     assert error == ""
     assert printed.splitlines()[-1] == str(out)
     (row,) = rows(out.read_text())
-    shown = next(line.split() for line in printed.splitlines() if line.split()[:1] == ["lru"])
-    assert shown[1:4] == [str(row["capacity"]), "1,000", str(row["hits"])]
+    shown = next(line.split() for line in printed.splitlines() if "lru" in line.split())
+    assert shown[:4] == [str(row["capacity"]), "units", "lru", str(row["hits"])]
+    assert printed.startswith("1,000 requests for 30 keys in 16.6 minutes, working set ")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask()
 
@@ -114,7 +115,7 @@ def test_costs_from_prices(tmp_path: Path, capsys: Captured) -> None:
     line = json.dumps({"request": {"model": "m", "input": "Hi"}, "response": {"output": "Ho", "usage": usage}})
     path.write_text(f"{line}\n{line}\n")
     common = ["replay", path, "--policy", "lru", "--capacity", "100%", "--json", "-", "--jobs", "1"]
-    assert "--prices IN,OUT" in error_of(*common, capsys=capsys)
+    assert "--prices auto" in error_of(*common, capsys=capsys)
     for wrong in ("5", "1,2,3", "a,b", "nan,1", "-1,2"):
         assert "prices must be" in error_of(*common, f"--prices={wrong}", capsys=capsys)
     assert main([*map(str, common), "--prices", "2.5,10"]) == 0

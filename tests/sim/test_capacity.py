@@ -17,6 +17,15 @@ from knapcache.sim.capacity import Capacity, CapacityRange
         (" 4096 ", 4096),
         ("64k", 64_000),
         ("64K", 64_000),
+        ("64m", 64_000_000),
+        ("256mb", 256_000_000),
+        ("256Mb", 256_000_000),
+        ("1e9", 10**9),
+        ("1.5E3", 1500),
+        ("2.5e-1k", 250),
+        ("1.5gib", 3 * 2**29),
+        (" 2 GB ", 2 * 10**9),
+        ("1e1MiB", 10 * 2**20),
         ("64kB", 64_000),
         ("64 KiB", 65_536),
         ("1.5M", 1_500_000),
@@ -41,7 +50,8 @@ def test_shares_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "%", "ten", "-5", "1e6", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4m"]
+    "text",
+    ["", "%", "ten", "-5", "1e", "1e100", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4mbit", "1_000"],
 )
 def test_invalid_texts(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"cannot be read; it must be a number with an optional unit"):

@@ -9,7 +9,7 @@ from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.sim.grid import replay_grid
 from knapcache.sim.plan import CapacityPlan, knee, make_plan, oracle_prices, prices, trace_stats
-from knapcache.sim.summary import cost, sentences, table
+from knapcache.sim.summary import cost, recommendation, table
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
 
@@ -59,31 +59,60 @@ def test_oracle_prices_equal_the_oracles() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    """Without times savings are per request. Unlimited capacity saves all but the first requests: 2·4 + 6 of 29."""
+    """Unlimited capacity saves all but the first requests: 2·4 + 6 of 29."""
     plan = make_plan(small(), ["lru"], "10,40,100", jobs=1)
     assert (plan.stats.requests, plan.stats.keys, plan.stats.working_set) == (6, 3, 100)
-    assert (plan.stats.total_cost, plan.stats.largest_saving, plan.stats.per) == (29.0, 14.0, "request")
+    assert (plan.stats.total_cost, plan.stats.largest_saving, plan.stats.seconds) == (29.0, 14.0, None)
     assert plan.capacities == (10, 40, 100)
     (curve,) = plan.curves
     # 10: only key 0 fits, and stays. 40: keys 0 and 1 fit, and key 2 is too large to be admitted.
-    assert np.multiply(curve.saved, 6) == pytest.approx([8.0, 14.0, 14.0])
+    assert curve.saved == pytest.approx([8.0, 14.0, 14.0])
     assert curve.errors is None
-    assert np.multiply(curve.prices, 6) == pytest.approx([0.2, 0.0, 0.0])  # type: ignore[arg-type]
+    assert curve.prices == pytest.approx([0.2, 0.0, 0.0])
     assert curve.knee == 29  # 12.6 of 14 is (12.6 − 8) / 6 of the way from 10 to 40: 10·4^0.767 = 28.9
     assert plan.recommendation is not None
     assert (plan.recommendation.capacity, plan.recommendation.at_knee) == (29, True)
-    assert plan.recommendation.saved * 6 == pytest.approx(12.6)
+    assert plan.recommendation.saved == pytest.approx(12.6)
+    assert plan.projection is not None
+    assert (plan.projection.saved, plan.projection.per_day) == (plan.recommendation.saved, None)
 
 
-def test_days_are_computed_from_the_times() -> None:
-    assert trace_stats(small([0, 1, 2, 3, 4, 43_200])).days == 0.5
-    assert trace_stats(small([43_200, 1, 2, 3, 4, 0])).days == 0.5  # times need not be in order
-    assert trace_stats(small([5] * 6)).days is None
-    assert trace_stats(small([0, 0, 0, 0, 0, 0.5])).days is None
-    assert trace_stats(small()).days is None
-    day = make_plan(small([0, 1, 2, 3, 4, 43_200]), ["lru"], "100", jobs=1)
-    assert day.curves[0].saved == (28.0,)
-    assert day.stats.per == "day"
+def test_the_span_is_that_of_the_times() -> None:
+    assert trace_stats(small([0, 1, 2, 3, 4, 43_200])).seconds == 43_200
+    assert trace_stats(small([43_200, 1, 2, 3, 4, 0])).seconds == 43_200  # times need not be in order
+    assert trace_stats(small([5] * 6)).seconds == 0
+    assert trace_stats(small()).seconds is None
+
+
+def test_savings_are_those_of_the_logs_own_span() -> None:
+    """Key 0 of cost 4 twice after the first, key 1 of cost 6 once: 14, whether the log spans seconds or days."""
+    for seconds in (6, 3600, 86_399):
+        plan = make_plan(small([0, 1, 2, 3, 4, seconds]), ["lru"], "100", jobs=1)
+        assert plan.curves[0].saved == (14.0,)
+        assert plan.projection is not None
+        assert plan.projection.per_day is None, "less than a day is not projected"
+        text = recommendation(plan)
+        assert "saves 14 units of cost" in text
+        assert "less than a day" in text
+        assert "a day," not in text
+
+
+def test_a_log_of_days_is_projected_with_a_range() -> None:
+    """Six days, each with the same three keys: key 0 pays on the first day, and all else is saved."""
+    days = 6
+    keys = np.tile([0, 0, 1], days)
+    times = np.repeat(np.arange(days) * 86_400.0, 3) + np.tile([0.0, 10.0, 20.0], days)
+    trace = Trace(keys, SIZES[keys], COSTS[keys], 2, times=np.append(times[:-1], days * 86_400.0), unit="usd")
+    plan = make_plan(trace, ["lru"], "100%", jobs=1)
+    found = plan.projection
+    assert found is not None
+    assert found.per_day is not None
+    assert found.per_day_low is not None
+    assert found.per_day_high is not None
+    assert 0.0 < found.per_day_low < found.per_day < found.per_day_high
+    assert found.per_day == pytest.approx(found.saved / days, rel=0.3)
+    assert "Projected: $" in recommendation(plan)
+    assert " a day, between $" in recommendation(plan)
 
 
 def by_sample(trace: Trace, seed: int) -> CapacityPlan:
@@ -122,10 +151,10 @@ def test_tiny_traces() -> None:
     plan = make_plan(one, jobs=1)
     assert plan.capacities == (1,)
     assert plan.recommendation is None
-    assert sentences(plan)[1].startswith("A cache saves nothing on this log")
-    assert table(plan)[0]["cost ratio_lru"] == "1.000"
+    assert recommendation(plan).startswith("A cache saves nothing on this log")
+    assert table(plan)[0]["lru"] == "1.000"
     free = Trace(np.array([0, 0]), np.array([1, 1]), np.zeros(2), 1)
-    assert table(make_plan(free, ["lru"], jobs=1))[0]["cost ratio_lru"] == ""
+    assert table(make_plan(free, ["lru"], jobs=1))[0]["lru"] == ""
 
 
 def test_offline_policies_are_not_recommended() -> None:

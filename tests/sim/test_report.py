@@ -54,11 +54,12 @@ def test_the_page_contains_the_text_of_the_terminal(plan: CapacityPlan) -> None:
     page = Page(report.page(plan, "<b>&.csv"))
     assert "knapcache plan: <b>&.csv" in page.shown
     assert "b" not in page.tags
-    for sentence in summary.sentences(plan):
+    for sentence in (summary.facts(plan), summary.legend(plan), summary.recommendation(plan)):
         assert sentence in page.shown
-    for row in summary.table(plan):
-        assert row["cost ratio_lru"] in page.shown
-        assert "±" in row["cost ratio_lru"]
+    for row in summary.table(plan, oracle=True):
+        assert row["lru"] in page.shown
+        assert row["±"] in page.shown
+        assert row["Oracle's price_of 1 kB"] in page.shown
 
 
 def test_the_json_contains_all_numbers(plan: CapacityPlan) -> None:
@@ -66,11 +67,12 @@ def test_the_json_contains_all_numbers(plan: CapacityPlan) -> None:
     assert [(row["policy"], row["capacity"]) for row in record["rows"]] == [
         (policy, capacity) for policy in ("lru", "gdsf-cost") for capacity in plan.capacities
     ]
-    assert record["per"] == "request"
+    assert (record["unit"], record["seconds"], record["span"]) == ("", None, "an unknown time")
+    assert record["projection"]["per_day"] is None
     assert record["sampled"] == plan.sampled
     assert record["knees"] == {curve.policy: curve.knee for curve in plan.curves}
     row = record["rows"][1]
-    whole = record["total_cost"] / record["requests"]
+    whole = record["total_cost"]
     assert row["cost_ratio"] == pytest.approx(1 - row["saved"] / whole)
     assert row["cost_ratio_error"] == pytest.approx(row["saved_error"] / whole)
     assert plan.recommendation is not None

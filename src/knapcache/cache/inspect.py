@@ -26,7 +26,7 @@ from knapcache.store.sqlite.database import has_other_secret
 from knapcache.store.sqlite.files import require_own_files
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
 
-COLUMNS = ("size", "cost", "requests", "per_day", "value", "age", "expires_in")
+COLUMNS = ("size", "cost", "usd", "requests", "per_day", "value", "age", "expires_in")
 
 
 def existing(path: str | os.PathLike[str]) -> Path:

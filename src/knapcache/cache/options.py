@@ -13,7 +13,7 @@ from knapcache.keys import Rules
 from knapcache.store import registry
 from knapcache.store.base import KEY_BYTES, Clock, Store, StoreOptions
 from knapcache.store.encryption import checked_keys
-from knapcache.units import ALLOWED_AMOUNTS, parse_amount
+from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
 DEFAULT_CAPACITY = "256MB"
 EncryptionKey = bytes | str | Sequence[bytes | str] | None
@@ -22,14 +22,10 @@ EncryptionKey = bytes | str | Sequence[bytes | str] | None
 
 def checked_capacity(capacity: int | str) -> int:
     """Return bytes, from 268435456 or "256MB"."""
-    if isinstance(capacity, str):
-        found = parse_amount(capacity)
-        if found is None or found[1] or found[0].denominator != 1:
-            raise InvalidInput(f"capacity must be {ALLOWED_AMOUNTS}, not {capacity!r}")
-        return int(found[0])
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise InvalidInput(f"capacity must be a number of bytes, or text such as '256MB', not {capacity!r}")
-    return capacity
+    found = parse_bytes(capacity)
+    if found is None:
+        raise InvalidInput(f"capacity must be {ALLOWED_AMOUNTS}, at least 1, not {capacity!r}")
+    return found
 
 
 def checked_ttl(ttl: float | None) -> float | None:

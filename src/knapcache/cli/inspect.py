@@ -1,67 +1,134 @@
-"""`knapcache inspect PATH`: list the entries of a cache file and their value."""
+"""`knapcache inspect PATH [KEY]`: list the entries of a cache and their value, or show one of them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from knapcache.cli.output import print_table
+from knapcache.cli import cache_file
+from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
+from knapcache.units import dollars, format_age, format_size, number
 
 HELP = "list the entries of a cache file"
 DESCRIPTION = """List the entries of a cache file by value, largest first: cost, requests and size of each. The value
 is requests times cost. The price of a megabyte, below the totals, is the value per megabyte of the least valuable
-tenth of the entries. The file is only read; another process may own it."""
+tenth of the entries. With KEY, show one entry. The file is only read; another process may own it."""
 DEFAULT_ROWS = 20
+Row = dict[str, Any]
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("inspect", help=HELP, description=DESCRIPTION)
-    add_file_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
+    cache_file.add_options(parser)
+    option = parser.add_argument
+    option("key", metavar="KEY", nargs="?", help="show the entry with this key; the first digits suffice if unique")
+    option("--json", action="store_true", help="print JSON")
+    option("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
     parser.set_defaults(execute=execute)
-
-
-def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `inspect` and `purge` share."""
-    parser.add_argument("path", metavar="PATH", type=Path, help="cache file")
-    parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
-    keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
-    keys.add_argument("--encryption-key-env", metavar="VAR", help="environment variable with the encryption key")
-
-
-def read_secret(args: argparse.Namespace) -> bytes | None:
-    """Return the secret without its line end, or None if no file was given."""
-    if args.secret_file is None:
-        return None
-    try:
-        content: bytes = args.secret_file.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot read the secret: {error}") from None
-    return content.rstrip(b"\r\n")
 
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.inspect import inspect_store, open_to_read
-    from knapcache.store.encryption import read_keys
 
     if args.top is not None and args.top < 0:
         raise InvalidInput(f"--top must not be negative, not {args.top}")
-    keys = read_keys(args.encryption_key_env, args.encryption_key_file)
-    with open_to_read(args.path, read_secret(args), keys) as store:
+    cache = cache_file.locate(args)
+    with open_to_read(cache.path, cache.secret, cache.keys) as store:
         found = inspect_store(store)
-    rows = found.pop("rows")
+    rows: list[Row] = found.pop("rows")
+    if args.key is not None:
+        show_entry(args, rows, cache)
+        return
     shown = rows[: args.top if args.top is not None else len(rows) if args.json else DEFAULT_ROWS]
     if args.json:
         print(json.dumps({**found, "rows": shown}, indent=2))
         return
-    if shown:
-        print_table([{**row, "key": row["key"][:12]} for row in shown])
-    more = f" ({len(rows) - len(shown)} more entries)" if len(rows) > len(shown) else ""
-    entries = "1 entry" if found["entries"] == 1 else f"{found['entries']:,} entries"
-    print(f"{entries}, {found['bytes']:,} bytes, {found['disk_bytes']:,} bytes on disk{more}")
-    print(f"cost {found['cost']:.6g}, value {found['value']:.6g}, price of a megabyte {found['price_per_mb']:.6g}")
+    if not rows:
+        print_text(f"0 entries: {cache.path} is empty, {format_bytes(found['disk_bytes'])} on disk.")
+        return
+    money = in_dollars(rows)
+    print_entries(shown, cache.names, [row["key"] for row in rows], money)
+    more = f" ({len(rows) - len(shown):,} more entries: --top {len(rows)})" if len(rows) > len(shown) else ""
+    size, disk = format_bytes(found["bytes"]), format_bytes(found["disk_bytes"])
+    print_text(
+        f"{count_of(found['entries'])}, {size}, {disk} on disk{more}.",
+        f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, price of a megabyte "
+        f"{format_cost(found['price_per_mb'], money)}.",
+    )
+
+
+def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.CacheLocation) -> None:
+    """Print one entry."""
+    key = cache_file.find_key(args.key, [row["key"] for row in rows])
+    row = next((row for row in rows if row["key"] == key), None)
+    if row is None:
+        raise InvalidInput(f"no entry has a key that begins with {args.key}: {count_of(len(rows))} in {cache.path}")
+    if args.json:
+        print(json.dumps(row, indent=2))
+        return
+    money = in_dollars(rows)
+    values = {
+        "key": row["key"],
+        "model": row["model"],
+        "tenant": cache.names.name_of(row["tenant"]),
+        "size": format_bytes(row["size"]),
+        "cost": format_cost(row["cost"], money),
+        "requests": f"{row['requests']:,.4g}, {row['per_day']:,.4g} per day",
+        "value": format_cost(row["value"], money),
+        "stored": f"{format_age(row['age'])} ago",
+        "expires": expiry(row["expires_in"]),
+    }
+    for name, value in values.items():
+        print(f"{name:9}{value or '-'}")
+
+
+def print_entries(rows: Sequence[Row], names: cache_file.TenantNames, keys: Sequence[str], money: bool) -> None:
+    """Print rows of entries. keys: those that a short key must differ from."""
+    length = cache_file.short_length(keys)
+    tenants = len({row["tenant"] for row in rows}) > 1
+    expiring = any(row["expires_in"] is not None for row in rows)
+    print_table(
+        [
+            {
+                "key": row["key"][:length],
+                "model": row["model"],
+                **({"tenant": names.name_of(row["tenant"])} if tenants else {}),
+                "size": format_bytes(row["size"]),
+                "cost": format_cost(row["cost"], money),
+                "requests": f"{row['requests']:,.4g}",
+                "value": format_cost(row["value"], money),
+                "stored": f"{format_age(row['age'])} ago",
+                **({"expires": expiry(row["expires_in"])} if expiring else {}),
+            }
+            for row in rows
+        ]
+    )
+
+
+def in_dollars(rows: Sequence[Row]) -> bool:
+    """Return whether costs are dollars: those of every entry whose dollars are known are its dollars."""
+    known = [row for row in rows if row["usd"] is not None]
+    return bool(known) and all(row["usd"] == row["cost"] for row in known)
+
+
+def format_cost(cost: float, money: bool) -> str:
+    return dollars(cost) if money else number(cost)
+
+
+def format_bytes(size: float) -> str:
+    """Format bytes to three digits: `64 MB`."""
+    return format_size(size).replace("units", "B")
+
+
+def expiry(seconds: float | None) -> str:
+    """Return when an entry expires, relative to now."""
+    if seconds is None:
+        return "never"
+    return f"in {format_age(seconds)}" if seconds > 0 else "expired"
+
+
+def count_of(entries: int) -> str:
+    return "1 entry" if entries == 1 else f"{entries:,} entries"

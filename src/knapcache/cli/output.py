@@ -1,9 +1,14 @@
-"""Tables on stdout, and the option type for output directories."""
+"""Text and tables on stdout that fit the terminal, and the option type for output directories."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,30 +19,80 @@ from rich.table import Table
 
 MAX_UNWRAPPED = 24
 """Columns whose longest cell exceeds this many characters hold prose and may wrap."""
+UNLIMITED = 10 * MAX_UNWRAPPED
+"""Width of a file or a pipe, in which prose need not wrap."""
+NUMBER = re.compile(r"[-+−±$]*[0-9][0-9,.]*(e[+-]?[0-9]+)?( ?(%|[kMGT]?B|units|s|min|h|d))?")
+Rows = Sequence[Mapping[str, Any]]
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print rows as a table. Numbers are right-aligned and rounded to four digits, and never truncated."""
-    console = Console(highlight=False)
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    min_width = 0
-    for name in columns:
-        cells = [_format_cell(row.get(name)) for row in rows]
-        is_number = any(isinstance(row.get(name), int | float) for row in rows)
-        header = name.replace("_", "\n")  # one word per line, so that a wide table fits a narrow terminal
-        width = max(len(text) for text in (*header.split("\n"), *cells))
-        wraps = width > MAX_UNWRAPPED
-        min_width += (MAX_UNWRAPPED if wraps else width) + 2
-        table.add_column(header, justify="right" if is_number else "left", no_wrap=not wraps, vertical="top")
-    for row in rows:
-        table.add_row(*(_format_cell(row.get(name)) for name in columns))
-    # A file or pipe has no width, so nothing wraps there. On a narrow terminal a long line beats a truncated number.
-    console.width = max(console.width, min_width) if console.is_terminal else 10 * MAX_UNWRAPPED
-    with console.capture() as text:
-        console.print(table)
-    # print(), because Rich would end the process when the reader of a pipe, such as `head`, closes it.
-    print("\n".join(line.rstrip() for line in text.get().splitlines()))
+def output_width() -> int:
+    """Return the columns of stdout: of the terminal, or $COLUMNS. A file or a pipe without it is not limited."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return max(40, shutil.get_terminal_size().columns)
+    return UNLIMITED
+
+
+def print_text(*paragraphs: str) -> None:
+    """Print sentences, wrapped to the width of the output."""
+    for paragraph in paragraphs:
+        print(textwrap.fill(paragraph, output_width(), break_long_words=False, break_on_hyphens=False))
+
+
+def print_table(rows: Rows, title: str | None = None) -> None:
+    """Print rows as a table. Numbers are right-aligned and rounded to four digits, and never truncated.
+
+    A table that is wider than the output is printed in parts, each with the first column.
+    """
+    width = output_width()
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    cells = {name: [_format_cell(row.get(name)) for row in rows] for name in names}
+    gap = next((gap for gap in (2, 1) if _needed(names, cells, gap) <= width), 2)
+    for part in _parts(names, cells, width, gap):
+        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, gap - 1, 0, 0))
+        title = None
+        for name in part:
+            is_number = all(NUMBER.fullmatch(text) for text in cells[name] if text)
+            table.add_column(
+                name.replace("_", "\n"),  # one word per line, so that a wide table fits a narrow terminal
+                justify="right" if is_number else "left",
+                no_wrap=not _wraps(name, cells),
+                vertical="top",
+            )
+        for k in range(len(rows)):
+            table.add_row(*(cells[name][k] for name in part))
+        console = Console(highlight=False, width=max(width, _needed(part, cells, gap)), markup=False)
+        with console.capture() as text:
+            console.print(table)
+        # print(), because Rich would end the process when the reader of a pipe, such as `head`, closes it.
+        print("\n".join(line.rstrip() for line in text.get().splitlines()))
+
+
+def _parts(names: list[str], cells: Mapping[str, list[str]], width: int, gap: int) -> list[list[str]]:
+    """Return the columns of each part of a table, so that each part fits the width if its columns can."""
+    parts: list[list[str]] = [[]]
+    for name in names:
+        if len(parts[-1]) > 1 and _needed([*parts[-1], name], cells, gap) > width:
+            parts.append(names[:1])
+        parts[-1].append(name)
+    return parts
+
+
+def _needed(names: Sequence[str], cells: Mapping[str, list[str]], gap: int) -> int:
+    """Return the width of a table of these columns, with this many columns between two and a margin of one."""
+    return sum(_min_width(name, cells) + gap for name in names) - gap + 2
+
+
+def _full_width(name: str, cells: Mapping[str, list[str]]) -> int:
+    return max(len(text) for text in (*name.split("_"), *cells[name]))
+
+
+def _wraps(name: str, cells: Mapping[str, list[str]]) -> bool:
+    return _full_width(name, cells) > MAX_UNWRAPPED and any(" " in text for text in cells[name])
+
+
+def _min_width(name: str, cells: Mapping[str, list[str]]) -> int:
+    """Return the columns that a column needs: its longest cell, or MAX_UNWRAPPED if it holds prose."""
+    return MAX_UNWRAPPED if _wraps(name, cells) else _full_width(name, cells)
 
 
 def _format_cell(value: Any) -> str:

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from knapcache.cli import executor_options, trace_options
-from knapcache.cli.output import directory, print_table
+from knapcache.cli.output import directory, print_table, print_text
 
 HELP = "recommend a cache capacity from a log"
-DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity saves, what
-one more MB would save, and the smallest capacity that reaches 90 % of the largest possible saving. Long logs are
-sampled by key.
+DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity would have
+saved on this log, what one more MB would have saved, and the smallest capacity that reaches 90 % of the largest
+possible saving. A log of at least a day is also projected: the saving per day, with its range. Long logs are sampled by key.
 
 With --out, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
 EXAMPLES = r"""examples:
-  knapcache plan calls.jsonl --prices 2.5,10
+  knapcache plan calls.jsonl --prices auto
+  knapcache plan batch_input.jsonl batch_output.jsonl --prices auto
+  knapcache plan export.jsonl --format helicone
   knapcache plan trace.csv.gz --capacity 64MB..16GB:9 --out report
   knapcache plan trace.parquet --policy lru,gdsf-cost --sample off \
       --json plan.json
@@ -90,7 +92,8 @@ def execute(args: argparse.Namespace) -> None:
     if out:
         out.write(text)
         paths.append(out.path)
-    facts, recommendation = summary.sentences(plan)
-    print(facts)
+    print_text(summary.facts(plan), summary.legend(plan))
     print_table(summary.table(plan))
-    print(recommendation, *paths, sep="\n")
+    print_text(summary.recommendation(plan))
+    for path in paths:
+        print(path)

@@ -3,69 +3,125 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from knapcache.cli.inspect import add_file_options, read_secret
+from knapcache.cli import cache_file
+from knapcache.cli.inspect import count_of, format_bytes, in_dollars, print_entries
+from knapcache.cli.output import print_text
 from knapcache.errors import InvalidInput, NotOwner
+from knapcache.units import ALLOWED_AGES, parse_age
+
+if TYPE_CHECKING:
+    from knapcache.store.base import Store
 
 HELP = "remove entries from a cache file"
-DESCRIPTION = """Remove the entries of a cache file that match every given condition. A running cache owns its file:
-stop it first, or purge through its own interface (the proxy's admin API, Cache.purge)."""
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DESCRIPTION = """Remove the entries of a cache file that match every given condition. On a terminal, what would be
+removed is shown first, and you are asked to confirm. --dry-run only shows it, and works while another process owns the
+file. To remove entries, stop that process first, or purge through its own interface (the proxy's dashboard or admin
+API, Cache.purge)."""
+MAX_AGE = 1e12
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("purge", help=HELP, description=DESCRIPTION)
-    add_file_options(parser)
+    cache_file.add_options(parser)
     option = parser.add_argument
-    option("--key", metavar="HEX", help="the entry with this key (64 hex digits)")
+    option("--key", metavar="KEY", help="the entry with this key; the first digits suffice if unique")
     option("--model", metavar="NAME", help="entries of this model")
-    option("--tenant", metavar="NAME", help="entries of this tenant (namespace)")
-    option("--older-than", metavar="AGE", type=parse_age, help="entries of at least this age: 90 (s), 15m, 12h, 30d")
+    option("--tenant", metavar="NAME", help="entries of this tenant or group, or of this namespace")
+    option("--older-than", metavar="AGE", type=age, help="entries of at least this age: 90 (s), 15m, 12h, 7d, 4w")
     option("--all", action="store_true", help="all entries")
+    option("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
+    option("--yes", action="store_true", help="do not ask for confirmation")
     parser.set_defaults(execute=execute)
 
 
-def parse_age(text: str) -> float:
-    """Return the seconds of an age such as 90, 15m, 12h or 30d."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:].isalpha() else (text, "")
-    try:
-        seconds = float(number) * UNITS[unit]
-    except (ValueError, KeyError):
-        seconds = -1.0
-    if not 0 <= seconds < 1e12:
-        raise argparse.ArgumentTypeError(f"an age is a number with an optional unit s, m, h or d, not {text!r}")
+def age(text: str) -> float:
+    """Return the seconds of an age such as 90, 15m, 12h or 7d."""
+    seconds = parse_age(text)
+    if seconds is None or not 0 <= seconds < MAX_AGE:
+        raise argparse.ArgumentTypeError(f"an age is {ALLOWED_AGES}, not {text!r}")
     return seconds
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.inspect import open_to_write
-    from knapcache.cache.options import checked_digest
-    from knapcache.store.base import wall_clock
-    from knapcache.store.encryption import read_keys
+    from knapcache.cache.inspect import open_to_read, open_to_write
 
     conditions = [args.key, args.model, args.tenant, args.older_than]
     if args.all == any(condition is not None for condition in conditions):
         raise InvalidInput("give --all, or at least one of --key, --model, --tenant, --older-than")
-    key = checked_digest(args.key)
+    if args.key is not None:
+        cache_file.find_key(args.key, ())  # rejects what is not hex before the file is opened
+    cache = cache_file.locate(args)
+    open_store = open_to_read if args.dry_run else open_to_write
     try:
-        keys = read_keys(args.encryption_key_env, args.encryption_key_file)
-        store = open_to_write(args.path, read_secret(args), keys)
+        store = open_store(cache.path, cache.secret, cache.keys)
     except NotOwner:
-        raise NotOwner(f"{args.path} is in use by a running process: purge there, or stop it first") from None
+        raise NotOwner(
+            f"{cache.path} is in use by a running process: purge there, or stop it first; --dry-run works"
+        ) from None
     with store:
-        before = None if args.older_than is None else wall_clock() - args.older_than
+        chosen = choose(store, args, cache.names)
+        asks = sys.stdin.isatty() and sys.stdout.isatty() and not args.yes
+        if args.dry_run or (asks and chosen):
+            show(store, chosen, cache.names)
+        if args.dry_run:
+            return
+        if asks and chosen and input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing removed")
+            return
+        removed = sum(remove(store, one) for one in chosen)
+    print(f"{count_of(removed)} removed" if removed else f"0 entries removed: {nothing(args)}")
+
+
+def nothing(args: argparse.Namespace) -> str:
+    """Return why nothing was removed."""
+    return "the cache is empty" if args.all else "none meets every condition"
+
+
+def choose(store: Store, args: argparse.Namespace, names: cache_file.TenantNames) -> list[dict[str, Any]]:
+    """Return the conditions of what to remove, for `preview_purge`: one for each namespace of the tenant."""
+    key = None
+    if args.key is not None:
+        key = cache_file.find_key(args.key, (info.key.hex() for info in store.scan()))
         if key is None:
-            removed = len(store.purge(tenant=args.tenant, model=args.model, before=before))
-        else:
-            entry = store.get(key)
-            matches = (
-                entry is not None
-                and args.tenant in (None, entry.tenant)
-                and args.model in (None, entry.model)
-                and (before is None or entry.created < before)
-            )
-            if matches:
-                store.apply(evict=[key]).result()
-            removed = int(matches)
-    print(f"{removed} entries removed")
+            return []
+    tenants: list[str | None] = [None]
+    if args.tenant is not None:
+        namespaces = sorted({info.tenant for info in store.scan()})
+        tenants = [*names.find(args.tenant, namespaces)]
+        if not tenants and namespaces:
+            known = ", ".join(names.name_of(each) or "(none)" for each in namespaces[: cache_file.MAX_CANDIDATES])
+            print(f"knapcache: no entry is of tenant {args.tenant!r}; tenants with entries: {known}", file=sys.stderr)
+    digest = None if key is None else bytes.fromhex(key)
+    return [{"key": digest, "model": args.model, "tenant": tenant, "older_than": args.older_than} for tenant in tenants]
+
+
+def show(store: Store, chosen: list[dict[str, Any]], names: cache_file.TenantNames) -> None:
+    """Print how much would be removed, and the most valuable entries of it."""
+    from knapcache.cache.inspect import preview_purge
+
+    previews = [preview_purge(store, **one) for one in chosen]
+    entries, size = (sum(one[name] for one in previews) for name in ("entries", "bytes"))
+    if not entries:
+        print("0 entries would be removed")
+        return
+    rows = sorted((row for one in previews for row in one["rows"]), key=lambda row: -row["value"])
+    print_entries(rows, names, [info.key.hex() for info in store.scan()], in_dollars(rows))
+    most = "" if len(rows) == entries else f" These are the {len(rows)} most valuable of them."
+    print_text(f"{count_of(entries)} would be removed, {format_bytes(size)}.{most}")
+
+
+def remove(store: Store, one: dict[str, Any]) -> int:
+    """Remove the entries that meet these conditions. Return their number."""
+    from knapcache.cache.inspect import preview_purge
+    from knapcache.store.base import wall_clock
+
+    before = None if one["older_than"] is None else wall_clock() - one["older_than"]
+    if one["key"] is None:
+        return len(store.purge(tenant=one["tenant"], model=one["model"], before=before))
+    if not preview_purge(store, **one)["entries"]:
+        return 0
+    store.apply(evict=[one["key"]]).result()
+    return 1

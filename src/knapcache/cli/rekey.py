@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli.inspect import read_secret
+from knapcache.cli.cache_file import resolve
+from knapcache.cli.inspect import count_of
 from knapcache.errors import InvalidInput
 
 HELP = "encrypt a cache file, change its key, or decrypt it"
@@ -20,7 +21,7 @@ run it again."""
 def add(commands: Any) -> None:
     parser = commands.add_parser("rekey", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
-    option("path", metavar="PATH", type=Path, help="cache file")
+    option("path", metavar="PATH", type=Path, help="cache file, or data directory of a proxy")
     option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
     for name, text in (("old", "the key that the file is encrypted with"), ("new", "the key to encrypt it with")):
         keys = parser.add_mutually_exclusive_group()
@@ -42,8 +43,9 @@ def execute(args: argparse.Namespace) -> None:
     new_keys = read_keys(args.new_key_env, args.new_key_file)
     if args.decrypt == bool(new_keys):
         raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for a plain file")
-    path = existing(args.path)
-    secret = seal_secret_of(path, read_secret(args))
+    file, given = resolve(args.path, args.secret_file)
+    path = existing(file)
+    secret = seal_secret_of(path, given)
     console = Console(stderr=True)
     with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("rekey", total=None)
@@ -55,7 +57,7 @@ def execute(args: argparse.Namespace) -> None:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     damaged = f"; {result.damaged} damaged ones were left out" if result.damaged else ""
-    print(f"{result.entries} entries {'decrypted' if args.decrypt else 'encrypted'}{damaged}")
+    print(f"{count_of(result.entries)} {'decrypted' if args.decrypt else 'encrypted'}{damaged}")
     if copies := sorted(path.parent.glob(f"{path.name}.damaged-*")):
         print(
             f"Not changed, and perhaps readable: {', '.join(copy.name for copy in copies)}. Delete them if not needed."

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from knapcache.cli import executor_options, trace_options
-from knapcache.cli.output import print_table
+from knapcache.cli.output import print_table, print_text
 
 HELP = "replay a trace against policies and capacities"
 DESCRIPTION = """Replay a trace of requests against cache policies and report what each policy would have cost.
 
-Prints one row per capacity and policy: requests, hits, the cost of all misses (miss_cost), the cost without a cache
-(total_cost), the ratio of the two (cost_ratio), the largest total size of stored answers (peak_size), Oracle calls and
-run time in seconds."""
+Prints the requests and their cost without a cache, and one row per capacity and policy: hits, the cost of all misses
+(miss cost), its ratio to the cost without a cache (cost ratio), the largest total size of stored answers (peak size),
+Oracle calls and run time in seconds. --json has the exact numbers."""
 EXAMPLES = r"""examples:
   knapcache replay trace.csv.gz --policy lru,gdsf-cost --capacity 10%,30%
-  knapcache replay calls.jsonl --prices 2.5,10 --policy lru,static \
+  knapcache replay calls.jsonl --prices auto --policy lru,static \
       --capacity 4GB --json rows.json
   knapcache replay trace.parquet --key prompt_hash --size bytes --cost usd \
       --policy lru --capacity 64MB
@@ -52,6 +52,7 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
+    from knapcache.sim import summary
     from knapcache.sim.files import OutputFile
     from knapcache.sim.grid import check_arguments, replay_grid
 
@@ -60,13 +61,15 @@ def execute(args: argparse.Namespace) -> None:
     capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
-        rows = replay_grid(trace_options.read(args, rules), policies, capacities, seed=args.seed, jobs=jobs)
+        trace = trace_options.read(args, rules)
+        rows = replay_grid(trace, policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
     if args.json == "-":
         print(text)
         return
     if out:  # before the table: stdout may be a closed pipe
         out.write(text + "\n")
-    print_table(rows)
+    print_text(summary.trace_facts(trace))
+    print_table(summary.replay_table(rows, trace.unit))
     if out:
         print(out.path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from knapcache.cli import executor_options
 from knapcache.errors import InvalidInput
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from knapcache.sim.trace import Trace
     from knapcache.sim.traces import BrokenLine, ColumnRules, Prices
 
-CAPACITY_HELP = """in the trace's size unit, with an optional suffix (k, M, G, kB, KiB, …), or in %% of the working
-set, the sum over all keys of the largest size of each key"""
+CAPACITY_HELP = """in the trace's size unit, with an optional unit in any case (kB, MB, GB, KiB, …), or in %% of the
+working set, the sum over all keys of the largest size of each key"""
+MAX_NOTICES = 10
+"""Reasons that are printed, one per line. A log may have calls of many models without a price."""
 
 
 def format_list() -> str:
@@ -50,14 +53,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option(
         "--on-error", choices=("fail", "skip"), default="fail", help="stop at a broken line, or skip it (default: fail)"
     )
-    option("--time", metavar="FIELD", help="field with the time of a request (default: time)")
+    option("--time", metavar="FIELD", help="field with the time of a request (default: time, timestamp, created, …)")
     option("--no-time", action="store_true", help="the trace has no times")
     option("--key", metavar="FIELDS", help="comma-separated fields that identify a request (default: key)")
     option("--size", metavar="FIELD", help="field with the size of an answer (default: size)")
     option("--cost", metavar="FIELD", help="field with the cost of a miss (default: cost)")
     option("--cost-each", metavar="X", type=float, help="the same cost for every miss")
     option(
-        "--prices", metavar="IN,OUT", help="compute costs from token usage, in dollars per million input,output tokens"
+        "--prices",
+        metavar="PRICES",
+        help="compute costs in dollars from token usage; auto: each line by the price of its own model; "
+        "IN,OUT: dollars per million input and output tokens",
     )
 
 
@@ -79,15 +85,17 @@ def split_list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",")]
 
 
-def parse_prices(text: str) -> Prices:
-    from knapcache.sim.traces import Prices
+def parse_prices(text: str) -> Prices | Literal["auto"]:
+    from knapcache.sim.traces import AUTO, Prices
 
+    if text.strip().lower() == AUTO:
+        return AUTO
     try:
         numbers = [float(item) for item in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) != 2 or any(map(math.isnan, numbers)):
-        raise InvalidInput(f"prices must be two comma-separated numbers, IN,OUT per million tokens, not {text!r}")
+        raise InvalidInput(f"prices must be auto, or two numbers IN,OUT in dollars per million tokens, not {text!r}")
     return Prices(*numbers)
 
 
@@ -101,12 +109,13 @@ def trace_name(args: argparse.Namespace) -> str:
 def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
     """Read the trace with a progress bar on a terminal, and report skipped lines on stderr."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from knapcache.sim.traces import read_trace
 
     first_broken: BrokenLine | None = None
     count = 0
+    notices: Counter[str] = Counter()
 
     def skip(line: BrokenLine) -> None:
         nonlocal count, first_broken
@@ -114,7 +123,7 @@ def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
         first_broken = first_broken or line
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"reading {trace_name(args)}", total=None)
         trace = read_trace(
@@ -122,6 +131,7 @@ def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
             rules,
             format=args.format,
             on_broken=skip if args.on_error == "skip" else None,
+            on_notice=lambda text: notices.update([text]),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if first_broken is not None:
@@ -129,4 +139,14 @@ def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
         lines = "lines" if count > 1 else "line"
         example = f"{first_broken.place}: {first_broken.reason}"
         print(f"knapcache: skipped {count} broken {lines} of {name}, the first: {example}", file=sys.stderr)
+    print_notices(notices)
     return trace
+
+
+def print_notices(notices: Counter[str]) -> None:
+    """Print how many lines were left out and why, the most frequent reasons first."""
+    shown = notices.most_common(MAX_NOTICES)
+    for text, count in shown:
+        print(f"knapcache: {count:,} {'line' if count == 1 else 'lines'} {text}", file=sys.stderr)
+    if more := notices.total() - sum(count for _, count in shown):
+        print(f"knapcache: {more:,} further lines for {len(notices) - len(shown):,} other reasons", file=sys.stderr)

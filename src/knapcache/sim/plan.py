@@ -1,6 +1,6 @@
 """Capacity planning: what each policy saves over a range of capacities, and where more capacity stops paying.
 
-    saving          cost of all requests without a cache, minus their cost with one
+    saving          cost of all requests of the log without a cache, minus their cost with one
     largest saving  the saving at unlimited capacity: every request hits except the first for each key
     knee            the smallest capacity at which a policy reaches 90 % of the largest saving
     price λ         saving per extra unit of capacity: the slope of the saving to the next capacity
@@ -8,6 +8,8 @@
 Rejected definition of the knee: the point where saving over log(capacity) lies farthest above its chord. That point
 moves with the range, and many logs have no bend: power-law popularity makes the curve almost straight. A share of the
 largest saving depends only on the log and the policy.
+
+Savings are those of the log itself. A projection to other days exists only for a log of at least a day (projection.py).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from knapcache.policy import registry
 from knapcache.sim.capacity import CapacityRange
 from knapcache.sim.executors import Jobs
 from knapcache.sim.grid import GridCell, check_arguments, replay_cells, require_usable
+from knapcache.sim.projection import Projection, block_savings, projection
 from knapcache.sim.sampling import AUTO, Sample, take_sample
 from knapcache.sim.trace import Floats, Ints, Trace
 
@@ -29,9 +32,6 @@ POLICIES = ("adaptive", "gdsf-cost", "lru", "static")
 RANGE = "0.5%..100%"
 KNEE_SHARE = 0.9
 """Share of the largest saving that defines the knee."""
-DAY = 86_400.0
-MIN_SECONDS = 1.0
-"""Logs that span less than this report savings per request, not per day."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,15 @@ class TraceStats:
     working_set: int
     total_cost: float
     largest_saving: float
-    days: float | None
-    """Time from the first request to the last. None if the log has no times or spans less than MIN_SECONDS."""
-
-    @property
-    def per(self) -> str:
-        """The unit of savings rates: `day`, or `request` if `days` is None."""
-        return "request" if self.days is None else "day"
-
-    def rate(self, saved: float) -> float:
-        """Convert a saving over the whole log to a saving per day or per request."""
-        return saved / (self.requests if self.days is None else self.days)
+    seconds: float | None
+    """Time from the first request to the last; None if the log has no times."""
+    unit: str
+    """The unit of costs, as in `Trace.unit`."""
 
 
 @dataclass(frozen=True)
 class SavingsCurve:
-    """Savings of a policy at each capacity, per day or per request."""
+    """Savings of a policy over the whole log, at each capacity."""
 
     policy: str
     saved: tuple[float, ...]
@@ -71,7 +64,7 @@ class SavingsCurve:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """An online policy, the capacity to give it, and what that saves per day or per request."""
+    """An online policy, the capacity to give it, and what that saves over the whole log."""
 
     policy: str
     capacity: int
@@ -92,6 +85,8 @@ class CapacityPlan:
     """The Oracle's price of one unit at each capacity, for the best fixed set of the whole log."""
     recommendation: Recommendation | None
     """None if nothing can be saved, or no online policy was compared."""
+    projection: Projection | None
+    """What the recommendation saves in the log's span and, from one day on, per day. None without one."""
 
     def curve(self, policy: str) -> SavingsCurve:
         return next(curve for curve in self.curves if curve.policy == policy)
@@ -124,22 +119,24 @@ def make_plan(
     curves = tuple(
         savings_curve(name, stats, units, *savings(stats, taken, paid[k])) for k, name in enumerate(policies)
     )
+    recommendation = recommend(stats, units, curves)
     return CapacityPlan(
         stats=stats,
         sampled=None if taken.whole else sum(map(len, taken.slices)),
         slices=len(taken.slices),
         capacities=tuple(units),
         curves=curves,
-        oracle_prices=tuple(stats.rate(price) for price in oracle_prices(trace, units)),
-        recommendation=recommend(stats, units, curves),
+        oracle_prices=tuple(oracle_prices(trace, units)),
+        recommendation=recommendation,
+        projection=project(trace, stats, recommendation.saved) if recommendation else None,
     )
 
 
 def trace_stats(trace: Trace) -> TraceStats:
-    days = None
+    seconds = None
     if trace.times is not None and len(trace):
         span = float(trace.times.max() - trace.times.min())
-        days = span / DAY if MIN_SECONDS <= span < np.inf else None
+        seconds = span if span < np.inf else None
     total = trace.total_cost
     return TraceStats(
         requests=len(trace),
@@ -147,8 +144,18 @@ def trace_stats(trace: Trace) -> TraceStats:
         working_set=trace.working_set,
         total_cost=total,
         largest_saving=max(0.0, total - float(trace.costs[firsts(trace)].sum())),  # rounding could make it negative
-        days=days,
+        seconds=seconds,
+        unit=trace.unit,
     )
+
+
+def project(trace: Trace, stats: TraceStats, saved: float) -> Projection:
+    """Return what a saving over the whole log projects to. Repeats are what a cache saves."""
+    if trace.times is None or stats.seconds is None:
+        return projection(None, saved)
+    weights = trace.costs.copy()
+    weights[firsts(trace)] = 0.0
+    return projection(stats.seconds, saved, block_savings(trace.times, saved, weights))
 
 
 def firsts(trace: Trace) -> Ints:
@@ -176,14 +183,14 @@ def savings(stats: TraceStats, sample: Sample, paid: Floats) -> tuple[Floats, Fl
 def savings_curve(
     policy: str, stats: TraceStats, capacities: Sequence[int], saved: Floats, errors: Floats | None
 ) -> SavingsCurve:
-    """Convert savings over the whole log to rates, and derive prices and the knee."""
-    rates = [stats.rate(x) for x in saved.tolist()]
+    """Derive prices and the knee from savings."""
+    found = saved.tolist()
     return SavingsCurve(
         policy=policy,
-        saved=tuple(rates),
-        errors=None if errors is None else tuple(stats.rate(x) for x in errors.tolist()),
-        prices=tuple(prices(capacities, rates, stats.working_set)),
-        knee=knee(capacities, rates, stats.rate(stats.largest_saving)),
+        saved=tuple(found),
+        errors=None if errors is None else tuple(errors.tolist()),
+        prices=tuple(prices(capacities, found, stats.working_set)),
+        knee=knee(capacities, found, stats.largest_saving),
     )
 
 
@@ -246,9 +253,7 @@ def recommend(stats: TraceStats, capacities: Sequence[int], curves: Sequence[Sav
     knees = [(curve.knee, curve.policy) for curve in online if curve.knee is not None]
     if knees:
         capacity, policy = min(knees, key=lambda pair: pair[0])
-        saved = max(
-            KNEE_SHARE * stats.rate(stats.largest_saving), next(c.saved[0] for c in online if c.policy == policy)
-        )
+        saved = max(KNEE_SHARE * stats.largest_saving, next(c.saved[0] for c in online if c.policy == policy))
         return Recommendation(policy, capacity, saved, at_knee=True)
     best = max(online, key=lambda curve: curve.saved[-1])
     return Recommendation(best.policy, capacities[-1], best.saved[-1], at_knee=False)

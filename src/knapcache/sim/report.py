@@ -6,6 +6,7 @@ The page embeds its own copy of plotly.js. It makes no network request, and its 
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from knapcache.errors import MissingExtra
 from knapcache.sim.figures import as_png, new_figure, style
 from knapcache.sim.plan import CapacityPlan
-from knapcache.sim.summary import cost, number, price_unit, sentences, table, to_json
+from knapcache.sim.summary import cost, facts, legend, number, price_unit, recommendation, table, to_json, unit_name
 
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 ORACLE = "Oracle"
@@ -34,6 +35,7 @@ th, td {{ padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd
 <body><h1>{title}</h1>
 {text}
 {plots}
+<p>{legend}</p>
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}
 </tbody></table>
@@ -69,7 +71,7 @@ class Panel:
 def panels(plan: CapacityPlan) -> list[Panel]:
     """Return the plots of cost ratio, saving and price over capacity."""
     stats, (factor, unit) = plan.stats, price_unit(plan)
-    where = range(len(plan.capacities))
+    where, money = range(len(plan.capacities)), unit_name(stats.unit)
     costs, saved, prices = [], [], []
     for curve in plan.curves:
         ratios, errors = zip(*(cost(plan, curve.policy, k) for k in where), strict=True)
@@ -80,8 +82,8 @@ def panels(plan: CapacityPlan) -> list[Panel]:
     prices.append(PlotLine(ORACLE, [p * factor if p > 0 else None for p in plan.oracle_prices]))
     return [
         Panel("cost ratio: cost with a cache / cost without", costs),
-        Panel(f"saving per {stats.per}", saved, level=stats.rate(stats.largest_saving)),
-        Panel(f"price: saving per {stats.per} of one more {unit}", prices, logarithmic=True),
+        Panel(f"saving over the log, {money}", saved, level=stats.largest_saving),
+        Panel(f"price: saving of one more {unit} over the log, {money}", prices, logarithmic=True),
     ]
 
 
@@ -128,7 +130,8 @@ def figure_png(plan: CapacityPlan, log: str) -> bytes:
         axes.set_xlabel(f"capacity, {unit}")
     all_axes[0].legend()
     all_axes[-1].legend()
-    figure.suptitle(f"{log}: {sentences(plan)[-1]}".replace("$", r"\$"), fontsize=10)
+    title = textwrap.fill(f"{log}: {recommendation(plan)}", 150)
+    figure.suptitle(title.replace("$", r"\$"), fontsize=10)
     return as_png(figure)
 
 
@@ -137,12 +140,13 @@ def page(plan: CapacityPlan, log: str) -> str:
     from plotly.offline import get_plotlyjs
 
     factor, unit = price_unit(plan)
-    rows = table(plan)
+    rows = table(plan, oracle=True)
     return PAGE.format(
         title=html.escape(f"knapcache plan: {log}"),
         policy=CONTENT_SECURITY_POLICY,
         library=get_plotlyjs(),
-        text="\n".join(f"<p>{html.escape(text)}</p>" for text in sentences(plan)),
+        text="\n".join(f"<p>{html.escape(text)}</p>" for text in (facts(plan), recommendation(plan))),
+        legend=html.escape(legend(plan)),
         plots="\n".join(plot(plan, panel, f"plot-{k}", factor, unit) for k, panel in enumerate(panels(plan))),
         head="".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in rows[0]),
         body="\n".join(f"<tr>{''.join(map(table_cell, row.values()))}</tr>" for row in rows),

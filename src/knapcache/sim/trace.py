@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 
+USD = "usd"
+"""The unit of costs in US dollars."""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -30,6 +32,8 @@ class Trace:
     """Arrival times in seconds, if known. Requests are replayed in array order, not by time."""
     names: Sequence[object] | None = None
     """The original key of each id."""
+    unit: str = ""
+    """The unit of costs: USD, the name of the field that they come from, or "" if it is unknown."""
 
     def __post_init__(self) -> None:
         for name, kind in (("keys", np.int64), ("sizes", np.int64), ("costs", np.float64), ("times", np.float64)):

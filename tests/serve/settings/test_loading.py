@@ -108,8 +108,8 @@ def test_each_problem_is_one_line_with_its_source(tmp_path: Path, monkeypatch: p
     assert lines == [
         "unknown setting KNAPCACHE_WORKRES: did you mean workers?",
         "port: must be an integer, not 'http' (from KNAPCACHE_PORT)",
-        "capacity: must be a number with an optional unit (k, M, G, T, kB, KiB, …), at least 1, not 'lots' "
-        f"(from {config})",
+        "capacity: must be a number with an optional unit (kB, MB, GB, TB, KiB, MiB, GiB or TiB, in any case), at "
+        f"least 1, not 'lots' (from {config})",
         "ttl: must be more than 0 seconds, not '0' (from the command line)",
         "upstreams: must be a list (from KNAPCACHE_UPSTREAMS)",
         "tenants[0].keys: must be one or more digests (sha256: and 64 hex digits), as printed by `knapcache serve "

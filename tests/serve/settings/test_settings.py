@@ -56,7 +56,8 @@ def test_the_constructor_does_not_read_the_environment(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("value", "bytes_"), [("64k", 64_000), ("1.5GiB", 3 << 29), (4096, 4096), ("4096", 4096), ("32 MB", 32_000_000)]
+    ("value", "bytes_"),
+    [("64k", 64_000), ("1.5gib", 3 << 29), (4096, 4096), ("4096", 4096), (" 32 Mb ", 32_000_000), (1e9, 10**9)],
 )
 def test_sizes_have_units(value: Any, bytes_: int) -> None:
     assert Settings(capacity=value).capacity == bytes_
@@ -119,6 +120,8 @@ def test_an_error_is_one_line(values: dict[str, Any], line: str) -> None:
     assert message.startswith(line)
     assert "\n" not in message
     assert message.count(", not ") <= 1
+    for value in values.values():
+        assert message.count(repr(value)) <= 1, "the value is named twice"
     assert len(message) < 200
 
 

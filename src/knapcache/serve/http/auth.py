@@ -19,13 +19,11 @@ A credential that is malformed, or unknown when tenants are configured, is rejec
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from knapcache.exchange.headers import CREDENTIALS
+from knapcache.serve.namespaces import principal_namespace
 from knapcache.serve.settings import Settings, TenantSettings
 from knapcache.serve.settings.secrets import digest_of
 
@@ -139,5 +137,4 @@ class Authenticator:
         return Principal(f"caller-{namespace[:8]}", namespace, credential)
 
     def _namespace(self, *principal: str) -> str:
-        text = json.dumps(principal).encode()  # ASCII, whatever the headers contain
-        return hmac.new(self._secret, b"namespace\0" + text, hashlib.sha256).hexdigest()[:32]
+        return principal_namespace(self._secret, *principal)

@@ -41,7 +41,8 @@ def _line(detail: Any, model: type[BaseModel]) -> str:
         return text
     hidden = any(step in SECRET_FIELDS for step in where) or where[-1] in SECRET_TABLES or isinstance(where[-1], int)
     plain = detail["input"] is None or isinstance(detail["input"], (str, int, float, bool))
-    suffix = "" if hidden or not plain or ", not " in text else f", not {shorten(detail['input'])}"
+    given = shorten(detail["input"])
+    suffix = "" if hidden or not plain or ", not " in text or given in text else f", not {given}"
     return f"{name}: {text}{suffix}"
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from knapcache.errors import InvalidInput
 from knapcache.price.weights import MAX_AMOUNT
-from knapcache.units import ALLOWED_AMOUNTS, parse_amount
+from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
 LOCAL = "local"
 """The `url` of the embedded model."""
@@ -42,12 +42,10 @@ RESERVED_HEADERS = {
 
 def byte_size(value: Any) -> int:
     """Parse a size in bytes: 4096 or "256MB"."""
-    found = parse_amount(value) if isinstance(value, str) else None
-    if found is not None and not found[1] and found[0].denominator == 1 and found[0] >= 1:
-        return int(found[0])
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise InvalidInput(f"must be {ALLOWED_AMOUNTS}, at least 1")
+    found = parse_bytes(value)
+    if found is None:
+        raise InvalidInput(f"must be {ALLOWED_AMOUNTS}, at least 1")
+    return found
 
 
 def duration(value: Any) -> float:

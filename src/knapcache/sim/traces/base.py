@@ -1,7 +1,8 @@
 """Common parts of all readers: the user's column rules, the trace builder, and the parsing of values.
 
 Nothing is guessed. A line is broken if a field is missing, a size is below 1, or a cost is negative or not a number. A
-cost that the file does not contain must come from a rule.
+cost that the file does not contain must come from a rule. A line that is valid but no request for a replay (a failed
+call, a model without a known price) is left out and counted.
 """
 
 from __future__ import annotations
@@ -12,19 +13,32 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.numbering import Numbering
-from knapcache.sim.trace import Floats, Ints, Trace
+from knapcache.sim.trace import USD, Floats, Ints, Trace
 
 MAX_SIZE = 2**62 - 1
 """A policy can add this to the size of a full cache without overflow."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far and the size of the file."""
+
+AUTO: Literal["auto"] = "auto"
+"""Prices of each line's own model, by genai-prices."""
+TIME_FIELDS = (
+    "time", "timestamp", "ts", "datetime", "created", "createdat", "starttime", "requesttime", "requestcreatedat",
+    "eventtime",
+)  # fmt: skip
+"""Names of time fields, without case, `_` and `@`, in the order of preference."""
+USD_FIELDS = frozenset(("usd", "costusd", "usdcost", "totalcostusd", "spend", "responsecost", "dollars"))
+"""Names of fields that hold dollars, written as in TIME_FIELDS."""
+TIME_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""Numbers from this limit on are nanoseconds, microseconds or milliseconds since 1970, and become seconds by this
+factor. As seconds, 1e11 would be the year 5138; as milliseconds, it is 1973."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class ColumnRules:
     cost: str | None = None
     cost_each: float | None = None
     """The cost of every request."""
-    prices: Prices | None = None
+    prices: Prices | Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
         if sum(rule is not None for rule in (self.cost, self.cost_each, self.prices)) > 1:
@@ -72,6 +86,13 @@ class ColumnRules:
     def no_cost(self) -> bool:
         """True if no rule gives the cost of a request."""
         return self.cost is None and self.cost_each is None and self.prices is None
+
+    @property
+    def unit(self) -> str:
+        """The unit of costs under these rules: USD, the name of the field, or "" if no rule tells it."""
+        if self.prices is not None or (self.cost is not None and plain_name(self.cost) in USD_FIELDS):
+            return USD
+        return self.cost or ""
 
     @property
     def options(self) -> set[str]:
@@ -92,12 +113,25 @@ class BrokenLineError(Exception):
     """A line is not a valid request. Only used inside this package: the reader skips the line or stops."""
 
 
+class LeftOutError(Exception):
+    """A line is valid, but no request for a replay. Only used inside this package."""
+
+
 class TraceBuilder:
     """Collects requests and builds a trace of them. Typed arrays: 24 or 32 bytes per request."""
 
-    def __init__(self, path: object, on_broken: Callable[[BrokenLine], None] | None) -> None:
+    def __init__(
+        self,
+        path: object,
+        on_broken: Callable[[BrokenLine], None] | None,
+        on_notice: Callable[[str], None] | None = None,
+    ) -> None:
         self.path = path
-        self.on_broken = on_broken
+        self.on_broken, self.on_notice = on_broken, on_notice
+        self.first_left_out = ""
+        """The reason for the first line that was left out."""
+        self.units: set[str] = set()
+        """The units of costs, one for each file that tells it."""
         self.ids: dict[Hashable, int] = {}
         self.numbering = Numbering()
         self.keys, self.sizes, self.costs, self.times = array("q"), array("q"), array("d"), array("d")
@@ -107,6 +141,18 @@ class TraceBuilder:
         if self.on_broken is None:
             raise InvalidInput(f"{self.path}, {place}: {reason}")
         self.on_broken(BrokenLine(place, reason))
+
+    def left_out(self, place: str, reason: str) -> None:
+        """Report a line that is left out to `on_notice`, or raise InvalidInput without it."""
+        if self.on_notice is None:
+            raise InvalidInput(f"{self.path}, {place}: cannot be replayed ({reason})")
+        self.first_left_out = self.first_left_out or reason
+        self.on_notice(f"left out: {reason}")
+
+    def notice(self, text: str) -> None:
+        """Report what is remarkable about a line that is used."""
+        if self.on_notice is not None:
+            self.on_notice(text)
 
     def add(self, key: Hashable, size: int, cost: float, time: float | None) -> None:
         """Add one request; raises BrokenLineError, and adds nothing, if it is invalid."""
@@ -145,11 +191,30 @@ class TraceBuilder:
     def trace(self) -> Trace:
         """Return the trace; raises InvalidInput if there are no requests."""
         if not self.keys:
-            raise InvalidInput(f"{self.path} contains no requests")
+            why = f" to replay (first line left out: {self.first_left_out})" if self.first_left_out else ""
+            raise InvalidInput(f"{self.path} contains no requests{why}")
         whole = (np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs))
-        times = np.frombuffer(self.times) if self.times else None
+        times = in_seconds(np.frombuffer(self.times)) if self.times else None
         names = self.numbering.names.tolist() or list(self.ids)
-        return Trace(*whole, len(names), times, names)
+        return Trace(*whole, len(names), times, names, self.units.pop() if len(self.units) == 1 else "")
+
+
+def in_seconds(times: Floats) -> Floats:
+    """Return times in seconds. Numbers too large for seconds since 1970 are milli-, micro- or nanoseconds."""
+    for limit, factor in TIME_UNITS:
+        times = np.where(np.abs(times) >= limit, times * factor, times)
+    return times
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a field without case, `_` and `@`, and without the objects that it is nested in."""
+    return name.rpartition(".")[2].lower().replace("_", "").replace("@", "")
+
+
+def find_time(names: Iterable[str]) -> str | None:
+    """Return the name that is most likely the time of a request; None if there is none."""
+    known = {plain_name(name): name for name in reversed(list(names))}
+    return next((known[name] for name in TIME_FIELDS if name in known), None)
 
 
 # Values: texts from CSV files, or values from JSON and Parquet --------------------------------------------------------

@@ -42,11 +42,12 @@ class RemainingBytes(io.RawIOBase):
         return len(data)
 
 
-def read_clean_blocks(file: IO[bytes], columns: Columns, builder: TraceBuilder) -> tuple[RemainingBytes, int]:
+def read_clean_blocks(
+    header: bytes, file: IO[bytes], columns: Columns, builder: TraceBuilder
+) -> tuple[RemainingBytes, int]:
     """Add the rows of the clean beginning; returns the header with the remaining bytes, and the number of lines
-    added.
+    added. `header`: the first line of the file, at most MAX_HEADER bytes, already read.
     """
-    header = file.readline(MAX_HEADER)
     tail, lines = b"", 0
     if parser := PolarsParser.of(header, columns, builder):
         while block := file.read(BLOCK):

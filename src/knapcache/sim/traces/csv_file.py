@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from knapcache.errors import InvalidInput
+from knapcache.sim.trace import USD
 from knapcache.sim.traces import csv_fast
 from knapcache.sim.traces.base import ColumnRules, TraceBuilder
 from knapcache.sim.traces.source import TraceSource
@@ -26,6 +27,9 @@ __all__ = ["RULES", "chunks", "read"]
 ROWS = 512
 """Rows per chunk. Larger chunks are slower: they do not fit into the processor's cache."""
 
+SAMPLE = 1 << 15
+"""Bytes of a request log that show the unit of its costs."""
+
 Rows = list[list[str]]
 Chunk = tuple[dict[str, Sequence[Any]], Callable[[int], str]]
 """The values of each column, and a function that returns the place of the k-th row in the file."""
@@ -33,12 +37,40 @@ Chunk = tuple[dict[str, Sequence[Any]], Callable[[int], str]]
 
 def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Add the rows of a file to `builder`."""
-    columns = Columns.of(rules)
     with source.open() as file:
-        rest, done = csv_fast.read_clean_blocks(file, columns, builder)
+        header = file.readline(csv_fast.MAX_HEADER)
+        names = header_names(header)
+        columns = Columns.of(rules, names)
+        builder.units.add(rules.unit if not rules.no_cost else unit_of_request_log(names, file))
+        rest, done = csv_fast.read_clean_blocks(header, file, columns, builder)
         buffered, find = io.BufferedReader(rest, 1 << 18), partial(columns.find, source.path)
         for values, place in chunks(buffered, builder, find, done, lambda: rest.cut):
             add_chunk(builder, columns, values, place)
+
+
+def header_names(header: bytes) -> list[str]:
+    """Return the names in the first line of a file; none if it cannot be read as a header."""
+    try:
+        return next(csv.reader([header.decode("utf-8-sig")], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def unit_of_request_log(names: list[str], file: IO[bytes]) -> str:
+    """Return the unit of the costs in the proxy's request log, from the first rows; "" for another file.
+
+    The log has the columns `cost`, `usd` (or `unknown`) and `seconds`. The proxy's settings decide which of them, or
+    which sum of both, is the cost.
+    """
+    if not {"cost", "usd", "seconds"} <= set(names):
+        return ""
+    start = cast(Any, file).peek(SAMPLE)[:SAMPLE].decode("utf-8", "replace")
+    rows = [row for line in start.splitlines()[:-1] if len(row := line.split(",")) == len(names)]
+    cost, usd, seconds = ([row[names.index(name)] for row in rows] for name in ("cost", "usd", "seconds"))
+    known = [k for k, value in enumerate(usd) if value != "unknown"]
+    if known and all(usd[k] == cost[k] for k in known):
+        return USD
+    return "seconds" if rows and cost == seconds else ""
 
 
 def chunks(

@@ -20,12 +20,13 @@ ROWS = 512
 
 def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
     """Add the objects of a file to `builder`."""
-    columns = Columns.of(rules)
+    builder.units.add(rules.unit)
+    columns: Columns | None = None
     lines: list[int] = []
     rows: list[dict[str, Any]] = []
 
     def flush() -> None:
-        if rows:
+        if rows and columns is not None:
             values = {name: [row.get(name) for row in rows] for name in columns.names}
             add_chunk(builder, columns, values, lambda k: f"line {lines[k]}")
         lines.clear()
@@ -33,6 +34,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
 
     with source.open() as file:
         for line, row in objects(file, builder):
+            columns = columns or Columns.of(rules, row)
             lines.append(line)
             rows.append(row)
             if len(rows) == ROWS:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, seconds_of, short, whole
+from knapcache.sim.traces.base import AUTO, BrokenLineError, ColumnRules, Prices, TraceBuilder, seconds_of, short, whole
 from knapcache.sim.traces.json_lines import objects
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import field
@@ -39,6 +39,11 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
         raise InvalidInput(
             f"{source.path} (mooncake) contains no costs: use --prices IN,OUT per million tokens, or --cost-each X"
         )
+    if rules.prices == AUTO:
+        raise InvalidInput(
+            f"--prices auto needs the model of each call, and {source.path} (mooncake) has none: use --prices IN,OUT"
+        )
+    builder.units.add(rules.unit)
     after = successors(source, builder)
     with source.open() as file:
         for line, row in objects(file, builder):
@@ -47,7 +52,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
                 name = rules.time or "timestamp"
                 time = None if rules.no_time else seconds_of(name, field(row, name)) / 1000.0
                 for first, size in segments(blocks, tokens, after):
-                    cost = rules.prices.cost(size, 0) if rules.prices else rules.cost_each or 0.0
+                    cost = rules.prices.cost(size, 0) if isinstance(rules.prices, Prices) else rules.cost_each or 0.0
                     builder.add(first, size, cost, time)
             except BrokenLineError as error:
                 builder.broken(f"line {line}", str(error))

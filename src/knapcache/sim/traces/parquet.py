@@ -19,10 +19,12 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
         import polars
     except ImportError:
         raise MissingExtra(f"{path} is Parquet: install knapcache[lab], which includes Polars") from None
-    columns = Columns.of(rules)
+    builder.units.add(rules.unit)
     try:
         table = polars.scan_parquet(path, glob=False)
-        columns.find(path, table.collect_schema().names())
+        names = table.collect_schema().names()
+        columns = Columns.of(rules, names)
+        columns.find(path, names)
         total = int(table.select(polars.len()).collect().item())
         for start in range(0, total, ROWS):
             rows = table.select(columns.names).slice(start, ROWS).collect()

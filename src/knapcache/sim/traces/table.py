@@ -17,6 +17,7 @@ from knapcache.sim.traces.base import (
     BrokenLineError,
     ColumnRules,
     TraceBuilder,
+    find_time,
     key_of,
     number,
     seconds_of,
@@ -38,10 +39,10 @@ class Columns:
     cost_each: float
 
     @classmethod
-    def of(cls, rules: ColumnRules) -> Columns:
-        """Apply the rules to the default columns `time,key,size,cost`."""
+    def of(cls, rules: ColumnRules, names: Iterable[str]) -> Columns:
+        """Apply the rules to the default columns: `key,size,cost`, and the one of these names that is a time."""
         return cls(
-            time=None if rules.no_time else rules.time or "time",
+            time=None if rules.no_time else rules.time or find_time(names) or "time",
             key=rules.key or ("key",),
             size=rules.size or "size",
             cost=None if rules.cost_each is not None else rules.cost or "cost",

@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, key_of, number, seconds_of, whole
+from knapcache.sim.traces.base import (
+    AUTO,
+    BrokenLineError,
+    ColumnRules,
+    Prices,
+    TraceBuilder,
+    key_of,
+    number,
+    seconds_of,
+    whole,
+)
 from knapcache.sim.traces.csv_file import chunks
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import Columns, field
@@ -44,6 +54,12 @@ class TokenLog:
                 "--cost COLUMN "
                 f"or --cost-each X"
             )
+        if rules.prices == AUTO:
+            raise InvalidInput(
+                f"--prices auto needs the model of each call, and {builder.path} ({self.name}) has none that is known: "
+                "use --prices IN,OUT"
+            )
+        builder.units.add(rules.unit)
         time = None if rules.no_time else rules.time or self.time
         tokens = (self.input, self.output) if rules.prices or rules.size is None else ()
         needed = Columns(time, (*rules.key, *tokens), rules.size or self.input, rules.cost, 0.0)
@@ -63,7 +79,7 @@ class TokenLog:
             size = whole(rules.size, field(row, rules.size))
         else:
             size = self.tokens(row, self.input) + self.tokens(row, self.output)
-        if rules.prices is not None:
+        if isinstance(rules.prices, Prices):
             cost = rules.prices.cost(self.tokens(row, self.input), self.tokens(row, self.output))
         elif rules.cost is not None:
             cost = number(rules.cost, field(row, rules.cost))

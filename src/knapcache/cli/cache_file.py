@@ -1,0 +1,167 @@
+"""The cache that a command reads or changes: its file, its secret, its encryption keys, and the names in it.
+
+PATH is a cache file, or the data directory of a proxy, which has the secret beside the file. With --config, the proxy's
+settings give the directory, the encryption key and the tenants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from knapcache.errors import InvalidInput
+
+FILE_NAME, SECRET_NAME = "cache.sqlite", "secret"
+"""Files in a data directory."""
+SHORT_KEY = 12
+"""Hex digits of a key that a table shows, unless that is ambiguous."""
+MAX_CANDIDATES = 10
+NAMESPACE = re.compile(r"[0-9a-f]{32}")
+HEX = re.compile(r"[0-9a-f]{1,64}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `inspect` and `purge` share."""
+    option = parser.add_argument
+    option(
+        "path",
+        metavar="PATH",
+        type=Path,
+        nargs="?",
+        help="cache file, or data directory of a proxy (default: that of --config)",
+    )
+    option("--config", metavar="FILE", type=Path, help="settings of the proxy: data directory, key, names of tenants")
+    option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
+    keys.add_argument("--encryption-key-env", metavar="VAR", help="environment variable with the encryption key")
+
+
+@dataclass(frozen=True)
+class TenantNames:
+    """Names of namespaces. The proxy stores an entry under a digest of its tenant's name."""
+
+    secret: bytes | None = None
+    """The secret of the proxy; None for a cache of the library, whose namespaces are names already."""
+    configured: tuple[tuple[str, str], ...] = ()
+    """Kind and name of each tenant and group in the settings."""
+    names: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for principal in (("anonymous",), ("everyone",), *self.configured):
+            if self.secret is not None:
+                self.names[self._namespace(*principal)] = principal[-1]
+
+    def _namespace(self, *principal: str) -> str:
+        from knapcache.serve.namespaces import principal_namespace
+
+        assert self.secret is not None
+        return principal_namespace(self.secret, *principal)
+
+    def name_of(self, namespace: str) -> str:
+        """Return the name of a namespace, as the dashboard shows it."""
+        known = self.names.get(namespace)
+        return known or (f"caller-{namespace[:8]}" if NAMESPACE.fullmatch(namespace) else namespace)
+
+    def find(self, name: str, namespaces: Collection[str]) -> list[str]:
+        """Return those of the namespaces that have this name: a tenant's, a group's, or the namespace itself."""
+        wanted = {name}
+        if self.secret is not None:
+            wanted |= {self._namespace(kind, name) for kind in ("tenant", "group")}
+        return [each for each in namespaces if each in wanted or self.name_of(each) == name]
+
+
+@dataclass(frozen=True)
+class CacheLocation:
+    """A cache file and what is needed to open it."""
+
+    path: Path
+    secret: bytes | None
+    keys: tuple[bytes, ...]
+    names: TenantNames
+
+
+def locate(args: argparse.Namespace) -> CacheLocation:
+    """Return the cache that the arguments name."""
+    from knapcache.store.encryption import read_keys
+
+    settings = load_settings(args.config) if args.config is not None else None
+    path = args.path if args.path is not None else settings.path if settings is not None else None
+    if path is None:
+        raise InvalidInput("give the path of a cache file or data directory, or --config with the proxy's settings")
+    variable, file = args.encryption_key_env, args.encryption_key_file
+    if settings is not None and variable is None and file is None:
+        variable, file = settings.encryption_key_env, settings.encryption_key_file
+    found, secret = resolve(path, args.secret_file)
+    tenants: tuple[Any, ...] = settings.tenants if settings is not None else ()
+    configured = {("group", each.group) if each.group else ("tenant", each.name) for each in tenants}
+    names = TenantNames(raw_secret(secret), tuple(sorted(configured)))
+    return CacheLocation(found, secret, read_keys(variable, file), names)
+
+
+def load_settings(config: Path) -> Any:
+    """Return the settings of a proxy."""
+    from knapcache.serve.settings.loading import load
+
+    return load(config).settings
+
+
+def resolve(path: Path, secret_file: Path | None) -> tuple[Path, bytes | None]:
+    """Return the file of a cache and its secret. A data directory has both."""
+    if not path.is_dir():
+        return path, read_secret(secret_file)
+    file = path / FILE_NAME
+    if not file.is_file():
+        raise InvalidInput(f"{path} is a directory without {FILE_NAME}: it must be a cache file or a data directory")
+    beside = path / SECRET_NAME
+    return file, read_secret(secret_file or (beside if beside.is_file() else None))
+
+
+def read_secret(file: Path | None) -> bytes | None:
+    """Return the secret without its line end, or None if no file was given."""
+    if file is None:
+        return None
+    try:
+        return file.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise InvalidInput(f"cannot read the secret: {error}") from None
+
+
+def raw_secret(secret: bytes | None) -> bytes | None:
+    """Return the secret of a proxy, which its file has in hex; None for another one."""
+    if secret is None or not re.fullmatch(rb"[0-9a-f]{64}", secret):
+        return None
+    return bytes.fromhex(secret.decode())
+
+
+def find_key(text: str, keys: Iterable[str]) -> str | None:
+    """Return the only key that begins with these hex digits; None if there is none. Raises InvalidInput.
+
+    A whole key is returned as it is, whether there is such an entry or not.
+    """
+    prefix = text.strip().rstrip("…").lower()
+    if not HEX.fullmatch(prefix):
+        raise InvalidInput(f"a key is 64 hex digits, or the first ones of them, not {text[:80]!r}")
+    if len(prefix) == 64:
+        return prefix
+    found = sorted(key for key in keys if key.startswith(prefix))
+    if len(found) > 1:
+        length = short_length(found)
+        shown = ", ".join(key[:length] for key in found[:MAX_CANDIDATES])
+        more = f" and {len(found) - MAX_CANDIDATES} more" if len(found) > MAX_CANDIDATES else ""
+        raise InvalidInput(f"{len(found)} keys begin with {prefix}: {shown}{more}; give more digits")
+    return found[0] if found else None
+
+
+def short_length(keys: Collection[str]) -> int:
+    """Return how many digits tell these keys apart, at least SHORT_KEY."""
+    ordered = sorted(keys)
+    length = SHORT_KEY
+    for one, other in zip(ordered, ordered[1:], strict=False):
+        while one[:length] == other[:length] and length < 64:
+            length += 4
+    return length
