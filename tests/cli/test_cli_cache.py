@@ -110,14 +110,14 @@ def test_short_keys_are_accepted_when_unique(tmp_path: Path, capsys: pytest.Capt
     assert main(["inspect", str(path)]) == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if " ago" in line}
     assert listed == {key[:12] for key in keys}, "what inspect lists is what purge accepts"
-    assert main(["inspect", str(path), keys[3][:12]]) == 0
+    assert main(["inspect", str(path), "--key", keys[3][:12]]) == 0
     text = capsys.readouterr().out
     assert keys[3] in text
     assert "stored   0 s ago" in text
-    assert inspect(capsys, path, keys[3][:12].upper())["key"] == keys[3]
+    assert inspect(capsys, path, "--key", keys[3][:12].upper())["key"] == keys[3]
     firsts = [key[0] for key in keys]
     common = next(first for first in firsts if firsts.count(first) > 1)
-    for words in (["inspect", str(path), common], ["purge", str(path), "--key", common]):
+    for words in (["inspect", str(path), "--key", common], ["purge", str(path), "--key", common]):
         assert main(words) == 2
         error = capsys.readouterr().err
         assert f"{firsts.count(common)} keys begin with {common}: " in error
@@ -126,7 +126,7 @@ def test_short_keys_are_accepted_when_unique(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == "1 entry removed\n"
     assert main(["purge", str(path), "--key", keys[3][:12]]) == 0
     assert capsys.readouterr().out == "0 entries removed: none meets every condition\n"
-    assert main(["inspect", str(path), keys[3][:12]]) == 2
+    assert main(["inspect", str(path), "--key", keys[3][:12]]) == 2
     assert "no entry has a key that begins with" in capsys.readouterr().err
 
 
@@ -135,7 +135,7 @@ def test_keys_are_as_long_as_needed_to_tell_them_apart() -> None:
     assert short_length(keys) == 20
     assert short_length(keys[1:]) == 12
     assert short_length([]) == 12
-    with pytest.raises(InvalidInput, match=f"2 keys begin with aaa: {'a' * 17}bbb, {'a' * 20}; give more digits"):
+    with pytest.raises(InvalidInput, match=f"2 keys begin with aaa: {'a' * 20}, {'a' * 17}bbb; give more digits"):
         find_key("aaa", keys)
 
 
@@ -166,7 +166,7 @@ def test_purge_asks_on_a_terminal(
         fill(cache)
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
     assert main(["purge", str(path), "--model", "m0"]) == 0
     text = capsys.readouterr().out
     assert "5 entries would be removed" in text
@@ -174,6 +174,7 @@ def test_purge_asks_on_a_terminal(
     monkeypatch.setattr("builtins.input", None)
     assert main(["purge", str(path), "--key", "0" * 64, "--yes"]) == 0
     monkeypatch.undo()
+    capsys.readouterr()
     assert inspect(capsys, path)["entries"] == left
 
 
@@ -220,7 +221,7 @@ def test_an_encrypted_cache(
     assert inspect(capsys, path, *with_file)["entries"] == 10
     assert main(["purge", str(path), "--key", keys[0][:12], "--encryption-key-env", "CACHE_KEY"]) == 0
     assert capsys.readouterr().out == "1 entry removed\n"
-    assert main(["inspect", str(path), keys[1][:12], *with_file]) == 0
+    assert main(["inspect", str(path), "--key", keys[1][:12], *with_file]) == 0
     assert keys[1] in capsys.readouterr().out
     assert main(["inspect", str(path)]) == 2
 
@@ -276,7 +277,7 @@ def test_the_secret_file_of_the_proxy_is_accepted(tmp_path: Path, capsys: pytest
         (["inspect", "missing.db"], "no such file"),
         (["inspect", ".", "--top", "3"], "is a directory without cache.sqlite"),
         (["inspect"], "give the path of a cache file or data directory, or --config"),
-        (["inspect", "missing.db", "abc"], "no such file"),
+        (["inspect", "missing.db", "--key", "abc"], "no such file"),
         (["inspect", "missing.db", "--top", "-1"], "must not be negative"),
         (["purge", "missing.db", "--all"], "no such file"),
         (["purge", "missing.db"], "give --all, or at least one of"),

@@ -51,7 +51,7 @@ def test_shares_are_exact() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "%", "ten", "-5", "1e", "1e100", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4mbit", "1_000"],
+    ["", "%", "ten", "-5", "1e", "1e100", "10%%", "4XB", "4bB", "4MK", "4 G B", "nan", "1,5", "٣", "4mbit"],
 )
 def test_invalid_texts(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"cannot be read; it must be a number with an optional unit"):

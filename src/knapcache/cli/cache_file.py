@@ -7,6 +7,7 @@ settings give the directory, the encryption key and the tenants.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ def short_length(keys: Collection[str]) -> int:
     """Return how many digits tell these keys apart, at least SHORT_KEY."""
     ordered = sorted(keys)
     length = SHORT_KEY
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in itertools.pairwise(ordered):
         while one[:length] == other[:length] and length < 64:
             length += 4
     return length

@@ -1,4 +1,4 @@
-"""`knapcache inspect PATH [KEY]`: list the entries of a cache and their value, or show one of them."""
+"""`knapcache inspect PATH`: list the entries of a cache and their value, or show one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from knapcache.units import dollars, format_age, format_size, number
 HELP = "list the entries of a cache file"
 DESCRIPTION = """List the entries of a cache file by value, largest first: cost, requests and size of each. The value
 is requests times cost. The price of a megabyte, below the totals, is the value per megabyte of the least valuable
-tenth of the entries. With KEY, show one entry. The file is only read; another process may own it."""
+tenth of the entries. --key shows one entry. The file is only read; another process may own it."""
 DEFAULT_ROWS = 20
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("inspect", help=HELP, description=DESCRIPTION)
     cache_file.add_options(parser)
     option = parser.add_argument
-    option("key", metavar="KEY", nargs="?", help="show the entry with this key; the first digits suffice if unique")
+    option("--key", metavar="KEY", help="show the entry with this key; the first digits suffice if unique")
     option("--json", action="store_true", help="print JSON")
     option("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
     parser.set_defaults(execute=execute)

@@ -12,7 +12,8 @@ from knapcache.cli.output import directory, print_table, print_text
 HELP = "recommend a cache capacity from a log"
 DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity would have
 saved on this log, what one more MB would have saved, and the smallest capacity that reaches 90 % of the largest
-possible saving. A log of at least a day is also projected: the saving per day, with its range. Long logs are sampled by key.
+possible saving. A log of at least a day is also projected: the saving per day, with its range. Long logs are sampled
+by key.
 
 With --out, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
 EXAMPLES = r"""examples:

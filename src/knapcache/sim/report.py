@@ -14,7 +14,8 @@ from typing import Any
 from knapcache.errors import MissingExtra
 from knapcache.sim.figures import as_png, new_figure, style
 from knapcache.sim.plan import CapacityPlan
-from knapcache.sim.summary import cost, facts, legend, number, price_unit, recommendation, table, to_json, unit_name
+from knapcache.sim.summary import cost, facts, legend, price_unit, recommendation, table, to_json, unit_name
+from knapcache.units import number
 
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 ORACLE = "Oracle"

@@ -194,7 +194,8 @@ class TraceBuilder:
             why = f" to replay (first line left out: {self.first_left_out})" if self.first_left_out else ""
             raise InvalidInput(f"{self.path} contains no requests{why}")
         whole = (np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs))
-        times = in_seconds(np.frombuffer(self.times)) if self.times else None
+        # Requests of which only some have a time are a trace without times.
+        times = in_seconds(np.frombuffer(self.times)) if len(self.times) == len(self.keys) else None
         names = self.numbering.names.tolist() or list(self.ids)
         return Trace(*whole, len(names), times, names, self.units.pop() if len(self.units) == 1 else "")
 

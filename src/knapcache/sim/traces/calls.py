@@ -101,6 +101,8 @@ class CallReader:
     time: str | None = field(default=None, init=False)
     seen: bool = field(default=False, init=False)
     """Whether the first call was read, which decides the field of the time."""
+    in_response: bool = field(default=False, init=False)
+    """Whether the time is a field of the answer."""
 
     def __post_init__(self) -> None:
         if self.rules.no_cost and not self.has_cost:
@@ -180,18 +182,23 @@ class CallReader:
         if not self.seen:
             self.seen = True
             self.time = self.rules.time or self.default_time or find_time(call.line)
+            self.in_response = self.time is None
             self.time = self.time or time_of_response(call.response)
         if self.time is None:
             return None
-        if self.time.startswith("response.") and self.rules.time is None:
-            return seconds_of(self.time, at({"response": call.response}, self.time))
-        return seconds_of(self.time, at(call.line, self.time))
+        if not self.in_response:
+            return seconds_of(self.time, at(call.line, self.time))
+        value = (call.response or {}).get(self.time)
+        if value is None:  # not every endpoint has this field: then the trace has no times
+            self.time = None
+            return None
+        return seconds_of(f"response.{self.time}", value)
 
 
 def time_of_response(response: Mapping[str, Any] | None) -> str | None:
     """Return the field of an answer that says when it was created."""
     names = [name for name in ("created", "created_at") if response and response.get(name) is not None]
-    return f"response.{names[0]}" if names else None
+    return names[0] if names else None
 
 
 def body(line: Mapping[str, Any], name: str) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def unit_of_request_log(names: list[str], file: IO[bytes]) -> str:
     if not {"cost", "usd", "seconds"} <= set(names):
         return ""
     start = cast(Any, file).peek(SAMPLE)[:SAMPLE].decode("utf-8", "replace")
-    rows = [row for line in start.splitlines()[:-1] if len(row := line.split(",")) == len(names)]
+    rows = [row for line in start[: start.rfind("\n") + 1].splitlines() if len(row := line.split(",")) == len(names)]
     cost, usd, seconds = ([row[names.index(name)] for row in rows] for name in ("cost", "usd", "seconds"))
     known = [k for k, value in enumerate(usd) if value != "unknown"]
     if known and all(usd[k] == cost[k] for k in known):
