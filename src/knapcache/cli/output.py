@@ -56,6 +56,7 @@ def print_table(rows: Rows, title: str | None = None) -> None:
                 name.replace("_", "\n"),  # one word per line, so that a wide table fits a narrow terminal
                 justify="right" if is_number else "left",
                 no_wrap=not _wraps(name, cells),
+                overflow="fold",
                 vertical="top",
             )
         for k in range(len(rows)):

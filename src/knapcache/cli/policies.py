@@ -7,11 +7,13 @@ import json
 import sys
 from typing import Any
 
-from knapcache.cli.output import print_table
+from knapcache.cli.output import output_width, print_table, print_text
 from knapcache.policy import registry
 
 DESCRIPTION = """List every policy and bound: its name, whether it runs online (without knowledge of future requests),
 a summary, and the paper that describes it."""
+MIN_WIDTH = 120
+"""Columns of a terminal on which the papers are shown, too."""
 
 
 def add(commands: Any) -> None:
@@ -27,6 +29,10 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(rows, indent=2))
     else:
-        print_table([{**row, "online": "yes" if row["online"] else "no"} for row in rows])
+        hidden = () if output_width() >= MIN_WIDTH else ("paper",)
+        shown = [{**row, "online": "yes" if row["online"] else "no"} for row in rows]
+        print_table([{name: value for name, value in row.items() if name not in hidden} for row in shown])
+        if hidden:
+            print_text("A wider terminal and --json also show the paper that describes each policy.")
     for problem in problems:
         print(f"knapcache: {problem}", file=sys.stderr)
