@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_what_is_no_number_of_bytes(value: Any) -> None:
 
 
 def test_shares_keep_their_unit() -> None:
-    assert parse_amount("12.5 %") == (12.5, "%")
+    assert parse_amount("12.5 %") == (Fraction(25, 2), "%")
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,3 @@ def test_a_plan_with_nothing_to_draw() -> None:
     """One capacity, one policy, and no price that a log axis can show."""
     _, trace = Workload(queries=5, rounds=5, arrivals="uniform").draw(np.random.default_rng(2))
     assert report.files(make_plan(trace, ["lru"], "100%", jobs=1), "log")["plan.png"].startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(1, "1 units"), (999, "999 units"), (1500, "1.5 kB"), (64 * 10**6, "64 MB"), (1.25e9, "1.25 GB"), (7e12, "7 TB")],
-)
-def test_sizes_are_readable(size: float, text: str) -> None:
-    assert summary.format_size(size) == text
