@@ -13,6 +13,7 @@ from knapcache import Cache
 from knapcache.cache.browse import Comparison
 from knapcache.cache.outlines import PAUSE_EVERY, OutlineIndex
 from knapcache.errors import StoreError
+from knapcache.keys.outline import words_of
 from knapcache.store.base import Entry
 from tests.support.caches import CHAT, Upstream, admission_of, small_cache, store_of
 
@@ -98,8 +99,8 @@ def test_the_nearest_entry_differs_in_the_changed_field(cache: Cache) -> None:
         assert found.nearest.key.hex() == keys["Lisbon"]
         assert found.nearest.similar
         assert [each.field for each in found.nearest.differences] == [field]
-        assert found.row is not None
-        assert found.row["words"] == question
+        assert found.stored
+        assert words_of(found.nearest.request) == question
 
 
 def test_a_shorter_conversation_is_found_too(cache: Cache) -> None:
@@ -110,6 +111,14 @@ def test_a_shorter_conversation_is_found_too(cache: Cache) -> None:
     found = compare(cache, chat("And the Tagus?"))
     assert found.nearest is not None
     assert [each.text for each in found.nearest.differences] == ["2 fewer messages: 2 instead of 4"]
+
+
+def test_an_entry_that_was_removed_since_is_found(cache: Cache) -> None:
+    keys = fill(cache)
+    cache.purge()
+    found = compare(cache, chat("Tell me all you know about Lisbon, in one line.", temperature=1))
+    assert found.nearest is not None
+    assert (found.nearest.key.hex(), found.stored) == (keys["Lisbon"], False)
 
 
 def test_only_entries_of_the_time_and_of_the_tenant_are_compared(cache: Cache) -> None:
@@ -180,7 +189,8 @@ def test_a_store_that_cannot_be_read_leaves_names_out(cache: Cache, monkeypatch:
     page = cache.browser.page(search="", words=True)
     assert page["total"] == len(TOPICS)
     assert {(row["endpoint"], row["words"]) for row in page["rows"]} == {("", "")}
-    assert compare(cache, chat("Lisbon?")).nearest is None
+    monkeypatch.setattr(admission_of(cache).history, "settled", dict)
+    assert compare(cache, chat("Tell me all you know about Lisbon.")).nearest is None
     monkeypatch.setattr(cache._engine.reads.breaker, "state", "open")
     monkeypatch.setattr(store_of(cache), "peek", lambda _: pytest.fail("no read while the breaker is open"))
     assert cache.browser.page(words=True)["total"] == len(TOPICS)

@@ -150,7 +150,7 @@ def test_kept_requests_are_bounded() -> None:
         for name in range(60):
             request = {"model": "m", "messages": [{"role": "user", "content": f"{name} " + "x" * 100_000}]}
             cache.fetch(CHAT, request, Upstream()(name, 10))
-        assert sum(map(len, history._requests.values())) <= MAX_REQUEST_BYTES
+        assert sum(len(request) for _, request in history.settled().values()) <= MAX_REQUEST_BYTES
         assert 30 < len(history._requests) < 42
         long = {"model": "m", "messages": [{"role": "user", "content": "x" * MAX_REQUEST}]}
         answer = cache.fetch(CHAT, long, Upstream()("long", 10))

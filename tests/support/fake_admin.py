@@ -37,11 +37,11 @@ COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent
 DETAIL: dict[str, Any] = {
     "attempts": [200], "reason": "", "words": None, "stored": True, "answer": "stored",
     "why": {
-        "kind": "different", "title": "A similar request is stored, but not the same", "at": None,
+        "kind": "different", "title": "A similar request was stored, but not the same", "at": None,
         "text": "The nearest stored request differs in temperature (0.2 instead of 0).", "compared": 90, "entries": 90,
         "nearest": {
             "key": "ab" * 32, "endpoint": "chat/completions", "model": "gpt-4o", "tenant": "search", "created": 1.7e9,
-            "words": "<b>Hello</b>",
+            "stored": True, "words": "<b>Hello</b>",
             "differences": [{"field": "temperature", "text": "0.2 instead of 0", "here": "0.2", "there": "0"}],
         },
     },

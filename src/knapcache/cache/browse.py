@@ -5,24 +5,28 @@ Nothing here counts as a request, and nothing runs on an event loop: it may wait
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from knapcache.cache.async_reads import AsyncReads
 from knapcache.cache.breaker import CLOSED
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.entries import columns, page, purge_preview, rows_of
 from knapcache.cache.key_history import KeyRecord
-from knapcache.cache.outlines import Coverage, NearestEntry, OutlineIndex
+from knapcache.cache.outlines import Coverage, NearestRequest, OtherRequest, OutlineIndex
 from knapcache.keys.outline import read_canonical
 from knapcache.store.base import Clock, Entry
 
 
 class Comparison(NamedTuple):
-    """The result of a search for the nearest entry."""
+    """The result of a search for the nearest request."""
 
-    nearest: NearestEntry | None
-    row: dict[str, Any] | None
-    """The row of the nearest entry."""
+    nearest: NearestRequest | None
+    stored: bool
+    """Whether its answer is still stored."""
     coverage: Coverage
 
 
@@ -72,21 +76,40 @@ class EntryBrowser:
         return self._coordinator.role.request(key)
 
     def compare(self, canonical: bytes, before: float, tenant: str | None = None) -> Comparison:
-        """Return the entry nearest to a request, among those stored before some time. tenant: of this one only."""
+        """Return the request nearest to another one, among those whose answers were fetched before some time.
+
+        Compared are the entries, and requests whose answers were settled lately: the nearest one may have been evicted
+        since. tenant: requests of this one only.
+        """
         table = self._coordinator.role.entries()
-        request = read_canonical(canonical)
         coverage = self.outlines.read(table, self._peek)
+        request = read_canonical(canonical)
         if request is None:
-            return Comparison(None, None, coverage)
+            return Comparison(None, False, coverage)
         allowed = table.records["created"] < before
         if tenant is not None:
             allowed &= table.records["tenant"] == (table.tenants.index(tenant) if tenant in table.tenants else -1)
-        nearest = self.outlines.nearest(table, self._peek, request, allowed)
-        if nearest is None:
-            return Comparison(None, None, coverage)
-        (row,) = rows_of(table, columns(table, self._clock()), [table.keys.index(nearest.key)])
-        self._add_names([row])
-        return Comparison(nearest, row, coverage)
+        created = table.records["created"].tolist()
+        others = [
+            OtherRequest(table.keys[k], created[k], partial(self._stored_request, table.keys[k]))
+            for k in np.flatnonzero(allowed).tolist()
+        ]
+        stored = set(table.keys)
+        others += [other for other in self._settled(before, tenant) if other.key not in stored]
+        nearest = self.outlines.nearest(request, others)
+        return Comparison(nearest, nearest is not None and nearest.key in stored, coverage)
+
+    def _settled(self, before: float, tenant: str | None) -> Iterator[OtherRequest]:
+        """Yield the requests whose answers were settled before some time, lately."""
+        for key, (created, canonical) in self._coordinator.role.settled().items():
+            parts = read_canonical(canonical) if tenant is not None and created < before else None
+            if created < before and (tenant is None or (parts is not None and parts.namespace == tenant)):
+                self.outlines.add(key, canonical)
+                yield OtherRequest(key, created, partial(bytes, canonical))
+
+    def _stored_request(self, key: bytes) -> bytes | None:
+        entry = self._peek(key)
+        return None if entry is None else entry.request
 
     def _add_names(self, rows: list[dict[str, Any]]) -> None:
         found = self.outlines.get((bytes.fromhex(row["key"]) for row in rows), self._peek)

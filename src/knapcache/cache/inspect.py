@@ -1,6 +1,6 @@
 """Look into a store's file from outside the cache, with or without an owner process.
 
-Used by `knapcache inspect` and `knapcache purge`. `entries.py` defines value, density and the price of capacity.
+Used by the commands `inspect`, `purge` and `why`. `entries.py` defines value, density and the price of capacity.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from knapcache.cache.entries import MB, columns, price_of_capacity, purge_preview, read_entries, rows_of
 from knapcache.cache.options import seal_secret
-from knapcache.cache.outlines import OutlineIndex
+from knapcache.cache.outlines import OtherRequest, OutlineIndex
+from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.difference import distance
@@ -97,18 +97,21 @@ def nearest_entry(store: Store, requests: Sequence[bytes], clock: Clock = wall_c
     table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
     outlines = OutlineIndex(limit=max(1, len(table.keys)), seconds=math.inf, sleep=lambda _: None)
     outlines.read(table, store.peek)
-    every = np.ones(len(table.keys), np.bool_)
+    others = [
+        OtherRequest(key, created, partial(stored_request, store, key))
+        for key, created in zip(table.keys, table.records["created"].tolist(), strict=True)
+    ]
     found = [
         nearest
-        for canonical in requests
-        if (request := read_canonical(canonical)) is not None
-        and (nearest := outlines.nearest(table, store.peek, request, every, bodies=True)) is not None
+        for request in map(read_canonical, requests)
+        if request is not None
+        and (nearest := outlines.nearest(request, others, bodies=True)) is not None
         and nearest.similar
     ]
     if not found:
         return {"stored": False, "row": None, "differences": [], "entries": len(table.keys)}
     best = min(found, key=lambda nearest: distance(nearest.differences))
     (row,) = rows_of(table, columns(table, clock()), [table.keys.index(best.key)])
-    row["endpoint"] = outlines.get([best.key], store.peek)[best.key].kind
     differences = [each._asdict() for each in best.differences]
+    row["endpoint"] = best.request.kind
     return {"stored": not differences, "row": row, "differences": differences, "entries": len(table.keys)}

@@ -7,8 +7,8 @@ A record is written where a decision is carried out: when an answer is settled, 
 takes about 2 µs. Both are in memory only, and begin with the process. The caller of every method that writes
 holds the controller's lock.
 
-The canonical request of an answer that was not admitted is in no store, so it is kept here for a while. Processes that
-only read the store hand their answers over to the owner, so the owner has the requests of all of them.
+The canonical request of an answer that was evicted, or not admitted, is in no store, so it is kept here for some time.
+Processes that only read the store hand their answers over to the owner, so the owner has the requests of all of them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class KeyHistory:
         self.written = 0
         """Records so far; the last MAX_RECORDS are kept."""
         self._records: Records = np.zeros(MAX_RECORDS, RECORD)
-        self._requests: dict[bytes, bytes] = {}
+        self._requests: dict[bytes, tuple[float, bytes, bool]] = {}
         self._request_bytes = 0
 
     # Writing.
@@ -106,8 +106,8 @@ class KeyHistory:
             return
         while self._requests and self._request_bytes + size > MAX_REQUEST_BYTES:
             oldest = next(iter(self._requests))
-            self._request_bytes -= len(self._requests.pop(oldest))
-        self._requests[entry.key] = entry.request
+            self._request_bytes -= len(self._requests.pop(oldest)[1])
+        self._requests[entry.key] = entry.created, entry.request, cause is None
         self._request_bytes += size
 
     def note_missing(self, i: int) -> None:
@@ -165,11 +165,16 @@ class KeyHistory:
 
     def request(self, key: bytes) -> bytes | None:
         """Return the canonical request of an answer that was settled lately, or None."""
-        return self._requests.get(key)
+        return self._requests.get(key, (0.0, None, False))[1]
+
+    def settled(self) -> dict[bytes, tuple[float, bytes]]:
+        """Return the times and canonical requests of answers that were admitted lately, by key."""
+        found = dict(self._requests)  # at once: another thread may settle an answer
+        return {key: (created, request) for key, (created, request, admitted) in found.items() if admitted}
 
     def check(self) -> None:
         """Raise CorruptState unless the requests have the counted bytes, within the limit."""
-        derived = sum(map(len, self._requests.values()))
+        derived = sum(len(request) for _, request, _ in self._requests.values())
         if derived != self._request_bytes or derived > MAX_REQUEST_BYTES:
             raise CorruptState(f"kept requests have {derived} bytes; counted were {self._request_bytes}")
 

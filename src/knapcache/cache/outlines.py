@@ -56,13 +56,28 @@ Peek = Callable[[bytes], Entry | None]
 Mask = npt.NDArray[np.bool_]
 
 
-class NearestEntry(NamedTuple):
-    """The entry that is most similar to a request."""
+class OtherRequest(NamedTuple):
+    """A request that another one is compared with."""
 
     key: bytes
+    created: float
+    """When its answer was fetched."""
+    canonical: Callable[[], bytes | None]
+    """Returns the canonical request, or None; may raise StoreError."""
+
+
+class NearestRequest(NamedTuple):
+    """The request that is most similar to another one."""
+
+    key: bytes
+    created: float
+    request: CanonicalRequest
     differences: list[Difference]
-    similar: bool
-    """Whether it is so similar that it may be what the caller meant to hit."""
+
+    @property
+    def similar(self) -> bool:
+        """Whether it is so similar that it may be what the caller meant to hit."""
+        return distance(self.differences) <= SIMILAR
 
 
 class Coverage(NamedTuple):
@@ -119,41 +134,34 @@ class OutlineIndex:
         )
 
     def nearest(
-        self, table: EntryTable, peek: Peek, request: CanonicalRequest, allowed: Mask, *, bodies: bool = False
-    ) -> NearestEntry | None:
-        """Return the entry nearest to a request among those that are allowed and whose outline was read.
+        self, request: CanonicalRequest, others: Sequence[OtherRequest], *, bodies: bool = False
+    ) -> NearestRequest | None:
+        """Return the request nearest to this one, among those whose outline was read.
 
-        An equal request is not returned, unless only `bodies` are compared: then it has no differences.
+        Equal ones do not count, unless only `bodies` are compared: then an equal one has no differences.
         """
-        best: tuple[float, NearestEntry] | None = None
-        for position in self._candidates(table, request, allowed):
-            key = table.keys[position]
+        best: tuple[float, NearestRequest] | None = None
+        for other in self._candidates(request, others):
             try:
-                entry = peek(key)
+                canonical = other.canonical()
             except StoreError:
-                entry = None
-            other = None if entry is None else read_canonical(entry.request)
-            if other is None:
                 continue
-            if bodies:
-                other = other._replace(namespace=request.namespace, context=request.context)
-            found = differences(request, other)
+            parts = None if canonical is None else read_canonical(canonical)
+            if parts is None:
+                continue
+            same_origin = parts._replace(namespace=request.namespace, context=request.context)
+            found = differences(request, same_origin if bodies else parts)
             weight = distance(found)
             if (found or bodies) and (best is None or weight < best[0]):
-                best = weight, NearestEntry(key, found, weight <= SIMILAR)
+                best = weight, NearestRequest(other.key, other.created, parts, found)
         return None if best is None else best[1]
 
-    def _candidates(self, table: EntryTable, request: CanonicalRequest, allowed: Mask) -> Sequence[int]:
-        """Return the positions of the entries with the most hashes in common, newest first among equals."""
+    def _candidates(self, request: CanonicalRequest, others: Sequence[OtherRequest]) -> list[OtherRequest]:
+        """Return the requests with the most hashes in common, newest first among equals."""
         outlines = self._outlines
-        known = [
-            (k, found.hashes)
-            for k in np.flatnonzero(allowed).tolist()
-            if (found := outlines.get(table.keys[k])) is not None
-        ]
+        known = [(other, found.hashes) for other in others if (found := outlines.get(other.key)) is not None]
         if not known:
-            return ()
-        positions = np.array([k for k, _ in known], np.int64)
+            return []
         theirs = np.frombuffer(b"".join(hashes for _, hashes in known), np.uint64).reshape(len(known), len(FEATURES))
         ours = np.frombuffer(hashes_of(request), np.uint64)
         equal = (theirs == ours) & (ours != 0)
@@ -168,8 +176,13 @@ class OutlineIndex:
         alike = continued | (equal[:, -SAMPLES:].sum(axis=1) >= MIN_SAMPLES)
         alike |= equal[:, [column[name] for name in CONTENT]].any(axis=1)
         score = np.where(alike, score + CONTINUED * continued, 0)
-        order = np.lexsort((-table.records["created"][positions], -score))[:CANDIDATES]
-        return [int(positions[k]) for k in order.tolist() if score[k] > 0]
+        order = np.lexsort((-np.array([other.created for other, _ in known]), -score))[:CANDIDATES]
+        return [known[k][0] for k in order.tolist() if score[k] > 0]
+
+    def add(self, key: bytes, canonical: bytes) -> None:
+        """Add the outline of a request that need not be stored."""
+        if key not in self._outlines:
+            self._add(key, outline_of(canonical))
 
     def _outline(self, key: bytes, peek: Peek) -> Outline | None:
         found = self._outlines.get(key)
@@ -180,11 +193,14 @@ class OutlineIndex:
                 return None
             if entry is not None:
                 found = outline_of(entry.request)
-                with self._lock:
-                    while len(self._outlines) >= self._limit:
-                        del self._outlines[next(iter(self._outlines))]
-                    self._outlines[key] = found
+                self._add(key, found)
         return found
+
+    def _add(self, key: bytes, outline: Outline) -> None:
+        with self._lock:
+            while len(self._outlines) >= self._limit:
+                del self._outlines[next(iter(self._outlines))]
+            self._outlines[key] = outline
 
     def _keep(self, keys: list[bytes]) -> None:
         with self._lock:

@@ -125,6 +125,10 @@ class Owner:
         """Return the canonical request of an entry, or of an answer that was settled lately."""
         return self.admission.history.request(key) or stored_request(self.store, key)
 
+    def settled(self) -> dict[bytes, tuple[float, bytes]]:
+        """Return the times and canonical requests of answers that were admitted lately, by key."""
+        return self.admission.history.settled()
+
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
         """Remove the entries that meet every condition given. Return how many."""
         before = None if older_than is None else self._clock() - amount("older_than", older_than)
@@ -270,6 +274,10 @@ class Reader:
     def request(self, key: bytes) -> bytes | None:
         """Return the canonical request of an entry."""
         return stored_request(self.store, key)
+
+    def settled(self) -> dict[bytes, tuple[float, bytes]]:
+        """Return nothing: the owner settles."""
+        return {}
 
     def purge(self, *_: object) -> int:
         """Raise NotOwner."""

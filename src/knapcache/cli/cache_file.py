@@ -26,7 +26,7 @@ HEX = re.compile(r"[0-9a-f]{1,64}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `inspect` and `purge` share."""
+    """Add the arguments that `inspect`, `purge` and `why` share."""
     option = parser.add_argument
     option(
         "path",

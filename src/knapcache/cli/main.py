@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve
+from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve, why
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
@@ -36,6 +36,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     serve.add(commands)
     demo.add(commands, with_options="demo" in argv)
     inspect.add(commands)
+    why.add(commands)
     purge.add(commands)
     rekey.add(commands)
     policies.add(commands)

@@ -84,7 +84,7 @@ def shown() -> Iterator[Requests]:
 def test_a_new_request_and_its_hits(requests: Requests) -> None:
     first = requests.send(body())
     assert (first["outcome"], first["why"]["kind"], first["why"]["title"]) == ("miss", "new", "New request")
-    assert "No similar request is stored." in first["why"]["text"]
+    assert "No similar request is stored now." in first["why"]["text"]
     assert (first["stored"], first["answer"]) == (True, "stored")
     for nth in ("1st", "2nd"):
         hit = requests.send(body())
@@ -104,6 +104,10 @@ def test_another_temperature_is_named(requests: Requests) -> None:
     ]
     assert (found["compared"], found["entries"]) == (2, 2)
     assert requests.detail(1)["why"]["kind"] == "new", "an entry that was stored later explains nothing"
+    requests.harness.cache.purge()
+    later = requests.detail(2)["why"]
+    assert later["text"] == f"{found['text']} Its answer is no longer stored."
+    assert later["nearest"]["stored"] is False
 
 
 def test_content_is_shown_only_with_show_content_and_to_operators(requests: Requests, shown: Requests) -> None:

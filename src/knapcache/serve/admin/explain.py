@@ -19,7 +19,8 @@ import time
 from typing import Any
 
 from knapcache.cache.key_history import KeyRecord
-from knapcache.keys.outline import outline_of, read_canonical
+from knapcache.cache.outlines import NearestRequest
+from knapcache.keys.outline import outline_of, read_canonical, words_of
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.request_models import (
     Explanation,
@@ -157,19 +158,39 @@ class Explainer:
         tenant = None if all_tenants or request is None else request.namespace
         found = self._context.cache.browser.compare(canonical, event.time, tenant)
         counts: dict[str, Any] = {"compared": found.coverage.read, "entries": found.coverage.entries}
-        nearest, row = found.nearest, found.row
-        if nearest is None or row is None or not nearest.similar:
+        if found.nearest is None or not found.nearest.similar:
             unread = found.coverage.entries - found.coverage.read
-            text += " No similar request is stored."
+            text += " No similar request is stored now."
             text += f" {unread:,} older entries have not been compared yet." if unread > 0 else ""
             return Explanation(kind="new", title="New request", text=text, **counts)
-        entry = SimilarEntry(
-            key=row["key"],
-            endpoint=row["endpoint"],
-            model=row["model"],
-            tenant=self._context.authenticator.name_of(row["tenant"]),
-            created=time.time() - row["age"],
-            words=row["words"] if content else None,
+        entry = self._similar(found.nearest, stored=found.stored, content=content)
+        counts |= {"nearest": entry}
+        gone = "" if found.stored else " Its answer is no longer stored."
+        fields = [each.field for each in found.nearest.differences]
+        if fields == ["tenant"]:
+            text = (
+                "The same request is stored for another tenant or API key. They do not share answers, unless the "
+                "tenants are in one group."
+            )
+            title = "Stored for another tenant"
+            return Explanation(kind="other_tenant", title=title, text=text + gone, at=entry.created, **counts)
+        named = join([f"{each.field} ({each.text})" for each in found.nearest.differences[:3]])
+        named += f", and in {len(fields) - 3} more fields" if len(fields) > 3 else ""
+        text = f"The nearest stored request differs in {named}.{gone}"
+        title = "A similar request was stored, but not the same"
+        return Explanation(kind="different", title=title, text=text, **counts)
+
+    def _similar(self, nearest: NearestRequest, *, stored: bool, content: bool) -> SimilarEntry:
+        request = nearest.request
+        model = request.body.get("model")
+        return SimilarEntry(
+            key=nearest.key.hex(),
+            endpoint=request.kind,
+            model=model if isinstance(model, str) else "",
+            tenant=self._context.authenticator.name_of(request.namespace),
+            created=nearest.created,
+            stored=stored,
+            words=words_of(request) if content else None,
             differences=[
                 FieldDifference(
                     field=each.field,
@@ -180,19 +201,6 @@ class Explainer:
                 for each in nearest.differences
             ],
         )
-        if [each.field for each in nearest.differences] == ["tenant"]:
-            text = (
-                "The same request is stored for another tenant or API key. They do not share answers, unless the "
-                "tenants are in one group."
-            )
-            title = "Stored for another tenant"
-            return Explanation(kind="other_tenant", title=title, text=text, at=entry.created, nearest=entry, **counts)
-        fields = join([f"{each.field} ({each.text})" for each in nearest.differences[:3]])
-        others = len(nearest.differences) - 3
-        fields += f", and in {others} more fields" if others > 0 else ""
-        text = f"The nearest stored request differs in {fields}."
-        title = "A similar request is stored, but not the same"
-        return Explanation(kind="different", title=title, text=text, nearest=entry, **counts)
 
 
 def other(event: Event, earlier: list[Event], stored: float | None) -> Explanation:

@@ -37,7 +37,8 @@ class SimilarEntry(ResponseModel):
     endpoint: str
     model: str
     tenant: str
-    created: float
+    created: Annotated[float, Field(description="When its answer was fetched.")]
+    stored: Annotated[bool, Field(description="Whether its answer is still in the cache.")]
     words: Annotated[str | None, Field(description="First words of its prompt; null: content is not shown.")]
     differences: list[FieldDifference]
 

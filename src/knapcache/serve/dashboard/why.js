@@ -83,7 +83,7 @@ export class Why {
       why.own && worth(why.own, why.rival),
       nearest && h("section", {},
         h("h3", {}, "Nearest stored request"),
-        h("p", { class: "sub" }, h("button", { type: "button", class: "link", on: { click: () => this.#openEntry(nearest.key) } },
+        h("p", { class: "sub" }, h(nearest.stored ? "button" : "b", { type: "button", class: "link", on: nearest.stored && { click: () => this.#openEntry(nearest.key) } },
           nearest.words || `${nearest.model || nearest.endpoint} · ${nearest.key.slice(0, 8)}`), ` stored ${moment(nearest.created)}`, nearest.tenant && ` for ${nearest.tenant}`),
         differences(nearest.differences),
         why.compared < why.entries && h("p", { class: "sub" }, `Compared with ${count(why.compared)} of ${count(why.entries)} entries, the newest first.`))];
