@@ -417,6 +417,14 @@ def test_numbers_of_the_library() -> None:
     assert f"{memory['requests']:,} requests, with {memory['recycled_ids']:,} recycled ids" in plain
 
 
+def test_numbers_of_stored_streams() -> None:
+    bench = json.loads((ROOT / "bench" / "results" / "streams.json").read_text(encoding="utf-8"))
+    found = next(row for row in bench["by tokens"] if row["tokens"] == 24)
+    assert found["entry: compact"] == found["entry: plain"] <= 2100
+    sizes = f"has {found['verbatim']:,} bytes as OpenAI sends it and {found['compact']:,} bytes as it is stored"
+    assert f"{sizes}, and its entry takes {found['entry: compact']:,} bytes" in flat("docs/reference/store.md")
+
+
 def test_numbers_of_the_live_run() -> None:
     from knapcache_experiments import live
 
