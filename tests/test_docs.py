@@ -485,6 +485,7 @@ def test_the_claims_hold_in_the_committed_results() -> None:
 def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
+    from knapcache.price.meter import USD_PER_SECOND
     from knapcache.serve.upstream import embedded_model
 
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
@@ -504,8 +505,9 @@ def test_numbers_and_options_of_the_local_model() -> None:
         25,
         20,
     ), "docs/get-started/embedded-model.md says so"
-    price = embedded_model.PRICES[embedded_model.MODEL_NAME]
-    assert f"[prices.{embedded_model.MODEL_NAME}]\ninput = {price['input']}\noutput = {price['output']}\n" in page
+    assert f"[prices.{embedded_model.MODEL_NAME}]\n" in page
+    assert f"{USD_PER_SECOND:g} dollars per second" in page
+    assert demo.EMBEDDED_MODEL == embedded_model.MODEL_NAME
     usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
     for option in set(re.findall(r"--[a-z-]+", usage)):
         assert f"`{option}`" in page or f" {option} " in page, (

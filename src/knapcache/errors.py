@@ -61,15 +61,17 @@ class ClusterFailed(KnapcacheError):  # noqa: N818
 class UpstreamFailed(KnapcacheError):  # noqa: N818
     """A provider is unreachable, or the connection to it broke."""
 
-    def __init__(self, status: int, message: str, safe_to_retry: bool = False) -> None:
+    def __init__(self, status: int, message: str, safe_to_retry: bool = False, reason: str = "") -> None:
         super().__init__(message)
         self.status = status
         """HTTP status to send to the client."""
         self.safe_to_retry = safe_to_retry
         """True if no byte of the response had arrived, so the request may be retried."""
+        self.reason = reason
+        """Why, in plain words and without the name of the provider; empty if the provider itself has not failed."""
 
-    def __reduce__(self) -> tuple[type[UpstreamFailed], tuple[int, str, bool]]:
-        return UpstreamFailed, (self.status, str(self), self.safe_to_retry)
+    def __reduce__(self) -> tuple[type[UpstreamFailed], tuple[int, str, bool, str]]:
+        return UpstreamFailed, (self.status, str(self), self.safe_to_retry, self.reason)
 
 
 class CorruptState(KnapcacheError):  # noqa: N818

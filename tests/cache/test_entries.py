@@ -59,7 +59,7 @@ def test_rows_are_the_entries(cache: Cache) -> None:
     filled, tenth = 0, sum(row["size"] for row in least) / 10
     last = [row for row in least if (filled := filled + row["size"]) - row["size"] < tenth]
     price = sum(row["value"] for row in last) / sum(row["size"] for row in last)
-    assert found["price_per_mb"] == pytest.approx(1e6 * price)
+    assert found["least_value_per_mb"] == pytest.approx(1e6 * price)
     for tenant, size in cache.entries(model="m1", limit=0)[
         "tenants"
     ].items():  # of all entries, whatever the conditions
@@ -95,7 +95,7 @@ def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
     cache.purge(tenant="b")
     assert {row["tenant"] for row in cache.entries()["rows"]} == {"a"}
     cache.purge()
-    assert cache.entries() == {"total": 0, "rows": [], "price_per_mb": 0.0, "tenants": {}}
+    assert cache.entries() == {"total": 0, "rows": [], "least_value_per_mb": 0.0, "tenants": {}}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from knapcache import Cache, InvalidInput
+from knapcache import Cache, InvalidInput, Reply
 from knapcache.cache.shadow import BATCH, Shadows, parse_shadow
 from knapcache.policy import registry
 
@@ -69,6 +71,35 @@ def test_a_shadow_is_an_online_policy() -> None:
         parse_shadow("nosuch@2x")
     with pytest.raises(InvalidInput, match="needs to know future requests"):
         parse_shadow("belady@2x")
+
+
+def test_a_shadow_starts_with_the_entries_of_the_cache(tmp_path: Path) -> None:
+    def ask(cache: Cache, name: int) -> str:
+        body = {"model": "m", "messages": [{"role": "user", "content": f"{name}"}]}
+        return cache.fetch("chat/completions", body, lambda: Reply(b"{}", model="m", cost=1.0)).outcome
+
+    options: dict[str, Any] = {"cost": "seconds", "policy": "lru", "shadows": ("lru", "lru@2x", "gdsf-cost")}
+    with Cache("2MiB", path=tmp_path / "cache.db", **options) as cache:
+        for name in range(20):
+            ask(cache, name)
+    with Cache("2MiB", path=tmp_path / "cache.db", **options) as cache:
+        assert {ask(cache, name) for name in range(20)} == {"hit"}
+        ask(cache, 20)
+        stats = cache.stats()
+        assert "evictions" not in stats
+        assert stats["shadows"] == {"none": 21.0, "lru": 1.0, "lru@2x": 1.0, "gdsf-cost": 1.0}
+        cache.check()
+
+
+def test_what_expired_is_forgotten_by_shadows_too() -> None:
+    now = 1000.0
+    with Cache("1MiB", cost="seconds", policy="lru", shadows=("lru",), ttl=10.0, clock=lambda: now) as cache:
+        for now in (1000.0, 1005.0, 1020.0):  # noqa: B007 - the cache's clock
+            body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+            cache.fetch("chat/completions", body, lambda: Reply(b"{}", model="m", cost=1.0))
+        stats = cache.stats()
+        assert (stats["hits"], stats["misses"]) == (1, 2)
+        assert stats["shadows"] == {"none": 3.0, "lru": 2.0}
 
 
 def test_no_shadows() -> None:

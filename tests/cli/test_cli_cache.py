@@ -56,14 +56,14 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     assert [row["requests"] for row in found["rows"]] == pytest.approx(list(range(10, 0, -1)), rel=1e-3)
     assert found["value"] == pytest.approx(sum((k + 1) ** 2 for k in range(10)), rel=1e-3)
     assert found["policy"] == policy
-    assert found["price_per_mb"] == pytest.approx(1e6 / found["rows"][-1]["size"], rel=1e-3)
+    assert found["least_value_per_mb"] == pytest.approx(1e6 / found["rows"][-1]["size"], rel=1e-3)
     assert len(inspect(capsys, path, "--top", "3")["rows"]) == 3
     assert main(["inspect", str(path), "--top", "3"]) == 0
     text = capsys.readouterr().out
     assert "7 more entries" in " ".join(text.split())
     assert keys[-1][:12] in text
     assert keys[0][:12] not in text
-    assert "price of a megabyte" in " ".join(text.split())
+    assert "least value per MB" in " ".join(text.split())
     assert "0 s ago" in text
 
 

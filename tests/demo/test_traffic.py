@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ def ignore_progress(_stats: TrafficStats) -> None:
 
 
 class CachingHandler(BaseHTTPRequestHandler):
-    """A minimal caching proxy: repeated prompts are hits, and each hit saves 0.01 dollars."""
+    """A minimal caching proxy: repeated prompts are hits, and each hit saves what `saved` says."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     seen: set[tuple[str, str | None]]
+    saved: dict[str, str]
+    answer: bytes
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -47,19 +50,21 @@ class CachingHandler(BaseHTTPRequestHandler):
         key = (body["messages"][0]["content"], self.headers.get("authorization"))
         hit = key in self.seen
         self.seen.add(key)
-        content = b"data: {}\n\ndata: [DONE]\n\n" if body["stream"] else b"{}"
+        content = b"data: %b\n\ndata: [DONE]\n\n" % self.answer if body["stream"] else self.answer
         self.send_response(200)
         self.send_header("content-length", str(len(content)))
         self.send_header("x-knapcache", "hit" if hit else "miss")
         if hit:
-            self.send_header("x-knapcache-saved-usd", "0.01000000")
+            for name, value in self.saved.items():
+                self.send_header(f"x-knapcache-saved-{name}", value)
         self.end_headers()
         self.wfile.write(content)
 
 
-@pytest.fixture
-def caching_url() -> Iterator[str]:
-    handler = type("Handler", (CachingHandler,), {"seen": set()})
+@contextmanager
+def caching_server(answer: bytes = b"{}", **saved: str) -> Iterator[str]:
+    """Return the address of a minimal caching proxy."""
+    handler = type("Handler", (CachingHandler,), {"seen": set(), "saved": saved, "answer": answer})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -67,6 +72,12 @@ def caching_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def caching_url() -> Iterator[str]:
+    with caching_server(usd="0.01000000") as url:
+        yield url
 
 
 @pytest.fixture
@@ -203,7 +214,25 @@ def test_the_command_prints_a_table_and_a_summary(
     assert err == ""
     assert re.search(r"hit +28 +93 %", out)
     assert "30 requests, 28 from the cache, $0.2800 saved, hit" in out
-    assert "no dollar amounts" not in out
+    assert "no dollars" not in out
+    assert "simulated" not in out
+
+
+def test_the_command_says_when_dollars_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    with caching_server(b'{"model": "smollm2-135m"}', usd="0.01") as url:
+        assert run("--url", url, "--requests", "30", "--rate", "100000", "--model", "any") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\$0\.\d+ saved at simulated prices, hit", out)
+    assert "simulated prices: the embedded model is free" in out
+
+
+def test_the_command_shows_seconds_and_tokens_where_no_price_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with caching_server(seconds="1.250", tokens="100") as url:
+        assert run("--url", url, "--requests", "30", "--rate", "100000") == 0
+    out = capsys.readouterr().out
+    hits = int(re.search(r"(\d+) from the cache", out)[1])  # type: ignore[index]
+    assert f"{1.25 * hits:,.1f} s and {100 * hits:,} tokens of the model saved" in out
+    assert "$" not in out
 
 
 def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(

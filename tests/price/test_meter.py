@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
-from knapcache.price import Bill, Meter, Weights, meter
+from knapcache.price import Meter, Weights, meter
 
 CHAT = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 METER = Meter()
@@ -29,7 +29,7 @@ DAY = datetime(2026, 11, 1, 20, tzinfo=UTC)
 def usd(endpoint: Endpoint, model: str, usage: Any, **options: Any) -> float:
     bill = METER.bill(endpoint, model, usage, 1.5, at=DAY, **options)
     assert bill.usd is not None
-    assert bill == Bill(bill.usd, 1.5, bill.usd, "genai-prices")
+    assert bill[:4] == (bill.usd, 1.5, bill.usd, "genai-prices")
     return bill.usd
 
 
@@ -179,27 +179,31 @@ def test_a_provider_with_its_own_way_of_counting_messages() -> None:
 def test_own_prices_win() -> None:
     own = Meter(prices={"gpt-4o": {"input": 1, "output": 2, "cache_read": 0.5}, "mine": {"input": 3}})
     cached = CHAT | {"prompt_tokens_details": {"cached_tokens": 400}}
-    assert own.bill(Endpoint.CHAT, "gpt-4o", cached, 1) == Bill(0.001, 1.0, 0.001, "prices")
+    assert own.bill(Endpoint.CHAT, "gpt-4o", cached, 1)[:4] == (0.001, 1.0, 0.001, "prices")
     assert own.bill(Endpoint.EMBEDDINGS, "mine", {"prompt_tokens": 10}, 1).usd == pytest.approx(30e-6)
     assert own.bill(Endpoint.CHAT, "gpt-4o-mini", CHAT, 1).source == "genai-prices"
 
 
 def test_a_fallback_in_tokens(caplog: pytest.LogCaptureFixture) -> None:
     own = Meter(fallback={"input": 1, "output": 2})
-    assert own.bill(Endpoint.CHAT, "mine", CHAT, 9) == Bill(0.0012, 9.0, 0.0012, "fallback")
+    assert own.bill(Endpoint.CHAT, "mine", CHAT, 9)[:4] == (0.0012, 9.0, 0.0012, "fallback")
     assert [record.getMessage() for record in caplog.records] == [
         "model 'mine' has no known price: billed at the fallback's"
     ]
-    assert own.bill(Endpoint.CHAT, "mine", None, 10) == Bill(None, 10.0, 10 * meter.USD_PER_SECOND, "seconds")
+    assert own.bill(Endpoint.CHAT, "mine", None, 10)[:4] == (None, 10.0, 10 * meter.USD_PER_SECOND, "seconds")
 
 
 def test_a_model_of_unknown_price_is_logged_once_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
     own = Meter(fallback=0.01)
     for _ in range(3):
-        assert own.bill(Endpoint.CHAT, "mine", CHAT, 3) == Bill(None, 3.0, 0.03, "seconds")
+        assert own.bill(Endpoint.CHAT, "mine", CHAT, 3)[:4] == (None, 3.0, 0.03, "seconds")
     own.bill(Endpoint.CHAT, "other", CHAT, 3)
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, f"model {name!r} has no known price: its cost is taken as 0.01 dollars a second")
+        (
+            logging.WARNING,
+            f"model {name!r} has no known price (`prices` can set one): its savings are shown in seconds and tokens, "
+            "not in dollars; the policy counts a second of it like 0.01 dollars",
+        )
         for name in ("mine", "other")
     ]
 
@@ -245,7 +249,7 @@ def test_a_free_model_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_a_usage_that_cannot_be_billed_costs_its_seconds(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert Meter().bill(Endpoint.CHAT, "gpt-4o", usage, 2) == Bill(None, 2.0, 2 * meter.USD_PER_SECOND, "seconds")
+    assert Meter().bill(Endpoint.CHAT, "gpt-4o", usage, 2)[:4] == (None, 2.0, 2 * meter.USD_PER_SECOND, "seconds")
     assert "model 'gpt-4o' answers with a usage that cannot be billed" in caplog.text
 
 
@@ -427,3 +431,33 @@ def test_usage_of_providers_without_rules_of_their_own_is_counted() -> None:
     assert providers
     for provider in providers:
         assert meter.count_tokens(Endpoint.CHAT, CHAT, provider) == meter.count_tokens(Endpoint.CHAT, CHAT, None)
+
+
+def test_a_free_model_has_no_dollars_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    own = Meter(prices={"gpt-4o": None, "mine": None}, fallback={"input": 1, "output": 2})
+    for model in ("gpt-4o", "mine"):
+        bill = own.bill(Endpoint.CHAT, model, CHAT, 3)
+        assert (bill.usd, bill.source) == (None, "seconds"), "a price list and a fallback do not apply"
+        assert bill.cost == pytest.approx(3 * meter.USD_PER_SECOND)
+        assert bill.tokens == 1100
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}, 15),
+        ({"prompt_tokens": 10, "completion_tokens": 5}, 15),
+        (
+            {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 7},
+            122,
+        ),
+        ({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 5}, 15),
+        ({"total_tokens": 10**30}, meter.MAX_TOKENS),
+        ({"total_tokens": -4}, 0),
+        ({"prompt_tokens": "many", "completion_tokens": True}, 0),
+        ({}, 0),
+    ],
+)
+def test_tokens_are_those_of_request_and_answer(usage: dict[str, Any], tokens: int) -> None:
+    assert Meter("seconds").bill(Endpoint.CHAT, "m", usage, 1).tokens == tokens

@@ -54,7 +54,9 @@ def test_a_real_model_is_paid_for_once(served: ServeProcess, tmp_path: Path) -> 
         first, again = create(**request), create(**request)  # type: ignore[call-overload]
         assert (first.headers["x-knapcache"], again.headers["x-knapcache"]) == ("miss", "hit")
         assert first.parse().model_dump() == again.parse().model_dump()
-        assert float(again.headers["x-knapcache-saved-usd"]) > 0
+        assert float(again.headers["x-knapcache-saved-seconds"]) > 0
+        assert int(again.headers["x-knapcache-saved-tokens"]) >= 8
+        assert "x-knapcache-saved-usd" not in again.headers, "the model is free"
         streams = [
             "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
             for stream in (sdk.chat.completions.create(**request, stream=True) for _ in range(2))  # type: ignore[call-overload]
@@ -63,7 +65,12 @@ def test_a_real_model_is_paid_for_once(served: ServeProcess, tmp_path: Path) -> 
     admin = {"authorization": f"Bearer {(tmp_path / 'data' / 'admin-token').read_text().strip()}"}
     summary = httpx.get(f"{served.url}/admin/v1/summary", headers=admin).json()
     assert (summary["all"]["misses"], summary["all"]["hits"]) == (1, 3)
-    assert summary["all"]["usd_saved"] == pytest.approx(3 * summary["all"]["usd_spent"])
+    assert (summary["prices"], summary["amounts"]["unit"]) == ("none", "seconds")
+    assert (summary["all"]["usd_spent"], summary["all"]["usd_saved"], summary["all"]["priced"]) == (0.0, 0.0, 0)
+    assert summary["all"]["seconds_saved"] == pytest.approx(3 * summary["all"]["seconds_spent"])
+    assert summary["all"]["tokens_saved"] == 3 * summary["all"]["tokens_spent"] > 0
+    assert summary["all"]["cost_saved"] * summary["amounts"]["factor"] == pytest.approx(summary["all"]["seconds_saved"])
+    assert [model["price"] for model in summary["models"]] == ["free"]
     assert "knapcache_usd_saved_total" in httpx.get(f"{served.url}/metrics").text
     assert "Say hello" not in "".join(
         path.read_text(errors="replace") for path in (tmp_path / "data").rglob("*") if path.suffix in (".csv", ".json")

@@ -13,7 +13,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.policy import registry
 from knapcache.policy.classic.lru import LRU
-from knapcache.sim.grid import replay_grid
+from knapcache.sim.grid import GridCell, even_order, replay_cells, replay_grid
 from knapcache.sim.synthetic import Workload
 from knapcache.sim.trace import Trace
 
@@ -90,6 +90,18 @@ class Seeded(LRU):
     def __init__(self, capacity: int, ids: int, *, seed: int = 7) -> None:
         super().__init__(capacity, ids)
         self.seen.append(seed)
+
+
+def test_every_round_has_all_policies_and_progress_is_reported() -> None:
+    cells = [GridCell(policy, capacity, 0) for policy in ("lru", "fifo") for capacity in (50, 100, 200, 400)]
+    order = even_order(cells)
+    assert sorted(order) == list(range(8))
+    rounds = [{cells[k].policy for k in order[start : start + 2]} for start in range(0, 8, 2)]
+    assert rounds == [{"lru", "fifo"}] * 4
+    seen: list[tuple[int, int]] = []
+    rows = replay_cells([TRACE], cells, jobs=1, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(k, 8) for k in range(1, 9)]
+    assert [(row["policy"], row["capacity"]) for row in rows] == [(cell.policy, cell.capacity) for cell in cells]
 
 
 def test_the_seed_reaches_policies_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:

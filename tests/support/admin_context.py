@@ -56,7 +56,7 @@ class AdminHarness:
             history=History(folder, self.cache.stats),
             metrics=Metrics(self.cache.stats),
             recent=RecentRequests(),
-            upstream_health=UpstreamHealth(upstream.name for upstream in self.settings.upstreams),
+            upstream_health=UpstreamHealth(self.settings.upstreams),
             request_log=request_log,
         )
         for consumer in (self.context.history, self.context.metrics, self.context.recent, self.context.upstream_health):
@@ -67,7 +67,7 @@ class AdminHarness:
         principal = self.authenticator.authenticate({"authorization": f"Bearer {key}"} if key else {})
         assert principal is not None
         body = {"model": model, "messages": [{"role": "user", "content": f"question {name}"}]}
-        reply = Reply(f'{{"answer": "{name}"}}'.encode(), model=model, cost=cost, seconds=0.5)
+        reply = Reply(f'{{"answer": "{name}"}}'.encode(), model=model, cost=cost, seconds=cost)
         answer = self.cache.fetch(CHAT, body, lambda: reply, namespace=principal.namespace)
         called = answer.outcome == "miss"
         self.events.append(
@@ -84,7 +84,7 @@ class AdminHarness:
                 key=answer.key,
                 size=100,
                 cost=cost,
-                upstream_seconds=0.5,
+                upstream_seconds=cost,
                 upstream="fake" if called else "",
                 attempts=(503, 200) if called else (),
             )

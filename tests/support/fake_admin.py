@@ -30,7 +30,10 @@ PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TOKEN = "the-admin-token"
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
-COUNTS = ("requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved")
+COUNTS = (
+    "requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved",
+    "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions",
+)  # fmt: skip
 COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
 
 
@@ -60,7 +63,8 @@ def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
         "cost_spent": each * misses,
         "cost_saved": each * hits,
     }
-    usage |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits}
+    usage |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits, "priced": hits + misses}
+    usage |= {"tokens_spent": 300 * misses, "tokens_saved": 300 * hits, "evictions": misses // 2}
     saved = each * hits
     usage["would"] = {
         "none": total,
@@ -87,7 +91,13 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.unit = "usd"
+        self.prices = "known"
+        self.amounts: dict[str, Any] = {"unit": "usd", "factor": 1.0}
+        self.first_request = {"kind": "openai", "model": "gpt-4o-mini", "key": "provider"}
+        self.model_prices: dict[str, str] = {}
+        """Prices of models that are not known."""
         self.capacity = 256_000_000
+        self.usable = 223_000_000
         self.started = time.time() - 3600.0
         self.since = self.started
         self.points: dict[int, dict[str, Any]] = {}
@@ -95,8 +105,13 @@ class FakeAdmin:
         self.entries: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.serial = 0
-        self.upstreams: list[dict[str, Any]] = [{"name": "openai", "state": "ok", "calls": 0, "errors": 0}]
-        self.plan: dict[str, Any] = {"state": "idle", "started": None, "seconds": None, "result": None}
+        self.upstreams: list[dict[str, Any]] = [
+            {"name": "openai", "state": "ok", "calls": 0, "errors": 0, "failing_since": None, "reason": "", "failed": 0}
+        ]
+        self.plan: dict[str, Any] = {
+            "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
+            "amounts": None, "result": None,
+        }  # fmt: skip
         self.show_content = True
         self.csrf = secrets.token_hex(8)
         self.role = "operator"
@@ -131,6 +146,7 @@ class FakeAdmin:
             line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
             line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
             line |= {"size": 900, "upstream_seconds": 1.8, "upstream": "openai", "saved": hit}
+            line |= {"tokens": 300, "error": ""}
             line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
             self.requests = [*self.requests[-999:], line]
 
@@ -167,7 +183,7 @@ class FakeAdmin:
         midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
         today = add([one for at, one in self.points.items() if at >= midnight])
         total_size = sum(entry["size"] for entry in self.entries)
-        used = min(self.capacity, 3500 * total_size) if self.entries else 0
+        used = min(self.usable, 3500 * total_size) if self.entries else 0
         shares = [0.55, 0.25, 0.15, 0.05]
 
         def part(share: float) -> dict[str, Any]:
@@ -175,21 +191,26 @@ class FakeAdmin:
             return scaled | {"would": {}}
 
         named = total["requests"] > 0
-        models = [{"name": name, **part(shares[k])} for k, name in enumerate(self.models)] if named else []
+        models = [
+            {"name": name, "price": self.model_prices.get(name, "known"), **part(shares[k])}
+            for k, name in enumerate(self.models)
+        ] if named else []  # fmt: skip
         tenants = [
             {"name": name, "namespace": f"{k:032x}", "bytes": used // 3, "quota": None if k else 50_000_000,
              **part(shares[k])}
             for k, name in enumerate(self.tenants)
         ] if named else []  # fmt: skip
-        more = total["would"]["none"] - total["would"]["adaptive@2x"] - total["cost_saved"]
+        more = total["would"]["none"] - total["would"]["adaptive@2x"] - total["cost_saved"] if total["evictions"] else 0
         return {
             "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
+            "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
-            "storage": {"capacity": self.capacity, "bytes": used, "entries": len(self.entries),
-                       "disk_bytes": int(1.04 * used), "size_limit": 268_000_000},
+            "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
+                       "disk_bytes": int(1.04 * used)},
             "today": today, "all": total, "models": models, "tenants": tenants,
-            "price_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
-            "doubling": {"saves": more, "per_day": more / 2},
+            "price_per_mb": more / (self.capacity / 1e6),
+            "least_value_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
+            "doubling": {"saves": more, "per_day": None, "per_day_low": None, "per_day_high": None, "method": ""},
             "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
                        "breaker": {"state": "closed", "opened": 0, "skipped": 0}},
         }  # fmt: skip
@@ -216,12 +237,12 @@ class FakeAdmin:
         ]
         found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
-        price = self.summary()["price_per_mb"]
+        least = self.summary()["least_value_per_mb"]
         rows = found[offset : offset + limit]
         if self.show_content:
             rows = [entry | {"words": f"Question {entry['key'][:4]} about the sea"} for entry in rows]
         counts = {"total": len(found), "entries": len(self.entries), "searched": len(self.entries)}
-        return counts | {"content": self.show_content, "rows": rows, "price_per_mb": price}
+        return counts | {"content": self.show_content, "rows": rows, "least_value_per_mb": least}
 
     def purge(self, conditions: dict[str, Any]) -> dict[str, Any]:
         """POST /purge."""

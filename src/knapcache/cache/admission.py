@@ -35,7 +35,7 @@ from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows, parse_shadow
-from knapcache.cache.snapshot import PolicyState, copy_state, unpack
+from knapcache.cache.snapshot import unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
@@ -130,7 +130,10 @@ class AdmissionController:
         self.history.note_opened((scanned[key] for key in evict), now)
         for k in range(0, len(evict), BATCH_KEYS):
             self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
+        self.shadows.seed(self.policy, self.index.records)
         self.drain()
+
+    # Requests.
 
     def arrive(self, key: bytes) -> tuple[int, int]:
         """Count a request. Return its id, and the serial of its entry, or −1 when the policy holds none."""
@@ -185,6 +188,7 @@ class AdmissionController:
         with self.deciding:
             if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
                 self.history.note_missing(i)
+                self.shadows.forget(i)  # it expired or was lost: no policy would have it now
                 self.queue.append(StoreChange(evict=[key]))
                 self.ledger.count("missing_entries")
         self.drain()
@@ -221,6 +225,8 @@ class AdmissionController:
                 victims = self._forget_over_quota(entry.tenant, i)
                 self.history.note_evicted("over quota", victims, i, entry)
                 evicted = (*evicted, *victims)
+        elif entry.cost > 0.0:  # an answer that costs nothing is not worth space, however much there is
+            self.ledger.count("rejected_by_policy")
         if evicted:
             self.ledger.count("evictions", len(evicted))
         if admit or evicted:
@@ -237,7 +243,6 @@ class AdmissionController:
         return None if self.quotas.fits(entry.tenant, entry.size) else "rejected_over_quota"
 
     def _timed_settle(self, i: int, size: int, cost: float) -> Decision:
-        # Reading the clock twice costs a hundredth of a decision.
         calls, start = self._oracle_calls.item(), time.perf_counter()
         decision = self.policy.settle(i, size, cost)
         if self._oracle_calls.item() != calls:
@@ -328,11 +333,6 @@ class AdmissionController:
                     if self.store.get(key) is None:
                         self.forget_missing(key, i, serial)
         return len(keys)
-
-    def copy_state(self) -> PolicyState:
-        """Return a copy of the policy's state and of the ids."""
-        with self.deciding:
-            return copy_state(self.policy, self.ids.keys)
 
     def save_snapshot(self, snapshot: bytes) -> None:
         """Write a snapshot of the policy to the store."""

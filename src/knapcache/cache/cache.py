@@ -77,7 +77,7 @@ class Cache:
         cost: str | Mapping[str, float] | Weights = "usd",
         namespace: str = "",
         ttl: float | None = None,
-        prices: Mapping[str, Mapping[str, float]] | None = None,
+        prices: Mapping[str, Mapping[str, float] | None] | None = None,
         fallback: Mapping[str, float] | float | None = None,
         rules: Rules | None = None,
         secret: bytes | None = None,
@@ -344,7 +344,7 @@ class Cache:
         offset: int = 0,
         limit: int = 50,
     ) -> dict[str, Any]:
-        """Return a page of entries, how many match, and the price of a megabyte (`entries.py`)."""
+        """Return a page of entries, how many match, and the least value per megabyte (`entries.py`)."""
         return page(
             self._coordinator.role.entries(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
             descending=descending, offset=offset, limit=limit,

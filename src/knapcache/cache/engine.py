@@ -317,7 +317,7 @@ class RequestEngine:
         """Count a hit in the ledger, and return its answer. Positional, and no helper calls: the hottest path."""
         key, _, model, size, cost, seconds, created, _, stored, _, payload = entry
         usd = stored.get("usd")
-        bill = Bill(usd, seconds, cost, "stored")
+        bill = Bill(usd, seconds, cost, "stored", stored.get("tokens", 0))
         self.ledger.add_served("hit", model, request.tenant, bill, len(payload))
         age = max(0.0, self._clock() - created)
         return Answer(payload, meta, "hit", key.hex(), age, usd, model, bill, size)

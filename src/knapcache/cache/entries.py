@@ -1,10 +1,11 @@
-"""Entries as rows for people: sorted, searched, in pages, with the price of capacity.
+"""Entries as rows for people: sorted, searched, in pages, with the value of those that are evicted first.
 
     value(q)   = requests · cost        what the requests for q would have cost without the cache
     density(q) = value(q) / size(q)
-    λ          = value per byte of the least dense tenth of all entries, or of the last megabyte where that is less:
-                 what the last bytes are worth, and so, to first order, the price of more. The least dense entry alone
-                 would be a bad measure: usually it is new, and was not requested again yet
+    least      = value per byte of the least dense tenth of all entries, or of the last megabyte where that is less:
+                 what the cache gives up first. The least dense entry alone would be a bad measure: usually it is new,
+                 and was not requested again yet. It is no price of more capacity: while the cache is not full, more
+                 capacity saves nothing, whatever its entries are worth
     per day    = requests · 86,400 / age
 
 Requests are those that the policy has counted. The arithmetic is over columns; only the rows of a page become objects.
@@ -92,15 +93,15 @@ def page(
 ) -> dict[str, Any]:
     """Return the rows that meet every condition, from `offset` on, at most `limit`, and how many meet them.
 
-    The price of a megabyte and the bytes of each tenant are over all entries, whatever the conditions. `search` matches
-    part of the key's hex, of the model or of the tenant, in any case; entries in `matching` meet it, too.
+    The least value per megabyte and the bytes of each tenant are over all entries, whatever the conditions. `search`
+    matches part of the key's hex, of the model or of the tenant, in any case; entries in `matching` meet it, too.
     """
     if sort not in SORTS:
         raise InvalidInput(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
     offset, limit = checked_count("offset", offset), min(checked_count("limit", limit), MAX_ROWS)
     found = columns(table, now)
     matches = found["expires_in"] > 0.0
-    price = price_of_capacity(found["value"][matches], table.sizes[matches])
+    least = least_value(found["value"][matches], table.sizes[matches])
     sizes = np.bincount(table.records["tenant"][matches], table.sizes[matches], len(table.tenants))
     for wanted, names, numbers in (
         (model, table.models, table.records["model"]),
@@ -116,7 +117,7 @@ def page(
     return {
         "total": len(positions),
         "rows": rows_of(table, found, positions[order].tolist()),
-        "price_per_mb": MB * price,
+        "least_value_per_mb": MB * least,
         "tenants": {tenant: int(size) for tenant, size in zip(table.tenants, sizes.tolist(), strict=True) if size},
     }
 
@@ -158,8 +159,8 @@ def purge_preview(
     }
 
 
-def price_of_capacity(values: Column, sizes: Column) -> float:
-    """Return λ, the value per byte of the least dense entries that fill a tenth of all bytes, or a megabyte."""
+def least_value(values: Column, sizes: Column) -> float:
+    """Return the value per byte of the least dense entries that fill a tenth of all bytes, or a megabyte."""
     if not len(values):
         return 0.0
     order = np.argsort(values / np.maximum(sizes, 1), kind="stable")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from knapcache.cache.entries import MB, columns, price_of_capacity, purge_preview, read_entries, rows_of
+from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
 from knapcache.cache.options import seal_secret
 from knapcache.cache.outlines import OtherRequest, OutlineIndex
 from knapcache.cache.roles import stored_request
@@ -76,7 +76,7 @@ def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:
         "disk_bytes": store.disk_bytes(),
         "cost": float(found["cost"].sum()),
         "value": float(value.sum()),
-        "price_per_mb": MB * price_of_capacity(value, table.sizes),
+        "least_value_per_mb": MB * least_value(value, table.sizes),
         "policy": snapshot.name if snapshot else None,
         "capacity": snapshot.policy.capacity if snapshot else None,
         "rows": rows_of(table, {name: found[name] for name in COLUMNS}, order),

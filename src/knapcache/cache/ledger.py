@@ -48,9 +48,12 @@ class LedgerRow:
     cost_saved: float = 0.0
     bytes_saved: int = 0
     """Bytes of answers that were served without a call."""
+    tokens_spent: int = 0
+    """Tokens of requests and answers that were paid for, as far as answers have a usage."""
+    tokens_saved: int = 0
 
 
-EXACT = ("requests", "hits", "coalesced", "misses", "bypasses", "failed", "admitted", "bytes_saved")
+EXACT = tuple(field.name for field in fields(LedgerRow) if field.type == "int")
 """Fields that are whole numbers; the others are sums of floats."""
 
 
@@ -67,7 +70,7 @@ class Ledger:
 
     def add_served(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
         """Count a request that was answered without a call of its own: outcome "hit" or "coalesced"."""
-        usd, seconds, cost, _ = bill
+        usd, seconds, cost, _, tokens = bill
         with self._lock:
             row = self._served.get((model, tenant))
             if row is None:
@@ -83,6 +86,7 @@ class Ledger:
             row.seconds_saved += seconds
             row.cost_saved += cost
             row.bytes_saved += size
+            row.tokens_saved += tokens
 
     def add_request(self, outcome: str, model: str, tenant: str) -> None:
         """Count a request that was not served from the cache: outcome "misses", "bypasses" or "failed"."""
@@ -98,6 +102,7 @@ class Ledger:
                 row.usd_spent += bill.usd or 0.0
                 row.seconds_spent += bill.seconds
                 row.cost_spent += bill.cost
+                row.tokens_spent += bill.tokens
 
     def add_admitted(self, model: str, tenant: str) -> None:
         """Count an answer that was admitted."""
@@ -120,6 +125,7 @@ class Ledger:
                 row.seconds_saved += served.seconds_saved
                 row.cost_saved += served.cost_saved
                 row.bytes_saved += served.bytes_saved
+                row.tokens_saved += served.tokens_saved
         self._served = {}
 
     def _rows(self, model: str, tenant: str) -> tuple[LedgerRow, LedgerRow, LedgerRow]:

@@ -14,7 +14,7 @@ from knapcache.cache.values import EMPTY, Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.request import KeyedRequest
 from knapcache.price import Meter
-from knapcache.price.meter import Bill
+from knapcache.price.meter import Bill, token_count
 from knapcache.store.base import Clock, Entry
 
 
@@ -101,7 +101,8 @@ class ReplyProcessor:
         if reply.cost is not None:
             weights = self._meter.weights
             in_dollars = weights.usd == 1.0 and weights.seconds == 0.0
-            return Bill(reply.cost if in_dollars else None, seconds, reply.cost, "reply")
+            tokens = token_count(reply.usage or {})
+            return Bill(reply.cost if in_dollars else None, seconds, reply.cost, "reply", tokens)
         if request.endpoint is None:
             return self._meter.bill_seconds(seconds)
         model = reply.model or request.model
@@ -112,6 +113,8 @@ class ReplyProcessor:
         now = self._clock()
         ttl = self._ttl if reply.ttl is None else reply.ttl
         stored: dict[str, Any] = {} if bill.usd is None else {"usd": bill.usd}
+        if bill.tokens:
+            stored["tokens"] = bill.tokens
         if reply.meta:
             stored["meta"] = dict(reply.meta)
         entry = Entry(
@@ -161,7 +164,7 @@ def stored_result(entry: Entry) -> FetchResult:
         payload=entry.payload,
         meta=entry.meta.get("meta", EMPTY),
         model=entry.model,
-        bill=Bill(entry.meta.get("usd"), entry.seconds, entry.cost, "stored"),
+        bill=Bill(entry.meta.get("usd"), entry.seconds, entry.cost, "stored", entry.meta.get("tokens", 0)),
         created=entry.created,
         size=entry.size,
         fresh=False,

@@ -17,7 +17,7 @@ from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.snapshot import pack, read_snapshot
+from knapcache.cache.snapshot import copy_state, pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
 from knapcache.store.base import Clock, Entry, Store, expired, purge_filter
@@ -100,7 +100,8 @@ class Owner:
         if not self.store.shared or admission.arrived == self._snapshot_arrived:
             return  # memory does not outlive the process
         self._snapshot_arrived = admission.arrived
-        state = admission.copy_state()
+        with admission.deciding:
+            state = copy_state(admission.policy, admission.ids.keys)
         snapshot = pack(admission.policy_name, admission.policy, state, self.store.max_snapshot_size)
         if snapshot is not None:
             admission.save_snapshot(snapshot)

@@ -10,7 +10,9 @@ Requests are buffered; one compiled loop per shadow runs over BATCH of them, or 
 per request the two default shadows took a sixth of a hit.
 
 Requests without a key, failed calls and answers that may not be stored cost every policy the same, and are left out.
-When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id.
+When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id. What expired or was
+purged is forgotten by all. When a cache is opened, its shadows start with its entries. So while nothing is evicted, a
+shadow of the same or more capacity pays exactly what the cache pays.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy.typing as npt
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
 from knapcache.policy import registry
+from knapcache.policy.base import Policy
 
 BATCH = 512
 FORGET = 0
@@ -93,6 +96,21 @@ class Shadows:
         self._costs.append(cost)
         if len(self._ids) >= BATCH:
             self._run_batch()
+
+    def seed(self, policy: Policy, records: Records) -> None:
+        """Show every shadow the entries that the cache starts with, oldest first. Nothing is paid for them.
+
+        policy    the live policy, which knows what is resident
+        records   of the entries, by id (entry_index.py)
+        """
+        residents = np.flatnonzero(policy.rows["resident"][: len(records)])
+        residents = residents[np.argsort(records["created"][residents], kind="stable")]
+        spent = self.spent()
+        self._ids.extend(residents.tolist())
+        self._sizes.extend(policy.rows["entry_size"][residents].tolist())
+        self._costs.extend(records["cost"][residents].tolist())
+        self._run_batch()
+        self._spent = spent
 
     def forget(self, i: int) -> None:
         """Forget the entry of id i: it was purged, or the id was recycled."""

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 HELP = "send sample traffic to a running proxy"
 DESCRIPTION = """Send chat requests to a running proxy: a few prompts often, most of them rarely, with drifting
-popularity and half of the responses streamed. Shows the share of answers from the cache, the dollars saved and the
-latency of hits and misses. Ctrl-C stops it and prints the table so far."""
+popularity and half of the responses streamed. Shows the share of answers from the cache, what they saved and the
+latency of hits and misses. Savings are in dollars where the proxy knows the price, and otherwise in seconds and tokens.
+Ctrl-C stops it and prints the table so far."""
 
 
 def add(commands: Any, *, with_options: bool) -> None:
@@ -117,7 +118,9 @@ def summary(stats: TrafficStats) -> str:
 
     parts = [f"{stats.cached} from the cache"]
     if stats.usd_saved is not None:
-        parts.append(f"${stats.usd_saved:.4f} saved")
+        parts.append(f"${stats.usd_saved:.4f} saved{' at simulated prices' if stats.simulated else ''}")
+    if stats.seconds_saved or stats.tokens_saved:
+        parts.append(f"{stats.seconds_saved:,.1f} s and {stats.tokens_saved:,} tokens of the model saved")
     for name, outcomes in (("hit", CACHED_OUTCOMES), ("miss", ("miss",))):
         median = stats.median_latency(*outcomes)
         if median is not None:
@@ -133,7 +136,9 @@ def print_report(stats: TrafficStats) -> None:
     if stats.last_error:
         print(f"last failure: {stats.last_error}")
     if stats.cached and stats.usd_saved is None:
-        print("no dollar amounts: the proxy has no price for this model and saves seconds instead")
+        print("no dollars: the model is free, or the proxy knows no price for it (its setting prices can set one)")
+    elif stats.simulated:
+        print("simulated prices: the embedded model is free; its price is made up, in the proxy's setting prices")
     if stats.outcomes["unknown"]:
         print(
             "unknown: responses without an x-knapcache header; the server is not a knapcache proxy or hides the header"

@@ -14,8 +14,8 @@ from knapcache.units import dollars, format_age, format_size, number
 
 HELP = "list the entries of a cache file"
 DESCRIPTION = """List the entries of a cache file by value, largest first: cost, requests and size of each. The value
-is requests times cost. The price of a megabyte, below the totals, is the value per megabyte of the least valuable
-tenth of the entries. --key shows one entry. The file is only read; another process may own it."""
+is requests times cost. Below the totals is the value per megabyte of the least valuable tenth of the entries, which
+are evicted first. --key shows one entry. The file is only read; another process may own it."""
 DEFAULT_ROWS = 20
 Row = dict[str, Any]
 
@@ -55,8 +55,8 @@ def execute(args: argparse.Namespace) -> None:
     size, disk = format_bytes(found["bytes"]), format_bytes(found["disk_bytes"])
     print_text(
         f"{count_of(found['entries'])}, {size}, {disk} on disk{more}.",
-        f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, price of a megabyte "
-        f"{format_cost(found['price_per_mb'], money)}.",
+        f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, least value per MB "
+        f"{format_cost(found['least_value_per_mb'], money)}.",
     )
 
 
@@ -109,9 +109,8 @@ def print_entries(rows: Sequence[Row], names: cache_file.TenantNames, keys: Sequ
 
 
 def in_dollars(rows: Sequence[Row]) -> bool:
-    """Return whether costs are dollars: those of every entry whose dollars are known are its dollars."""
-    known = [row for row in rows if row["usd"] is not None]
-    return bool(known) and all(row["usd"] == row["cost"] for row in known)
+    """Return whether costs are dollars: of every entry the price is known. Other costs are estimates for the policy."""
+    return bool(rows) and all(row["usd"] is not None and row["usd"] == row["cost"] for row in rows)
 
 
 def format_cost(cost: float, money: bool) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         help=f"number of requests to replay, sampled by key; auto: about {DEFAULT_REQUESTS:,}; off: all "
         "(default: auto)",
     )
+    option("--progress", action="store_true", help="write the progress to stderr as JSON lines, for other programs")
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
@@ -83,7 +87,8 @@ def execute(args: argparse.Namespace) -> None:
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:
         trace = trace_options.read(args, rules)
-        plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs)
+        on_progress = progress_lines(len(policies)) if args.progress else None
+        plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs, on_progress=on_progress)
     name = trace_options.trace_name(args)
     paths = folder.write(report.files(plan, name)) if folder else []
     text = summary.to_json(plan, name)
@@ -98,3 +103,14 @@ def execute(args: argparse.Namespace) -> None:
     print_text(summary.recommendation(plan))
     for path in paths:
         print(path)
+
+
+def progress_lines(policies: int) -> Callable[[int, int], None]:
+    """Return a function that writes finished replays and all replays to stderr, once per replay of every policy."""
+
+    def write(done: int, total: int) -> None:
+        if done % policies == 0:
+            print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
+
+    print(json.dumps({"done": 0, "total": 0}), file=sys.stderr, flush=True)
+    return write

@@ -9,8 +9,9 @@ Arrivals are a Poisson process of `rate` requests per second with at most `clien
 sets the pace instead of building a queue. Half of the requests ask for a stream; one stored answer serves both forms.
 The seed fixes prompts, models, keys and their order.
 
-Cache outcomes come from the response headers `x-knapcache` and `x-knapcache-saved-usd`. Responses without them are
-counted as `unknown`.
+Cache outcomes and savings come from the response headers `x-knapcache` and `x-knapcache-saved-…`. Responses without
+them are counted as `unknown`. Dollars saved on answers of the embedded model come from a price in the proxy's settings
+and are simulated, because the model is free.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ CONNECT_TIMEOUT, REQUEST_TIMEOUT = 10.0, 300.0
 """Seconds."""
 MAX_CONNECT_FAILURES = 3
 """Consecutive failed connections after which the server counts as down."""
+EMBEDDED_MODEL = "smollm2-135m"
+"""The name of the embedded model in its answers."""
 CACHED_OUTCOMES = ("hit", "coalesced", "stale")
 FATAL_STATUSES = (401, 403, 404, 405)
 """Every further request would get the same response."""
@@ -59,7 +62,7 @@ class TrafficOptions:
     """Average requests per second."""
     clients: int = 4
     """Maximum requests in flight."""
-    models: tuple[str, ...] = ("smollm2-135m",)
+    models: tuple[str, ...] = (EMBEDDED_MODEL,)
     keys: tuple[str, ...] = ()
     """API keys, one per tenant. Without keys no credential is sent."""
     max_tokens: int = 24
@@ -151,6 +154,11 @@ class TrafficStats:
     """By outcome: seconds from sending the request to the end of the response."""
     usd_saved: float | None = None
     """Sum of the proxy's savings headers in US dollars. None if no response had one."""
+    simulated: bool = False
+    """Whether some of these dollars are at a made-up price."""
+    seconds_saved: float = 0.0
+    tokens_saved: int = 0
+    """What answers without a price have saved."""
     last_error: str = ""
     connect_failures: int = 0
     """Consecutive requests that could not connect."""
@@ -168,12 +176,17 @@ class TrafficStats:
         seconds = [each for outcome in outcomes for each in self.latencies.get(outcome, ())]
         return statistics.median(seconds) if seconds else None
 
-    def add_answer(self, outcome: str, seconds: float, usd_saved: float | None) -> None:
+    def add_answer(self, outcome: str, seconds: float, headers: Mapping[str, str], *, embedded: bool = False) -> None:
+        """Count an answer, and what its headers say that it saved. embedded: it is the embedded model's."""
         self.connect_failures = 0
         self.outcomes[outcome] += 1
         self.latencies.setdefault(outcome, []).append(seconds)
-        if usd_saved is not None:
-            self.usd_saved = (self.usd_saved or 0.0) + usd_saved
+        usd = saved(headers, "usd")
+        if usd is not None:
+            self.usd_saved = (self.usd_saved or 0.0) + usd
+            self.simulated = self.simulated or embedded
+        self.seconds_saved += saved(headers, "seconds") or 0.0
+        self.tokens_saved += int(saved(headers, "tokens") or 0.0)
 
     def add_failure(self, error: str, *, connect: bool = False) -> None:
         """Count a failed request. connect: no connection was established."""
@@ -262,7 +275,8 @@ async def send_request(client: Client, options: TrafficOptions, request: DemoReq
     if response.status != 200 or (request.stream and b"data: [DONE]" not in content):
         stats.add_failure(error_text(response.status, content))
         return
-    stats.add_answer(response.headers.get("x-knapcache", "unknown"), seconds, usd_saved(response.headers))
+    embedded = EMBEDDED_MODEL.encode() in content
+    stats.add_answer(response.headers.get("x-knapcache", "unknown"), seconds, response.headers, embedded=embedded)
 
 
 def error_text(status: int, content: bytes) -> str:
@@ -274,9 +288,9 @@ def error_text(status: int, content: bytes) -> str:
     return f"status {status}, {' '.join(str(message).split())[:200]}"
 
 
-def usd_saved(headers: Mapping[str, str]) -> float | None:
-    """Return the savings header in US dollars, or None if it is absent or malformed."""
+def saved(headers: Mapping[str, str], unit: str) -> float | None:
+    """Return the savings header in a unit, or None if it is absent or malformed."""
     try:
-        return float(headers["x-knapcache-saved-usd"])
+        return float(headers[f"x-knapcache-saved-{unit}"])
     except (KeyError, ValueError):
         return None

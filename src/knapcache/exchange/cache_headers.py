@@ -4,9 +4,10 @@
     cache-status            the outcome in the terms of RFC 9211; none for `passthrough`, which never reached the cache
     x-knapcache-key         the digest of the key, in hex
     age                     seconds since the answer was fetched
-    x-knapcache-saved-usd   US dollars not spent because the answer was stored, if known
+    x-knapcache-saved-usd   US dollars not spent because the answer was stored, if its price is known; otherwise
+    x-knapcache-saved-seconds, x-knapcache-saved-tokens    upstream time and tokens not needed
 
-The last two are sent with answers that were not paid for again.
+The last ones are sent with answers that were not paid for again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,22 @@ def cache_headers(answer: Answer) -> Pairs:
         headers.append(("age", str(int(answer.age))))
         if answer.saved_usd is not None:
             headers.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+        else:
+            headers.append(("x-knapcache-saved-seconds", f"{answer.bill.seconds:.3f}"))
+            headers.append(("x-knapcache-saved-tokens", str(answer.bill.tokens)))
     return headers
 
 
+HIT_WITH_PRICE = b"%bx-knapcache-key: %b\r\nage: %d\r\nx-knapcache-saved-usd: %.8f\r\n"
+HIT_WITHOUT_PRICE = (
+    b"%bx-knapcache-key: %b\r\nage: %d\r\nx-knapcache-saved-seconds: %.3f\r\nx-knapcache-saved-tokens: %d\r\n"
+)
 HIT_PREFIX = "".join(f"{name}: {value}\r\n" for name, value in outcome_headers("hit")).encode()
 
 
 def hit_header_lines(answer: Answer) -> bytes:
     """Return `cache_headers` of a hit as encoded header lines. Encoding the pairs would take twice as long."""
-    lines = b"%bx-knapcache-key: %b\r\nage: %d\r\n" % (HIT_PREFIX, answer.key.encode(), answer.age)
-    return lines if answer.saved_usd is None else b"%bx-knapcache-saved-usd: %.8f\r\n" % (lines, answer.saved_usd)
+    if answer.saved_usd is not None:
+        return HIT_WITH_PRICE % (HIT_PREFIX, answer.key.encode(), answer.age, answer.saved_usd)
+    _, seconds, _, _, tokens = answer.bill
+    return HIT_WITHOUT_PRICE % (HIT_PREFIX, answer.key.encode(), answer.age, seconds, tokens)

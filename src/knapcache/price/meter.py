@@ -7,10 +7,12 @@ Kinds are what providers bill: input, cached input read and written, output, aud
 of the output. OpenAI counts cached input as part of the input, Anthropic beside it: the endpoint says which. Prices are
 those of the installed genai-prices; nothing here uses the network.
 
-If no price is known, `usd` is None, because a saving must not be made up, and the cost comes from the user's fallback:
-token prices, or dollars per second. It is never silently zero: an answer that costs nothing is never admitted. The
-default of 0.0002 dollars per second is 20 tokens a second at 10 dollars per million, so a model of unknown price weighs
-about as much as others do. With one dollar per second it would fill the whole cache. Each such model is logged once.
+Dollars shown to people and the cost for the policy are two numbers. If no price is known, or the model is free, `usd`
+is None, because a saving must not be made up. The policy still needs a cost to compare answers, and gets an estimate:
+the user's fallback, which is token prices or dollars per second. It is never silently zero: an answer that costs
+nothing is never admitted. The default of 0.0002 dollars per second is 20 tokens a second at 10 dollars per million, so
+a model of unknown price weighs about as much as others do. With one dollar per second it would fill the whole cache.
+Nobody is shown these estimated dollars. Each model of unknown price is logged once.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("knapcache.price")
 
 USD_PER_SECOND = 0.0002
-"""Default cost of a second of a model of unknown price."""
+"""Default of the estimate for the policy: cost of a second of a model without a price."""
+MAX_TOKENS = 10**9
+"""Tokens of one answer that are counted at most. Usages come from upstreams."""
+TOKEN_FIELDS = (
+    "prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+)  # fmt: skip
+"""Fields whose sum is the total of a usage without `total_tokens`. Anthropic counts cached input beside other input."""
 MAX_LENGTH = 1024
 """Characters of a model's name that is looked up. No longer name has a price."""
 MAX_MODELS = 1000
@@ -57,8 +66,10 @@ class Bill(NamedTuple):
     cost: float
     """The cost for the policy: finite, never negative."""
     source: str
-    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown),
-    `reply` (the caller's) or `stored` (an entry)."""
+    """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown or
+    free), `reply` (the caller's) or `stored` (an entry)."""
+    tokens: int = 0
+    """Tokens of request and answer together; 0: unknown."""
 
 
 class Meter:
@@ -66,7 +77,8 @@ class Meter:
 
     cost       "usd", "seconds", "usd + 0.01*seconds", or {"usd": 1, "seconds": 0.01}; with a weight of 0, dollars are
                computed but are not part of the cost
-    prices     {model: {"input": 2.5, "output": 10, "cache_read": 1.25, …}} in dollars per million tokens
+    prices     {model: {"input": 2.5, "output": 10, "cache_read": 1.25, …}} in dollars per million tokens. None in place
+               of such prices: the model is free, so it has no dollars, and the policy weighs its seconds
     fallback   for models of unknown price: such prices, or dollars per second
     provider   the provider that bills, by its name in genai-prices
     base_url   the upstream's URL, if it tells the provider; otherwise the model's name does, then the endpoint
@@ -75,7 +87,7 @@ class Meter:
     def __init__(
         self,
         cost: str | Mapping[str, float] | Weights = "usd",
-        prices: Mapping[str, Mapping[str, float]] | None = None,
+        prices: Mapping[str, Mapping[str, float] | None] | None = None,
         fallback: Mapping[str, float] | float = USD_PER_SECOND,
         provider: str | None = None,
         base_url: str | None = None,
@@ -83,6 +95,7 @@ class Meter:
         self.weights = Weights.of(cost)
         self.provider, self.base_url = provider, base_url
         self.prices: dict[str, ModelPrice] = {}
+        self.free = frozenset(model for model, price in (prices or {}).items() if price is None)
         self.fallback: ModelPrice | None = None
         self.usd_per_second = USD_PER_SECOND
         self._logged: set[str] = set()
@@ -91,7 +104,9 @@ class Meter:
         if self.weights.usd is None:
             return  # genai-prices need not be installed
         require_genai_prices()
-        self.prices = {model: model_price(f"model {model}", price) for model, price in (prices or {}).items()}
+        self.prices = {
+            model: model_price(f"model {model}", price) for model, price in (prices or {}).items() if price is not None
+        }
         if isinstance(fallback, Mapping):
             self.fallback = model_price("the fallback", fallback)
         else:
@@ -125,9 +140,10 @@ class Meter:
         seconds = amount("seconds", seconds)
         if not isinstance(model, str):
             raise InvalidInput(f"model must be a str, not {model!r}")
-        if self.weights.usd is None:
-            return Bill(None, seconds, self.weights.seconds * seconds, "seconds")
         counted = usage if isinstance(usage, Mapping) else {}
+        tokens = token_count(counted)
+        if self.weights.usd is None:
+            return Bill(None, seconds, self.weights.seconds * seconds, "seconds", tokens)
         usage_tier = counted.get("service_tier")  # Anthropic puts it into the usage
         tier = service_tier or usage_tier
         context = {"service_tier": tier} if isinstance(tier, str) and tier else {}
@@ -139,7 +155,7 @@ class Meter:
             else self._usd(endpoint, model, counted, context, at)
         )
         dollars = seconds * self.usd_per_second if usd is None else usd
-        return Bill(usd, seconds, self.weights.usd * dollars + self.weights.seconds * seconds, source)
+        return Bill(usd, seconds, self.weights.usd * dollars + self.weights.seconds * seconds, source, tokens)
 
     def bill_seconds(self, seconds: float) -> Bill:
         """Return the cost of a call that has no price: at the fallback's dollars per second."""
@@ -188,8 +204,13 @@ class Meter:
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
     ) -> tuple[float | None, str]:
         """Return dollars and their source."""
+        if model in self.free:
+            return None, "seconds"
         found = self._find(model, endpoint) if len(model) <= MAX_LENGTH else None
-        seconds = f"its cost is taken as {self.usd_per_second} dollars a second"
+        seconds = (
+            "its savings are shown in seconds and tokens, not in dollars; the policy counts a second of it like "
+            f"{self.usd_per_second:g} dollars"
+        )
         try:
             counted = count_tokens(endpoint, usage, found[0] if found else None)
             if model in self.prices:
@@ -200,7 +221,7 @@ class Meter:
                 usd, source = checked_total(self.fallback.calc_price(counted)["total_price"]), "fallback"
                 self._warn(model, "has no known price: billed at the fallback's")
             else:
-                self._warn(model, f"has no known price: {seconds}")
+                self._warn(model, f"has no known price (`prices` can set one): {seconds}")
                 return None, "seconds"
         except (ValueError, ArithmeticError) as error:
             self._warn(model, f"answers with a usage that cannot be billed ({error}): {seconds}")
@@ -284,6 +305,13 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
         except ValueError:
             pass  # its usage has the format of the endpoint's owner after all
     return find_provider(owner).extract_usage({"usage": usage}, api_flavor=flavor)[1]
+
+
+def token_count(usage: Mapping[str, Any]) -> int:
+    """Return the tokens of request and answer together, or 0 if the usage does not say."""
+    total = usage.get("total_tokens")
+    counts = [total] if type(total) is int else [n for name in TOKEN_FIELDS if type(n := usage.get(name)) is int]
+    return min(MAX_TOKENS, max(0, sum(counts)))
 
 
 def has_token_price(price: ModelPrice) -> bool:

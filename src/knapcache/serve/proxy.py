@@ -32,7 +32,7 @@ from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
-from knapcache.serve.upstream.embedded_model import PRICES, EmbeddedModel
+from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.base import wall_clock
@@ -70,13 +70,17 @@ class Proxy:
             if any(upstream.local for upstream in settings.upstreams)
             else None
         )
+        if self.embedded_model is not None and self.embedded_model.name in settings.prices:
+            log.warning(
+                "Dollars of the embedded model are simulated: it is free, and its price is made up in `prices`."
+            )
         self.cache, self.memory_fallback = open_cache(
             settings,
             self.encryption_keys,
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
-            prices={**(PRICES if self.embedded_model else {}), **settings.prices},
+            prices={**({self.embedded_model.name: None} if self.embedded_model else {}), **settings.prices},
             fallback=settings.fallback_price,
             secret=self.secret,
             shadows=settings.shadows,
@@ -174,6 +178,11 @@ class Proxy:
             assert self.folder is not None
             self._owner_server = OwnerServer(self.folder, app, pipeline)
             await self._owner_server.open()
+
+    def failing_upstreams(self) -> list[str]:
+        """Return one line for each upstream that fails. Only the owner process knows them."""
+        states = self._pipeline.upstream_health.report() if self._pipeline is not None else []
+        return [f"upstream {one['name']} fails: {one['reason']}" for one in states if one["state"] == "failing"]
 
     async def reload(self, load: Load) -> None:
         """Read the settings again, and apply tenants and admin tokens.

@@ -6,9 +6,11 @@ Cells run in local processes or on a cluster. The trace is sent once to each pro
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +56,37 @@ def replay_grid(
     return replay_cells([trace], [GridCell(policy, unit, seed) for unit in units for policy in policies], jobs=jobs)
 
 
-def replay_cells(traces: Sequence[Trace], cells: Sequence[GridCell], *, jobs: Jobs = None) -> list[dict[str, Any]]:
-    """Return one row for each cell."""
+def replay_cells(
+    traces: Sequence[Trace],
+    cells: Sequence[GridCell],
+    *,
+    jobs: Jobs = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row for each cell. `on_progress` is called after each cell with finished cells and all cells."""
     # Times and names are not sent: policies do not use them, and names are slow to send.
     bare = [Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for trace in traces]
-    return sweep(run_cell, cells, shared=(bare,), jobs=jobs, title="replay")
+    order = even_order(cells)
+    ordered = [cells[k] for k in order]
+    rows = sweep(run_cell, ordered, shared=(bare,), jobs=jobs, title="replay", on_progress=on_progress)
+    found = dict(zip(order, rows, strict=True))
+    return [found[k] for k in range(len(cells))]
+
+
+def even_order(cells: Sequence[GridCell]) -> list[int]:
+    """Return the positions of the cells in rounds, so that the time of one round predicts that of the others.
+
+    A round has one cell of each policy, at random capacities: policies differ in speed by a factor of 100, and
+    capacities by less.
+    """
+    by_policy: dict[str, list[int]] = {}
+    for k, cell in enumerate(cells):
+        by_policy.setdefault(cell.policy, []).append(k)
+    shuffle = random.Random(0)
+    for positions in by_policy.values():
+        shuffle.shuffle(positions)
+    rounds = itertools.zip_longest(*by_policy.values())
+    return [k for one in rounds for k in one if k is not None]
 
 
 def require_usable(trace: Trace) -> None:

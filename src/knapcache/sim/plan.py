@@ -15,7 +15,7 @@ Savings are those of the log itself. A projection to other days exists only for 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,8 +100,12 @@ def make_plan(
     sample: int | None = AUTO,
     seed: int = 0,
     jobs: Jobs = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> CapacityPlan:
-    """Replay a trace, or a sample of it, with every policy at every capacity. Equal seeds give equal plans."""
+    """Replay a trace, or a sample of it, with every policy at every capacity. Equal seeds give equal plans.
+
+    `on_progress` is called after each replay with the number of finished replays and of all.
+    """
     requested = CapacityRange.parse(capacities) if isinstance(capacities, str) else capacities
     check_arguments(policies, requested.capacities, seed, jobs)
     require_usable(trace)
@@ -114,7 +118,7 @@ def make_plan(
         for capacity in units
         for k in range(len(taken.slices))
     ]
-    rows = replay_cells(taken.slices, cells, jobs=jobs)
+    rows = replay_cells(taken.slices, cells, jobs=jobs, on_progress=on_progress)
     paid = np.array([row["miss_cost"] for row in rows]).reshape(len(policies), len(units), -1)
     curves = tuple(
         savings_curve(name, stats, units, *savings(stats, taken, paid[k])) for k, name in enumerate(policies)

@@ -25,14 +25,21 @@ def sweep(
     shared: tuple[Any, ...] = (),
     jobs: Jobs = None,
     title: str = "",
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
     """Return `[function(*shared, item) for item in items]`, computed on all cores, `jobs` processes, or an executor.
 
-    `shared` may be large: it is sent once to each process, not once for each item.
+    `shared` may be large: it is sent once to each process, not once for each item. `on_progress` is called after each
+    item with the number of finished items and of all.
     """
     results = executor(jobs).run(TaskBatch(function, shared, tuple(items)))
+    found: list[Result] = []
     with _bar(title, len(items)) as tick, closing(results):
-        return list(tick(results))
+        for result in tick(results):
+            found.append(result)
+            if on_progress is not None:
+                on_progress(len(found), len(items))
+    return found
 
 
 @contextmanager

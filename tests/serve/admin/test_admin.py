@@ -56,11 +56,15 @@ def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client:
     assert tenant["name"] == "anonymous"
     assert tenant["namespace"] == harness.authenticator.namespace_of("anonymous")
     assert tenant["bytes"] == found["storage"]["bytes"] > 0
-    assert found["price_per_mb"] > 0
-    assert found["doubling"] is None
+    assert found["least_value_per_mb"] > 0
+    assert (found["price_per_mb"], found["doubling"]) == (None, None), "no shadow has twice the capacity"
+    assert found["storage"]["usable"] < found["storage"]["capacity"] == harness.settings.capacity
     assert found["health"]["store"] == "ok"
     assert found["health"]["owner"] is True
-    assert found["health"]["upstreams"] == [{"name": "fake", "state": "ok", "calls": 4, "errors": 2}]
+    (upstream,) = found["health"]["upstreams"]
+    assert upstream == {
+        "name": "fake", "state": "ok", "calls": 4, "errors": 2, "failing_since": None, "reason": "", "failed": 0,
+    }  # fmt: skip
     assert found["started"] <= found["now"]
 
 
@@ -76,8 +80,26 @@ def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
             found = client.get(f"{API}/summary").json()
         row = found["all"]
         assert row["would"]["lru@2x"] < row["cost_spent"]
+        assert row["evictions"] > 0
         assert found["doubling"]["saves"] == pytest.approx(row["cost_spent"] - row["would"]["lru@2x"])
-        assert found["doubling"]["per_day"] > 0
+        assert found["price_per_mb"] * harness.settings.capacity / 1e6 == pytest.approx(found["doubling"]["saves"])
+        assert found["doubling"]["per_day"] is None
+        assert "less than a day" in found["doubling"]["method"]
+    finally:
+        harness.close()
+
+
+def test_more_capacity_is_worth_nothing_while_nothing_was_evicted() -> None:
+    harness = AdminHarness(shadows=("lru@2x",))
+    try:
+        for _ in range(3):
+            for name in range(20):
+                harness.request(name)
+        with harness.client() as client:
+            found = client.get(f"{API}/summary").json()
+        assert found["all"]["evictions"] == 0
+        assert found["all"]["cost_saved"] > 0
+        assert (found["price_per_mb"], found["doubling"]["saves"]) == (0.0, 0.0)
     finally:
         harness.close()
 

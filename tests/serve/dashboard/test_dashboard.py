@@ -90,7 +90,7 @@ def test_an_entry_shows_its_value_and_can_be_purged(browser: Browser, admin: Fak
         assert drawer.locator(".formula").inner_text().split() == [
             "400", "requests", "×", "$0.06", "cost", "=", "$24.00", "value",
         ]  # fmt: skip
-        expect(drawer).to_contain_text("times the cache's marginal value per MB")
+        expect(drawer).to_contain_text("times that of the least valuable tenth of the cache")
         expect(drawer.locator("pre").first).to_contain_text('"content": "<b>Hello</b>"')
         key = admin.entries[0]["key"]
         drawer.get_by_role("button", name="Purge this entry").click()
@@ -336,13 +336,14 @@ def test_the_token_logs_in_and_is_not_stored(browser: Browser, admin: FakeAdmin)
 
 
 def test_amounts_are_in_the_unit_of_the_cost(browser: Browser, admin: FakeAdmin) -> None:
-    admin.unit = "seconds"
+    admin.unit, admin.prices, admin.amounts = "seconds", "none", {"unit": "seconds", "factor": 1.0}
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
         for section in ("#saved-today", "#marginal", "#spend", "#bars", "#entries-table", "#models", "#doubling"):
             assert "$" not in page.inner_text(section), section
         assert "by time" in page.inner_text("#overview")
-        admin.unit = "usd + 0.01*seconds"
+        admin.unit, admin.prices = "usd + 0.01*seconds", "known"
+        admin.amounts = {"unit": "number", "factor": 1.0}
         poll_now(page)
         expect(page.locator("#overview")).to_contain_text("by cost")
         assert "$" not in page.inner_text("#spend-legend") + page.inner_text("#saved-today")
@@ -383,17 +384,39 @@ def test_the_capacity_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
         for k in range(9)
     ]
     advice = {"policy": "adaptive", "capacity": 300_000_000, "saved": 34.0, "at_knee": True}
-    result = {"rows": rows, "per": "day", "recommended": advice, "largest_saving": 40.0, "working_set": 1_200_000_000}
+    result = {"rows": rows, "recommended": advice, "largest_saving": 40.0, "total_cost": 90.0, "requests": 5000}
+    short = {"span": "6 seconds", "projection": {"per_day": None, "method": "No projection: the log spans 6 seconds."}}
+    per_day = {"per_day": 17.0, "per_day_low": 12.0, "per_day_high": 22.0, "method": "95 % confidence interval."}
+    long = {"span": "2 days", "projection": per_day}
+    done = {"state": "done", "seconds": 12.0, "amounts": {"unit": "usd", "factor": 1.0}}
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
         page.wait_for_load_state("networkidle")  # the page has fetched the idle plan
-        admin.plan = {"state": "running", "result": None}
+        running = {"state": "running", "result": None, "seconds": 3.0, "remaining": None}
+        admin.plan = running | {"progress": 0.0}
         page.click("#plan")
-        expect(page.locator("#plan-note")).to_have_text("Replaying…")
+        expect(page.locator("#plan-note")).to_have_text("Reading the request log: 3 s")
         expect(page.locator("#plan")).to_be_disabled()
-        admin.plan = {"state": "done", "result": result}
-        expect(page.locator("#plan-result")).to_contain_text("300 MB with adaptive saves $34.00 per day, 85 %")
+        admin.plan = running | {"progress": 0.3, "remaining": 7.2}
+        expect(page.locator("#plan-note")).to_have_text("Replaying: 30 %, about 8 s left")
+        expect(page.locator("#plan-progress")).to_have_attribute("value", "0.3")
+        admin.plan = done | {"result": result | short}
+        expect(page.locator("#plan-result")).to_contain_text(
+            "300 MB for entries would have saved $34.00 in the 6 seconds of this log, 85 % of what unlimited capacity"
+        )
+        expect(page.locator("#plan-result")).to_contain_text("No projection: the log spans 6 seconds.")
+        assert "per day" not in page.inner_text("#plan-result")
+        expect(page.locator("#plan-progress")).to_be_hidden()
         expect(page.locator("#plan-result .curve")).to_have_count(2)
+        admin.plan = done | {"result": result | long}
+        page.click("#plan")
+        expect(page.locator("#plan-result")).to_contain_text(
+            "Projected: $17.00 (between $12.00 and $22.00) per day, $510.00 (between $360.00 and $660.00) per 30 days."
+        )
+        admin.plan = done | {"amounts": {"unit": "share", "factor": 1.0}, "result": result | long}
+        page.click("#plan")
+        expect(page.locator("#plan-result")).to_contain_text("would have saved 38 % of the cost in the 2 days")
+        assert "$" not in page.inner_text("#plan-result")
         admin.plan = {"state": "failed", "result": {"message": "the log is empty"}}
         page.click("#plan")
         expect(page.locator("#plan-result")).to_have_text("Plan failed: the log is empty")

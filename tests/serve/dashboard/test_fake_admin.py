@@ -7,16 +7,16 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.serve.admin import access_models, models, request_models
+from knapcache.serve.admin import access_models, models, request_models, summary_models
 from tests.support.fake_admin import TOKEN, FakeAdmin
 
 PATHS: dict[str, type[models.ResponseModel]] = {
-    "/summary": models.Summary,
-    "/history?span=hour": models.UsageHistory,
+    "/summary": summary_models.Summary,
+    "/history?span=hour": summary_models.UsageHistory,
     "/entries": models.EntryPage,
     "/requests?after=0&limit=10": models.RequestPage,
     "/requests/1": request_models.RequestDetail,
-    "/plan": models.PlanStatus,
+    "/plan": summary_models.PlanStatus,
     "/session": access_models.SessionInfo,
     "/audit?limit=10": access_models.AuditPage,
 }

@@ -10,7 +10,6 @@ import pytest
 from knapcache.serve.observe import events as subject
 from knapcache.serve.observe.events import MAX_TEXT, EventBuffer
 from knapcache.serve.observe.recent import MAX_RECENT, RecentRequests
-from knapcache.serve.observe.upstream_health import UpstreamHealth
 from tests.support.events import EventList, event, traffic
 
 
@@ -72,23 +71,3 @@ def test_recent_requests_are_bounded_and_numbered() -> None:
     assert found["serial"] == MAX_RECENT + 50
     assert [row["serial"] for row in found["rows"]] == list(range(51, MAX_RECENT + 51))
     assert "trace" not in found["rows"][0]
-
-
-def test_upstream_health_counts_every_call() -> None:
-    health = UpstreamHealth(["a", "b"])
-    health.consume(
-        [
-            event("hit"),
-            event("coalesced", upstream="a"),
-            event("miss", upstream="a", attempts=(0, 503, 429, 200)),
-            event("failed", upstream="b", attempts=(503, 503)),
-            event("failed", upstream="unknown", attempts=(503, 503)),
-        ]
-    )
-    a, b = health.report()
-    assert a == {"name": "a", "state": "ok", "calls": 4, "errors": 2}
-    assert b == {"name": "b", "state": "ok", "calls": 2, "errors": 2}
-    health.consume([event("failed", upstream="b", attempts=(0,))])
-    assert health.report()[1] == {"name": "b", "state": "failing", "calls": 3, "errors": 3}
-    health.consume([event("miss", upstream="b", attempts=(404,))])
-    assert health.report()[1]["state"] == "ok", "the upstream has answered"

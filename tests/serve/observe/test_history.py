@@ -257,6 +257,49 @@ def test_shadows_of_a_real_cache() -> None:
     assert (row.cost_spent, row.cost_saved) == (2.0, 4.0)
 
 
+def test_answers_with_and_without_a_price_are_counted() -> None:
+    history = new_history()
+    history.consume([event("miss", usd=0.5, tokens=100), event("hit", usd=0.5, tokens=100), event("hit", tokens=7)])
+    history.consume([event("passthrough", cost=0.0), event("failed", cost=0.0)])
+    row = history.total()
+    assert (row.priced, row.unpriced) == (2, 1)
+    assert (row.usd_spent, row.usd_saved) == (0.5, 0.5), "an unknown price adds no dollars"
+    assert (row.tokens_spent, row.tokens_saved) == (100, 107)
+    history.check()
+
+
+@pytest.mark.parametrize("shadows", [{"none": 1.0}, None])
+def test_evictions_are_counted_also_across_restarts_of_the_cache(shadows: dict[str, float] | None) -> None:
+    stats: dict[str, Any] = {"shadows": shadows, "evictions": 5}
+    clock = Clock()
+    history = History(None, lambda: stats, clock, UTC)
+    for evictions, rejected, total in ((5, 0, 0), (7, 0, 2), (7, 3, 5), (1, 0, 6)):
+        stats |= {"evictions": evictions, "rejected_by_policy": rejected}
+        history.poll_shadows()
+        assert history.total().evictions == total
+    clock.now += 60
+    stats["evictions"] = 2
+    history.poll_shadows()
+    assert [row.evictions for _, row in history.points("hour")[1][-2:]] == [6, 1]
+    history.check()
+    assert history_file.unpack(history_file.pack(history._table)).total.evictions == 7
+
+
+def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
+    old = [4, 1, 0, 0, 2, 0, 0, 1, 90, 0.5, 0.25, 2.0, 1.0, 0.5, 0.25]
+    day = datetime(2026, 6, 1, tzinfo=UTC).toordinal()
+    document = {"version": 1, "since": NOON, "total": [*old, {"lru": 0.2}], "models": {"m": old}, "tenants": {"t": old},
+                "minutes": {}, "hours": {}, "days": {str(day): [*old, {"lru": 0.2}]}}  # fmt: skip
+    (tmp_path / "history.json").write_text(json.dumps(document))
+    history = new_history(tmp_path)
+    row = history.total()
+    assert (row.requests, row.hits, row.cost_saved, row.tokens_saved, row.evictions) == (4, 1, 0.25, 0, 0)
+    assert row.shadows == {"lru": 0.2}
+    history.consume([event()])
+    history.close()
+    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 2
+
+
 def test_history_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     shadows = Shadows(none=0.0, lru=0.0)
@@ -266,7 +309,7 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     history.close()
     path = tmp_path / "data" / "history.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads(path.read_bytes())["version"] == 1
+    assert json.loads(path.read_bytes())["version"] == 2
     again = History(tmp_path / "data", Shadows(none=0.0, lru=0.0), clock, UTC)
     assert again.total() == history.total()
     assert again.models() == history.models()
@@ -316,7 +359,9 @@ def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: py
         lambda text: text[: len(text) // 2],
         lambda _: b"[]",
         lambda _: b"\xff\xfe",
-        lambda text: text.replace(b'"version":1', b'"version":2'),
+        lambda text: text.replace(b'"version":2', b'"version":3'),
+        lambda text: text.replace(b'"version":2', b'"version":1'),
+        lambda text: text.replace(b'"version":2', b'"version":[2]'),
         lambda text: text.replace(b'"since":', b'"since":-'),
         lambda text: text.replace(b'"total":[2', b'"total":[3'),
         lambda text: text.replace(b'"total":[2', b'"total":[-2'),
@@ -363,7 +408,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_other_values_are_not_rows(value: Any) -> None:
     try:
-        UsageRow.from_list(value)
+        UsageRow.from_list(value, len(NUMBERS))
     except InvalidInput:
         return
     assert isinstance(value, list)

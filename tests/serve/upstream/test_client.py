@@ -310,7 +310,7 @@ def test_closing_the_client_fails_requests_in_progress_and_later_ones(run: Run) 
             await asyncio.sleep(0.02)
             assert len(harness.client) == 2
             harness.client.close()
-            with pytest.raises(UpstreamFailed, match="closed the connection"):
+            with pytest.raises(UpstreamFailed, match="connection closed"):
                 await waiting
             await wait_until(lambda: not len(harness.client))
             async with asyncio.timeout(2):

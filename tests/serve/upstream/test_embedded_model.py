@@ -82,9 +82,7 @@ async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.
         bill = Meter().bill(Endpoint.CHAT, plain.model, plain.usage, seconds)
         assert bill.usd is None
         assert bill.cost == pytest.approx(seconds * USD_PER_SECOND)
-        priced = Meter(prices=embedded_model.PRICES).bill(Endpoint.CHAT, plain.model, plain.usage, seconds)
-        assert priced.usd is not None
-        assert 1e-6 < priced.usd < 1e-2
+        assert bill.tokens == plain.usage["total_tokens"]
 
         stream = {**REQUEST, "stream": True, "stream_options": {"include_usage": True}}
         status, raw = await post(session, f"{url}/chat/completions", stream)

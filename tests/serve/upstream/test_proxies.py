@@ -134,7 +134,7 @@ def test_an_upstream_uses_the_proxy_of_its_settings_or_the_environment(
             upstream = Upstream(UpstreamSettings.model_validate(fields))
             attempts: list[int] = []
             if how == "no proxy":  # only the proxy knows this name
-                with pytest.raises(UpstreamFailed, match="gaierror"):
+                with pytest.raises(UpstreamFailed, match="host name"):
                     await upstream.send("GET", "/models", b"", None, attempts)
             else:
                 response = await upstream.send("GET", "/models", b"", None, attempts)
@@ -158,11 +158,11 @@ def test_both_certificates_are_verified(run: Run, tls: Tls, proxy_scheme: str) -
                     if reached:
                         assert (await harness.get(url=upstream.url_of(NAME)))[0] == 200
                     else:
-                        with pytest.raises(UpstreamFailed, match="SSLCertVerificationError") as caught:
+                        with pytest.raises(UpstreamFailed, match="TLS certificate not valid") as caught:
                             await harness.get(url=upstream.url_of(NAME))
                         assert caught.value.safe_to_retry
             async with proxied(proxy, upstream, tls.files) as harness:  # a name that the certificate does not have
-                with pytest.raises(UpstreamFailed, match="SSLCertVerificationError"):
+                with pytest.raises(UpstreamFailed, match="TLS certificate not valid"):
                     await harness.get(url=upstream.url_of("other.test"))
 
     run(scenario())
@@ -187,7 +187,7 @@ def test_a_refusal_is_reported_without_credentials(
                 with pytest.raises(UpstreamFailed) as caught:
                     await harness.get(url=upstream.url_of(NAME))
                 message = str(caught.value)
-                assert message.startswith(f"fake cannot be reached: its proxy refused with status {status}")
+                assert message.startswith(f"upstream fake failed: its proxy refused with status {status}")
                 assert ("authentication" in message) == (status == 407)
                 assert caught.value.status == 502
                 shown = f"{message} {caught.value.__cause__!r} {harness.client._proxy!r} {harness.client._proxy}"
@@ -323,7 +323,7 @@ def test_the_connect_timeout_covers_proxy_connect_and_tls(
             if proxy_tls == "hangs in TLS":
                 harness.client._proxy = HttpProxy("127.0.0.1", proxy.port, tls=True)
             if end == "timeout":
-                with pytest.raises(UpstreamFailed, match="in time") as caught:
+                with pytest.raises(UpstreamFailed, match="timeout: ") as caught:
                     await harness.get(url=upstream.url_of(NAME))
                 assert (caught.value.status, caught.value.safe_to_retry) == (504, True)
             else:
@@ -343,7 +343,7 @@ def test_an_unreachable_proxy_is_reported_as_safe_to_retry(run: Run) -> None:
             pass
         client = Client("fake", 1, 1, proxy=HttpProxy("127.0.0.1", gone.port, tls=False))
         for url in ("http://upstream.test", "https://upstream.test"):
-            with pytest.raises(UpstreamFailed, match="ConnectionRefusedError") as caught:
+            with pytest.raises(UpstreamFailed, match="connection refused") as caught:
                 await client.request("GET", url, "/", b"", None)
             assert caught.value.safe_to_retry
         assert len(client) == 0

@@ -137,7 +137,7 @@ def test_a_reader_is_woken_when_its_response_is_closed(run: Run, monkeypatch: py
             reader = asyncio.create_task(response.read())
             await asyncio.sleep(0)
             await response.close()
-            with pytest.raises(UpstreamFailed, match="ConnectionLost"):
+            with pytest.raises(UpstreamFailed, match="connection closed"):
                 await reader
             assert response.state is ExchangeState.CLOSED
 
@@ -160,7 +160,7 @@ def test_the_total_timeout_ends_a_body_that_trickles(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(trickle, idle_timeout=5, total_timeout=0.2) as harness:
             response = await harness.request()
-            with pytest.raises(UpstreamFailed, match="did not complete its answer in time") as caught:
+            with pytest.raises(UpstreamFailed, match=r"timeout: the answer was not complete after 0\.2 s") as caught:
                 await response.read()
             assert (caught.value.status, caught.value.safe_to_retry) == (504, False)
             assert response.state is ExchangeState.FAILED
@@ -182,7 +182,7 @@ def test_the_total_timeout_ends_a_body_that_is_not_read(run: Run) -> None:
 def test_the_total_timeout_covers_the_wait_for_the_head(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(send_and_stall(b""), idle_timeout=5, total_timeout=0.05) as harness:
-            with pytest.raises(UpstreamFailed, match="in time") as caught:
+            with pytest.raises(UpstreamFailed, match="timeout: ") as caught:
                 await harness.get()
             assert (caught.value.status, caught.value.safe_to_retry) == (504, True)
 
@@ -200,7 +200,7 @@ def test_the_total_timeout_covers_the_upload(run: Run) -> None:
 
     async def scenario() -> None:
         async with client_harness(script, idle_timeout=5, total_timeout=0.1) as harness:
-            with pytest.raises(UpstreamFailed, match="in time"):
+            with pytest.raises(UpstreamFailed, match="timeout: "):
                 await harness.get(method="POST", content=endless())
             await wait_until(lambda: not len(harness.client))
 
@@ -216,7 +216,7 @@ def test_the_total_timeout_covers_connecting(run: Run) -> None:
                 raise AssertionError(origin)
 
             harness.client._connect = slow  # type: ignore[method-assign]
-            with pytest.raises(UpstreamFailed, match="in time") as caught:
+            with pytest.raises(UpstreamFailed, match="timeout: ") as caught:
                 await harness.get()
             assert (caught.value.status, caught.value.safe_to_retry) == (504, True)
 

@@ -31,7 +31,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from knapcache.serve.admin import access_models, models, request_models
+from knapcache.serve.admin import access_models, models, request_models, summary_models
+from knapcache.serve.admin.amounts import amounts
 from knapcache.serve.admin.audit import Record, new_record
 from knapcache.serve.admin.auth import (
     CHALLENGE,
@@ -121,10 +122,10 @@ class Admin:
         except TimeoutError:
             raise RequestRejected(503, "The store does not answer.", "store_failed", [("retry-after", "10")]) from None
 
-    async def summary(self, _: AdminRequest) -> models.Summary:
+    async def summary(self, _: AdminRequest) -> summary_models.Summary:
         return await self.in_thread(self._overview.summary)
 
-    async def history(self, request: AdminRequest) -> models.UsageHistory:
+    async def history(self, request: AdminRequest) -> summary_models.UsageHistory:
         return await self.in_thread(lambda: self._overview.history(request.parameters.span))
 
     async def entries(self, request: AdminRequest) -> models.EntryPage:
@@ -183,7 +184,7 @@ class Admin:
             await self.write_record(request.record("request", 200, key=event.key, content=True))
         return found
 
-    async def plan(self, _: AdminRequest) -> models.PlanStatus:
+    async def plan(self, _: AdminRequest) -> summary_models.PlanStatus:
         return self._planner.status()
 
     async def openapi(self, _: AdminRequest) -> bytes:
@@ -203,8 +204,9 @@ class Admin:
     async def snapshot(self, _: AdminRequest) -> models.Saved:
         return models.Saved(saved=await self.in_thread(self._overview.save))
 
-    async def start_plan(self, _: AdminRequest) -> models.PlanStatus:
-        self._planner.start()
+    async def start_plan(self, _: AdminRequest) -> summary_models.PlanStatus:
+        history, settings = self._context.history, self._context.settings
+        self._planner.start(amounts(history.total(), settings))
         return self._planner.status()
 
     async def login(self, request: AdminRequest) -> SetCookie:

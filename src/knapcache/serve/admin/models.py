@@ -129,122 +129,6 @@ class Error(ResponseModel):
     error: ErrorDetail
 
 
-class Usage(ResponseModel):
-    """Totals of a set of requests. Money and time are those of answers: spent on them, or saved by cached ones."""
-
-    requests: Count
-    hits: Count
-    coalesced: Count
-    stale: Count
-    misses: Count
-    bypasses: Count
-    passthrough: Count
-    failed: Count
-    bytes_saved: Count
-    usd_spent: float
-    usd_saved: float
-    seconds_spent: float
-    seconds_saved: float
-    cost_spent: float
-    cost_saved: float
-    would: Annotated[
-        dict[str, float],
-        Field(description="Cost of the same requests without a cache, with other policies, or with more capacity."),
-    ]
-
-
-class ModelUsage(Usage):
-    """Usage of one model."""
-
-    name: str
-
-
-class TenantUsage(Usage):
-    """Usage of one tenant, and the size of its entries."""
-
-    name: str
-    namespace: str | None
-    bytes: Count
-    quota: int | None
-
-
-class UsagePoint(Usage):
-    """Usage in one time step."""
-
-    time: float
-
-
-class PolicyStatus(ResponseModel):
-    """The live policy."""
-
-    name: str
-    oracle_calls: Count
-    oracle_seconds: float
-    ids: Annotated[Count, Field(description="Keys in the policy's table.")]
-
-
-class StorageStatus(ResponseModel):
-    """Sizes in bytes."""
-
-    capacity: Count
-    bytes: Count
-    entries: Count
-    disk_bytes: int | None
-    size_limit: int | None
-
-
-class Doubling(ResponseModel):
-    """The additional savings of twice the capacity."""
-
-    saves: float
-    per_day: float
-
-
-class UpstreamStatus(ResponseModel):
-    """Calls to one upstream, by all processes."""
-
-    name: str
-    state: str
-    calls: Count
-    errors: Count
-
-
-class HealthStatus(ResponseModel):
-    """State of the store and of the upstreams."""
-
-    store: Literal["ok", "open", "half-open", "memory"]
-    owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
-    workers: Count
-    upstreams: list[UpstreamStatus]
-    breaker: dict[str, Any]
-
-
-class Summary(ResponseModel):
-    """Everything on the dashboard's first page."""
-
-    now: float
-    started: float
-    since: Annotated[float, Field(description="When history began.")]
-    version: str
-    unit: Annotated[str, Field(description="Unit of every cost: usd, seconds, or a blend.")]
-    policy: PolicyStatus
-    storage: StorageStatus
-    today: Usage
-    all: Usage
-    models: list[ModelUsage]
-    tenants: list[TenantUsage]
-    price_per_mb: Annotated[float, Field(description="Value of the least valuable megabyte in the cache.")]
-    doubling: Doubling | None
-    health: HealthStatus
-
-
-class UsageHistory(ResponseModel):
-    """Usage over time, one point per step of `step` seconds."""
-
-    step: Count
-    points: list[UsagePoint]
-
-
 class EntryRow(ResponseModel):
     """A cached entry without its content."""
 
@@ -282,7 +166,9 @@ class EntryPage(ResponseModel):
     content: Annotated[bool, Field(description="Whether the first words of prompts are shown and searched.")]
     searched: Annotated[Count, Field(description="Entries whose first words were searched, the newest first.")]
     rows: list[EntryRow]
-    price_per_mb: float
+    least_value_per_mb: Annotated[
+        float, Field(description="Value per megabyte of the least valuable tenth of all entries: evicted first.")
+    ]
 
 
 class PurgePreview(ResponseModel):
@@ -318,8 +204,10 @@ class RequestRow(ResponseModel):
     size: Count
     cost: float
     usd: float | None
+    tokens: Count
     upstream_seconds: float
     upstream: str
+    error: str
     saved: bool
 
 
@@ -328,15 +216,6 @@ class RequestPage(ResponseModel):
 
     serial: Count
     rows: list[RequestRow]
-
-
-class PlanStatus(ResponseModel):
-    """State of the capacity plan."""
-
-    state: Literal["idle", "running", "done", "failed"]
-    started: float | None
-    seconds: float | None
-    result: Annotated[dict[str, Any] | None, Field(description="Output of `knapcache plan --json`, or a message.")]
 
 
 class Saved(ResponseModel):

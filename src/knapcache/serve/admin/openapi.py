@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import access_models, models, request_models
+from knapcache.serve.admin import access_models, models, request_models, summary_models
 from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
 from knapcache.serve.admin.tokens import Role
@@ -89,9 +89,9 @@ class Route:
 
 ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="/summary", name="summary", summary="Savings, sizes and health",
-          response=models.Summary, errors=(503,)),
-    Route(method="GET", path="/history", name="history", summary="Usage over time", response=models.UsageHistory,
-          parameters=models.HistoryQuery, errors=(503,)),
+          response=summary_models.Summary, errors=(503,)),
+    Route(method="GET", path="/history", name="history", summary="Usage over time",
+          response=summary_models.UsageHistory, parameters=models.HistoryQuery, errors=(503,)),
     Route(method="GET", path="/entries", name="entries", summary="List entries", response=models.EntryPage,
           parameters=models.EntriesQuery, errors=(409, 503)),
     Route(method="GET", path="/entries/{key}", name="entry",
@@ -109,9 +109,9 @@ ROUTES: tuple[Route, ...] = (
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
           response=models.Saved, errors=(409, 503)),
     Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",
-          response=models.PlanStatus, status=202, errors=(409,)),
+          response=summary_models.PlanStatus, status=202, errors=(409,)),
     Route(method="GET", path="/plan", name="plan", summary="State and result of the capacity plan",
-          response=models.PlanStatus),
+          response=summary_models.PlanStatus),
     Route(method="GET", path="/openapi.json", name="openapi", summary="This document", response=None,
           access="public"),
     Route(method="GET", path="/audit", name="audit", summary="The audit log, newest first",
@@ -129,7 +129,9 @@ ROUTES: tuple[Route, ...] = (
 CACHE_RESPONSE_HEADERS = {
     "x-knapcache": "Outcome: hit, miss, coalesced, stale, bypass, passthrough.",
     "x-knapcache-key": "Digest of the key of the entry.",
-    "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache.",
+    "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache, if its price is known.",
+    "x-knapcache-saved-seconds": "If the price is not known: upstream time not needed because of the cache.",
+    "x-knapcache-saved-tokens": "If the price is not known: tokens not needed because of the cache.",
     "cache-status": "The outcome in the terms of RFC 9211.",
     "age": "Seconds since the answer was fetched.",
 }

@@ -14,9 +14,9 @@ from typing import Any
 from knapcache.errors import Incomplete, NotOwner
 from knapcache.keys.outline import outline_of
 from knapcache.serve.admin import models
+from knapcache.serve.admin import summary_models as totals
+from knapcache.serve.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.serve.admin.context import AdminContext
-from knapcache.serve.observe.history import DAY
-from knapcache.serve.observe.usage import UsageRow
 from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
@@ -39,46 +39,56 @@ class Overview:
         self._scan: dict[str, Any] = {}
         self._scan_expiry = 0.0
 
-    def summary(self) -> models.Summary:
-        context, now = self._context, time.time()
+    def summary(self) -> totals.Summary:
+        context, settings, now = self._context, self._context.settings, time.time()
         context.history.poll_shadows()
         stats, total = context.cache.stats(), context.history.total()
-        policy = str(stats.get("policy", context.settings.policy))
-        return models.Summary(
+        policy = str(stats.get("policy", settings.policy))
+        capacity = stats.get("size_limit") or stats["capacity"]
+        twice = f"{policy}@2x"
+        more = doubling(context.history, twice, now) if twice in settings.shadows else None
+        return totals.Summary(
             now=now,
             started=context.started,
             since=context.history.since,
             version=version("knapcache"),
-            unit=context.settings.cost,
-            policy=models.PolicyStatus(
+            unit=settings.cost,
+            prices=prices_of(total, settings),
+            amounts=amounts(total, settings),
+            policy=totals.PolicyStatus(
                 name=policy,
                 oracle_calls=stats.get("oracle_calls", 0),
                 oracle_seconds=stats.get("oracle_seconds", 0.0),
                 ids=stats.get("ids", 0),
             ),
-            storage=models.StorageStatus(
-                capacity=stats["capacity"],
+            storage=totals.StorageStatus(
+                capacity=capacity,
+                usable=stats["capacity"],
                 bytes=stats["bytes"],
                 entries=stats["entries"],
                 disk_bytes=stats.get("disk_bytes"),
-                size_limit=stats.get("size_limit"),
             ),
-            today=models.Usage(**context.history.today().report()),
-            all=models.Usage(**total.report()),
-            models=[models.ModelUsage(name=name, **row.report()) for name, row in context.history.models().items()],
+            today=totals.Usage(**context.history.today().report()),
+            all=totals.Usage(**total.report()),
+            models=[
+                totals.ModelUsage(name=name, price=price_of_model(name, row, settings), **row.report())
+                for name, row in context.history.models().items()
+            ],
             tenants=self._tenants(),
-            price_per_mb=self._scanned()["price_per_mb"],
-            doubling=doubling(total, f"{policy}@2x", now - context.history.since),
+            price_per_mb=None if more is None else more.saves / (capacity / MB),
+            least_value_per_mb=self._scanned()["least_value_per_mb"],
+            doubling=more,
             health=self._health(stats),
+            first_request=first_request(settings),
         )
 
-    def _tenants(self) -> list[models.TenantUsage]:
+    def _tenants(self) -> list[totals.TenantUsage]:
         quotas, sizes = self._context.authenticator.quotas(), self._scanned()["tenants"]
         found = []
         for name, row in self._context.history.tenants().items():
             namespace = self._namespace(name, sizes)
             found.append(
-                models.TenantUsage(
+                totals.TenantUsage(
                     name=name,
                     namespace=namespace,
                     bytes=sizes.get(namespace, 0),
@@ -94,7 +104,7 @@ class Overview:
         return auth.namespace_of(name) or next((one for one in known if name in (one, auth.name_of(one))), None)
 
     def _scanned(self, *, fresh: bool = False) -> dict[str, Any]:
-        """Return the price of a megabyte and the bytes of each tenant, from a recent scan unless `fresh`."""
+        """Return the least value per megabyte and the bytes of each tenant, from a recent scan unless `fresh`."""
         began = time.monotonic()
         if fresh or began >= self._scan_expiry:
             self._scan = self._context.cache.entries(limit=0)
@@ -102,21 +112,21 @@ class Overview:
             self._scan_expiry = ended + RESCAN_FACTOR * (ended - began)
         return self._scan
 
-    def _health(self, stats: dict[str, Any]) -> models.HealthStatus:
+    def _health(self, stats: dict[str, Any]) -> totals.HealthStatus:
         breaker = stats.get("breaker", {})
         state = breaker.get("state", "closed")
-        return models.HealthStatus(
+        return totals.HealthStatus(
             store="memory" if self._context.memory_fallback else "ok" if state == "closed" else state,
             owner=stats["owner"],
             workers=self._context.settings.workers,
-            upstreams=[models.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
+            upstreams=[totals.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
             breaker=breaker,
         )
 
-    def history(self, span: str) -> models.UsageHistory:
+    def history(self, span: str) -> totals.UsageHistory:
         self._context.history.poll_shadows()
         step, points = self._context.history.points(span)
-        return models.UsageHistory(step=step, points=[models.UsagePoint(time=at, **row.report()) for at, row in points])
+        return totals.UsageHistory(step=step, points=[totals.UsagePoint(time=at, **row.report()) for at, row in points])
 
     def entries(self, query: models.EntriesQuery, *, content: bool) -> models.EntryPage:
         """Return a page of entries. content: with the first words of prompts, which are then also searched."""
@@ -133,7 +143,7 @@ class Overview:
             content=content,
             searched=searched,
             rows=rows,
-            price_per_mb=found["price_per_mb"],
+            least_value_per_mb=found["least_value_per_mb"],
         )
 
     def entry(self, key: str, *, content: bool) -> models.EntryWithContent | None:
@@ -176,11 +186,3 @@ class Overview:
         self._context.cache.maintain()
         self._context.history.poll_shadows()
         return self._context.history.save()
-
-
-def doubling(row: UsageRow, shadow: str, seconds: float) -> models.Doubling | None:
-    """Return what twice the capacity would have saved in addition. None: there is no such shadow."""
-    if shadow not in row.shadows:
-        return None
-    saves = max(0.0, row.cost_spent - row.would()[shadow])
-    return models.Doubling(saves=saves, per_day=saves * DAY / max(seconds, 60.0))

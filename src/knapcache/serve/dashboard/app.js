@@ -1,10 +1,12 @@
 // Entry point. The page polls the admin API every two seconds and redraws; its memory is bounded.
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
+//     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
 //     overview.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
+import { Shown } from "./amounts.js";
 import * as api from "./api.js";
 import { Audit } from "./audit.js";
 import { closeOnOutsideClick, panel, toast } from "./dialogs.js";
@@ -20,7 +22,7 @@ import { Requests } from "./requests.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
 import { UsageTables } from "./usage_tables.js";
 import { Why } from "./why.js";
-import { connectSnippets, drawWelcome } from "./welcome.js";
+import { connectSnippets, drawWelcome, keyText } from "./welcome.js";
 
 const SLOW_EVERY = 5; // polls: history and entries change slowly and cost the server more than the summary
 const FIRST_REQUESTS = 100; // below this many, history and entries follow every change
@@ -39,7 +41,7 @@ const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
 
-let polls = 0, lastTotal = -1, historyCalls = 0, updatedAt = null, countdown = 0;
+let firstRequest = null, polls = 0, lastTotal = -1, historyCalls = 0, updatedAt = null, countdown = 0;
 
 async function loadHistory() {
   const call = ++historyCalls;
@@ -53,9 +55,11 @@ async function refresh() {
   // A lower serial number means that the server restarted and counts from 0.
   const recent = page.serial < requests.serial ? await api.get("/requests", { after: 0, limit: 200 }) : page;
   for (const section of [overview, entries, drawer, why, usageTables, health, plan]) section.update(summary);
-  requests.update(recent, summary.unit);
+  requests.update(recent, new Shown(summary));
+  document.body.dataset.prices = summary.prices;
+  firstRequest = summary.first_request;
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;
-  if (empty && byId("welcome").hidden) drawWelcome(byId("welcome"));
+  if (empty && byId("welcome").hidden) drawWelcome(byId("welcome"), firstRequest);
   byId("welcome").hidden = !empty;
   document.body.dataset.state = empty ? "empty" : "live";
   const total = summary.all.requests;
@@ -154,7 +158,8 @@ const actions = {
   help: () => showShortcuts(api.session, logout),
   pause: () => requests.pause(),
   theme: () => document.documentElement.dispatchEvent(new Event("theme")),
-  connect: () => panel("Connect an app", h("p", { class: "sub" }, "Set the base URL of any OpenAI or Anthropic client to this proxy. The client's API key is passed to the provider."), connectSnippets()),
+  connect: () => firstRequest && panel("Connect an app",
+    h("p", { class: "sub" }, `Set the base URL of any OpenAI or Anthropic client to this proxy. ${keyText(firstRequest)}`), connectSnippets(firstRequest)),
 };
 byId("help").addEventListener("click", actions.help);
 byId("theme").addEventListener("click", actions.theme);

@@ -4,8 +4,8 @@
 // slider over time.
 
 import { h, s } from "./dom.js";
-import { amount, percent, range } from "./format.js";
-import { costWithoutCache, sum } from "./usage.js";
+import { percent, range } from "./format.js";
+import { sum } from "./usage.js";
 import { amounts, grouped, times } from "./scale.js";
 
 const HEIGHT = 264, TOP = 12, BOTTOM = 26;
@@ -49,26 +49,26 @@ export class SpendChart {
     return this.#step;
   }
 
-  /** data: {points, step} of the history; mode: "cumulative" from the start of the span, or each "step"; unit; now. */
+  /** data: {points, step} of the history; mode: "cumulative" from the start of the span, or each "step"; shown; now. */
   show(data) {
     this.#data = data;
     this.#draw();
   }
 
   #draw() {
-    const { points, step, mode, unit, now } = this.#data;
+    const { points, step, mode, shown, now } = this.#data;
     let spent = 0, without = 0;
     const groups = grouped(trimStart(points), step, MAX_STEPS);
     this.#step = groups.length ? groups.at(-1).end - groups.at(-1).start : step;
     this.#marks = groups.map(({ start, end, rows }) => {
       const row = sum(rows);
       if (mode === "step") spent = without = 0;
-      spent += row.cost_spent;
-      without += costWithoutCache(row);
+      spent += shown.spent(row);
+      without += shown.without(row);
       return { start, end: Math.max(start + 1, Math.min(end, now)), label: range(start, end), spent, without };
     });
     const width = Math.max(240, this.#root.clientWidth);
-    const ticks = amounts(Math.max(0, ...this.#marks.map((mark) => mark.without)), unit);
+    const ticks = amounts(Math.max(0, ...this.#marks.map((mark) => mark.without)), shown.unit);
     const left = 12 + 6.6 * Math.max(...ticks.map((tick) => tick.text.length)), right = width - 8;
     const first = this.#marks[0]?.start ?? now - 3600, last = Math.max(first + 1, this.#marks.at(-1)?.end ?? now);
     const x = (this.#x = (time) => left + ((right - left) * (time - first)) / (last - first));
@@ -112,20 +112,20 @@ export class SpendChart {
     this.#cursor?.setAttribute("visibility", mark ? "visible" : "hidden");
     this.#tooltip.hidden = !mark;
     if (!mark) return;
-    const { unit, mode } = this.#data;
+    const { shown, mode } = this.#data;
     const saved = mark.without - mark.spent;
     const share = mark.without > 0 ? ` (${percent(saved / mark.without)})` : "";
     const period = mode === "step" ? mark.label : `up to ${mark.label.split(" – ").at(-1)}`;
     const item = (kind, name, value) => h("div", { class: kind }, h("span", {}, name), h("b", {}, value));
     this.#tooltip.replaceChildren(h("div", { class: "tooltip-time" }, period),
-      item("without", "Without cache", amount(mark.without, unit)), item("spent", "With cache", amount(mark.spent, unit)),
-      item("saved", "Saved", amount(saved, unit) + share));
+      item("without", "Without cache", shown.amount(mark.without)), item("spent", "With cache", shown.amount(mark.spent)),
+      item("saved", "Saved", shown.amount(saved) + share), shown.simulated ? h("div", {}, "simulated prices") : "");
     const here = this.#cursor.place(mark), available = this.#root.clientWidth, own = this.#tooltip.offsetWidth;
     const place = here + 14 + own <= available ? here + 14 : here - 14 - own;
     this.#tooltip.style.left = `${Math.max(0, Math.min(place, available - own))}px`;
     this.#plot.setAttribute("aria-valuenow", k);
     this.#plot.setAttribute("aria-valuetext",
-      `${period}: ${amount(mark.without, unit)} without cache, ${amount(mark.spent, unit)} with cache, ${amount(saved, unit)} saved`);
+      `${period}: ${shown.amount(mark.without)} without cache, ${shown.amount(mark.spent)} with cache, ${shown.amount(saved)} saved`);
   }
 
   #onPointer(event) {

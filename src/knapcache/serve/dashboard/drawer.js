@@ -1,11 +1,10 @@
-// Details of one entry: its value, how the value compares with the marginal value of capacity, and its content.
+// Details of one entry: its value, how the value compares with that of the entries that are evicted first, and its content.
 
 import * as api from "./api.js";
+import { Shown } from "./amounts.js";
 import { closeOnOutsideClick, confirm, copyable, toast } from "./dialogs.js";
 import { byId, h } from "./dom.js";
 import { age, amount, bytes, digits, fractionalCount, moment, rate } from "./format.js";
-
-const FULL = 0.9; // of the capacity: above this, new entries evict others
 
 /** Indent JSON; return other text unchanged. A stored request starts with its endpoint and namespace, as `length:text,`
  *  each. They are left out. */
@@ -21,17 +20,15 @@ function pretty(text) {
 
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 
-/** Compare the value per MB of an entry with the marginal value per MB of the cache. */
-export function comparison(density, marginal, unit, full) {
-  const own = `Value per MB: ${amount(1e6 * density, unit)}`;
-  if (!full || !(marginal > 0)) return `${own}. The cache is not full, so nothing is evicted.`;
-  const ratio = (1e6 * density) / marginal, least = amount(marginal, unit);
-  if (ratio < 1) return `${own}, less than the cache's marginal value per MB (${least}). It is among the next entries to be evicted.`;
-  return `${own}, ${digits(Number(ratio.toPrecision(2)))} times the cache's marginal value per MB (${least}).`;
+/** Compare the value per MB of an entry with that of the least valuable tenth of the cache, which is evicted first. */
+export function comparison(own, ratio, evicting) {
+  if (!evicting || !Number.isFinite(ratio)) return `Value per MB: ${own}. Nothing was evicted yet.`;
+  if (ratio < 1) return `Value per MB: ${own}, less than the least valuable tenth of the cache has. It is among the next entries to be evicted.`;
+  return `Value per MB: ${own}, ${digits(Number(ratio.toPrecision(2)))} times that of the least valuable tenth of the cache, which is evicted first.`;
 }
 
 export class Drawer {
-  #dialog = byId("drawer"); #entries; #unit = "usd"; #marginal = 0; #full = false;
+  #dialog = byId("drawer"); #entries; #shown = null; #least = 0; #evicting = false;
 
   /** entries: the table to refresh after a purge. */
   constructor(entries) {
@@ -40,9 +37,9 @@ export class Drawer {
   }
 
   update(summary) {
-    this.#unit = summary.unit;
-    this.#marginal = summary.price_per_mb;
-    this.#full = summary.storage.bytes > FULL * summary.storage.capacity;
+    this.#shown = new Shown(summary);
+    this.#least = summary.least_value_per_mb;
+    this.#evicting = summary.all.evictions > 0;
   }
 
   async open(key) {
@@ -53,7 +50,7 @@ export class Drawer {
       toast(error.status === 404 ? "No longer in the cache" : error.message, "bad");
       return;
     }
-    const unit = this.#unit;
+    const shown = this.#shown, ratio = (1e6 * row.density) / this.#least;
     this.#dialog.replaceChildren(
       h("header", { class: "head" }, h("h2", { id: "drawer-title" }, row.words || row.model || "Entry"),
         h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => this.#dialog.close() } }, "✕")),
@@ -61,10 +58,11 @@ export class Drawer {
         h("h3", {}, "Value"),
         h("p", { class: "formula" },
           h("span", {}, h("b", {}, fractionalCount(row.requests)), h("small", {}, row.requests === 1 ? "request" : "requests")), h("i", {}, "×"),
-          h("span", {}, h("b", {}, amount(row.cost, unit)), h("small", {}, "cost")), h("i", {}, "="),
-          h("span", { class: "result" }, h("b", {}, amount(row.value, unit)), h("small", {}, "value"))),
-        this.#scale(1e6 * row.density),
-        h("p", { class: "sub" }, comparison(row.density, this.#marginal, unit, this.#full)),
+          h("span", {}, h("b", {}, shown.answer(row)), h("small", {}, "cost")), h("i", {}, "="),
+          h("span", { class: "result" }, h("b", {}, shown.answer(row, row.requests)), h("small", {}, "value"))),
+        shown.simulated && h("p", { class: "sub" }, "simulated prices"),
+        this.#scale(ratio),
+        h("p", { class: "sub" }, comparison(shown.answer(row, (1e6 * row.requests) / row.size), ratio, this.#evicting)),
         h("dl", { class: "facts" },
           fact("Endpoint", row.endpoint || "–"), fact("Model", row.model || "–"),
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
@@ -82,20 +80,19 @@ export class Drawer {
     this.#dialog.scrollTop = 0;
   }
 
-  /** The entry's value per MB beside the cache's marginal value per MB, on a logarithmic scale. */
-  #scale(density) {
-    const marginal = this.#marginal;
-    if (!(marginal > 0) || !(density > 0)) return null;
-    const place = (value) => `${Math.max(2, Math.min(98, 50 + 12 * Math.log10(value / marginal)))}%`;
+  /** The entry's value per MB as a multiple of that of the least valuable tenth, on a logarithmic scale. */
+  #scale(ratio) {
+    if (!this.#evicting || !(ratio > 0) || !Number.isFinite(ratio)) return null;
+    const place = `${Math.max(2, Math.min(98, 50 + 12 * Math.log10(ratio)))}%`;
     const [mark, bar] = [h("b", {}), h("i", {})];
-    mark.style.left = place(density);
-    bar.style.width = place(density);
-    return h("div", { class: "scale", "aria-hidden": "true" }, bar, h("em", {}, "marginal value"), mark);
+    mark.style.left = place;
+    bar.style.width = place;
+    return h("div", { class: "scale", "aria-hidden": "true" }, bar, h("em", {}, "evicted first"), mark);
   }
 
   async #remove(row) {
     const confirmed = await confirm("Purge this entry?", h("p", { class: "sub" },
-      `The next request for it is a miss and costs ${amount(row.cost, this.#unit)}. Requests so far: ${fractionalCount(row.requests)}.`), "Purge");
+      `The next request for it is a miss and costs ${this.#shown.answer(row)}. Requests so far: ${fractionalCount(row.requests)}.`), "Purge");
     if (confirmed && (await this.#entries.remove(() => api.change("DELETE", `/entries/${row.key}`)))) this.#dialog.close();
   }
 }

@@ -2,8 +2,9 @@
 
 import * as api from "./api.js";
 import { byId, h, replaceRows, setText } from "./dom.js";
-import { age, amount, bytes, count, fractionalCount, moment, rate } from "./format.js";
+import { age, bytes, count, fractionalCount, moment, rate } from "./format.js";
 import { confirm, toast } from "./dialogs.js";
+import { Shown } from "./amounts.js";
 
 const PAGE = 20; // rows
 const SEARCH_DELAY = 200; // ms after the last key press
@@ -20,11 +21,11 @@ const COLUMNS = [
   ["request", "Request", null, (row) => row.words || `${ENDPOINTS[row.endpoint] ?? row.endpoint ?? "Request"}, ${moment(Date.now() / 1000 - row.age)}`],
   ["model", "Model", null, (row) => row.model || "no model", "hide-small"],
   ["tenant", "Tenant", null, (row) => row.tenant || "–", "hide-small"],
-  ["value", "Value", "value", (row, unit) => amount(row.value, unit)],
-  ["density", "Value per MB", null, (row, unit) => amount(1e6 * row.density, unit), "hide-small"],
+  ["value", "Value", "value", (row, shown) => shown.answer(row, row.requests)],
+  ["density", "Value per MB", null, (row, shown) => shown.answer(row, (1e6 * row.requests) / row.size), "hide-small"],
   ["requests", "Requests", "requests", (row) => fractionalCount(row.requests)],
   ["per_day", "Per day", "per_day", rate, "hide-small"],
-  ["cost", "Cost", "cost", (row, unit) => amount(row.cost, unit)],
+  ["cost", "Cost", "cost", (row, shown) => shown.answer(row)],
   ["size", "Size", "size", (row) => bytes(row.size)],
   ["age", "Age", "age", (row) => age(row.age)],
 ];
@@ -35,7 +36,7 @@ export const entryName = (row) => row.words || `${row.model || "no model"} · ${
 const entryCount = (number) => `${count(number)} ${number === 1 ? "entry" : "entries"}`;
 
 export class Entries {
-  #unit = "usd"; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = "";
+  #shown = null; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = "";
 
   /** open(key): shows an entry's details. */
   constructor(open) {
@@ -53,7 +54,7 @@ export class Entries {
   }
 
   update(summary) {
-    this.#unit = summary.unit;
+    this.#shown = new Shown(summary);
     this.#setOptions("by-model", "All models", summary.models.map((row) => row.name));
     this.#setOptions("by-tenant", "All tenants", summary.tenants.map((row) => row.name));
   }
@@ -117,7 +118,7 @@ export class Entries {
   }
 
   #draw() {
-    const { total, rows: found, price_per_mb: marginal } = this.#page;
+    const { total, rows: found } = this.#page;
     const filtered = ["search", "by-model", "by-tenant"].some((id) => byId(id).value.trim());
     setText("entries-total", `${count(total)}${filtered ? " found" : ""}`);
     setText("page", total ? `${count(this.#offset + 1)}–${count(this.#offset + found.length)} of ${count(total)}` : "");
@@ -126,8 +127,8 @@ export class Entries {
     byId("purge").disabled = total === 0;
     this.#drawHint();
     setText("purge", this.#scope() ? `Purge ${this.#scope().name}…` : "Purge…");
-    setText("entries-note", marginal > 0 ? `Value = requests × cost. Marginal value per MB: ${amount(marginal, this.#unit)}.` : "Value = requests × cost.");
-    const text = JSON.stringify([found, this.#unit]);
+    setText("entries-note", "Value = requests × cost of a miss. Entries with the least value per MB are evicted first.");
+    const text = JSON.stringify([found, this.#shown.id]);
     if (text === this.#drawn) return;
     this.#drawn = text;
     const highest = Math.max(...found.map((row) => row.value), Number.MIN_VALUE);
@@ -150,7 +151,7 @@ export class Entries {
 
   #row(row, highest) {
     return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
-      const text = format(row, this.#unit);
+      const text = format(row, this.#shown);
       const cell = h("td", { class: `${name} ${hidden ?? ""}` });
       if (name === "request") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.words ?? row.key }, text), h("small", {}, row.key.slice(0, 8)));
       else if (name === "value") {
@@ -219,7 +220,7 @@ export class Entries {
     return [
       h("p", {}, h("b", {}, `${entryCount(entries)}, ${bytes(size)}`), ` would be removed.`),
       h("ul", { class: "rows" }, rows.map((row) => h("li", {},
-        h("span", { class: "name" }, entryName(row)), h("span", { class: "amount" }, `${bytes(row.size)}, ${amount(row.value, this.#unit)}`)))),
+        h("span", { class: "name" }, entryName(row)), h("span", { class: "amount" }, `${bytes(row.size)}, ${this.#shown.answer(row, row.requests)}`)))),
       more > 0 && h("p", { class: "sub" }, `and ${entryCount(more)} of less value.`),
       h("p", { class: "sub" }, "Purged entries cannot be restored. The next request for one is a miss.")].filter(Boolean);
   }

@@ -6,12 +6,15 @@ import { age, bytes, count, moment, percent, time } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const STORE = { ok: ["good", "ok"], "half-open": ["fair", "recovering: breaker half-open"], open: ["bad", "failing: breaker open, requests go upstream"], memory: ["bad", "file cannot be opened; entries are in memory until restart"] };
-const UPSTREAM = { ok: "good", closed: "good", "half-open": "fair", open: "bad", down: "bad" };
+const UPSTREAM = { ok: "good", failing: "bad" };
 
 function facts(root, list) {
   root.replaceChildren(...list.filter(Boolean).map(([name, value, kind]) =>
     h("div", {}, h("dt", {}, name), h("dd", {}, kind && h("i", { class: `dot ${kind}`, "aria-hidden": "true" }), value))));
 }
+
+const failedText = ({ failed, failing_since: since }, now) =>
+  `${failed === 1 ? "1 request" : `${count(failed)} requests`} failed in ${age(now - since)}; cached answers are served.`;
 
 export class Health {
   constructor() {
@@ -40,16 +43,21 @@ export class Health {
       ["Store", words, kind],
       ["Owner", health.owner ? "this process" : "another process"],
       health.workers > 1 && ["Workers", count(health.workers)],
-      storage.disk_bytes != null && ["On disk", storage.size_limit ? `${bytes(storage.disk_bytes)} of ${bytes(storage.size_limit)}` : bytes(storage.disk_bytes)],
+      ["Capacity", `${bytes(storage.capacity)} as configured, ${bytes(storage.usable)} for entries`],
+      storage.disk_bytes != null && ["On disk", bytes(storage.disk_bytes)],
       breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads skipped`],
       ["Uptime", `${age(now - started)}, since ${moment(started)}`],
     ]);
     const list = health.upstreams ?? [];
-    byId("upstreams").replaceChildren(...(list.length ? list.map((upstream) => h("li", {},
+    byId("upstreams").replaceChildren(...(list.length ? list.map((upstream) => h("li", { class: upstream.state },
       h("i", { class: `dot ${UPSTREAM[upstream.state] ?? "fair"}`, "aria-hidden": "true" }),
-      h("b", {}, upstream.name), h("span", { class: "note" }, upstream.state),
+      h("b", {}, upstream.name), h("span", { class: "note" }, upstream.state === "failing" ? `failing: ${upstream.reason}` : upstream.state),
       h("span", { class: "amount" }, `${count(upstream.calls)} calls`, upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
       : [h("li", { class: "note" }, "No upstreams.")]));
+    const failing = list.filter((upstream) => upstream.state === "failing");
+    byId("failing").hidden = !failing.length;
+    setText("failing", failing.map((upstream) => `Upstream ${upstream.name} fails: ${upstream.reason}. ${failedText(upstream, now)}`).join(" "));
+    document.querySelector('.sections a[href="#health"]').classList.toggle("bad", failing.length > 0 || kind === "bad");
     setText("version", `knapcache ${version}`);
   }
 }

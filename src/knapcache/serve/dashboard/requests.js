@@ -3,7 +3,7 @@
 // Invariant: at most MAX_ROWS rows are in memory and MAX_SHOWN are drawn, however long the page stays open.
 
 import { byId, h, setText } from "./dom.js";
-import { amount, clock, count, time } from "./format.js";
+import { clock, count, time } from "./format.js";
 
 import { OUTCOMES } from "./why.js";
 
@@ -19,7 +19,7 @@ const TITLES = {
 const HIDE_SMALL = new Set(["tenant", "endpoint", "ttfb", "status"]);
 
 export class Requests {
-  #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #unit = "usd"; #open; #body;
+  #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #shown = null; #open; #body;
 
   /** open(serial): shows the details of a request. */
   constructor(open) {
@@ -43,10 +43,10 @@ export class Requests {
   }
 
   /** Add new requests. A `serial` lower than the last one means that the server restarted. */
-  update({ serial, rows }, unit) {
+  update({ serial, rows }, shown) {
     if (serial < this.#serial) this.#rows = [];
-    const redraw = unit !== this.#unit || serial < this.#serial;
-    this.#unit = unit;
+    const redraw = shown.id !== this.#shown?.id || serial < this.#serial;
+    this.#shown = shown;
     this.#serial = serial;
     const newest = this.#rows[0]?.serial ?? 0;
     const fresh = rows.filter((row) => row.serial > newest).sort((a, b) => b.serial - a.serial);
@@ -102,8 +102,8 @@ export class Requests {
   }
 
   #row(row, fresh = false) {
-    const value = KIND[row.outcome] === "failed" ? null : this.#unit === "usd" ? row.usd : row.cost;
-    const text = value == null ? "–" : `${row.saved ? "+" : ""}${amount(value, this.#unit)}`;
+    const known = KIND[row.outcome] !== "failed" && (row.usd != null || row.cost > 0);
+    const text = known ? `${row.saved ? "+" : ""}${this.#shown.answer({ ...row, seconds: row.upstream_seconds })}` : "–";
     const cells = {
       time: clock(row.time), tenant: row.tenant || "–", endpoint: row.endpoint || "not cached", status: String(row.status),
       ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), cost: text,

@@ -21,6 +21,7 @@ export function amounts(highest, unit, wanted = 5) {
   const after = Math.max(unit === "usd" && step < 1 ? 2 : 0, -Math.floor(Math.log10(step) + 1e-9));
   const label = (value) => {
     if (unit === "usd") return `$${value.toLocaleString("en-US", { minimumFractionDigits: Math.min(after, 12), maximumFractionDigits: Math.min(after, 12) })}`;
+    if (unit === "percent") return `${digits(Number(value.toPrecision(6)))} %`;
     return name ? `${digits(Number(value.toPrecision(6)))} ${name}` : digits(Number(value.toPrecision(6)));
   };
   const ticks = [];

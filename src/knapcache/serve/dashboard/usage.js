@@ -2,12 +2,11 @@
 //
 //     fromCache        = hits + coalesced + stale          requests without an upstream call of their own
 //     lookups          = fromCache + misses + bypasses     answered requests to cacheable endpoints
-//     costWithoutCache = cost_spent + cost_saved
 //     saved by X       = would.none − would.X              X: a shadow policy on the same requests, with its own cache
 //
 // The cost of requests that no policy can cache is in every `would`, so it cancels in every difference.
 
-const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved"];
+const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions"];
 
 /** Add up rows. */
 export function sum(list) {
@@ -22,9 +21,7 @@ export function sum(list) {
 
 export const fromCache = (row) => (row.hits ?? 0) + (row.coalesced ?? 0) + (row.stale ?? 0);
 export const lookups = (row) => fromCache(row) + (row.misses ?? 0) + (row.bypasses ?? 0);
-export const costWithoutCache = (row) => (row.cost_spent ?? 0) + (row.cost_saved ?? 0);
 export const hitRate = (row) => fromCache(row) / lookups(row);
-export const hitRateByCost = (row) => (row.cost_saved ?? 0) / costWithoutCache(row);
 
 const NAMES = { lru: "LRU", gdsf: "GDSF without cost", "gdsf-cost": "GDSF" };
 

@@ -1,13 +1,23 @@
 // Usage by model and by tenant.
 
 import { byId, h, replaceRows } from "./dom.js";
-import { amount, bytes, count, percent } from "./format.js";
-import { costWithoutCache, hitRate, hitRateByCost } from "./usage.js";
+import { Shown } from "./amounts.js";
+import { bytes, count, percent } from "./format.js";
+import { hitRate } from "./usage.js";
 
 const MAX_ROWS = 50; // per table; the server sums up the others in one row
 
+const NAMELESS = { model: "no model named", tenant: "not identified" }; // of requests that were rejected
+const PRICE = {
+  free: ["free", "It runs on this machine: savings are in seconds and tokens"],
+  unknown: ["no price known", "Savings are in seconds and tokens. The setting prices can set a price"],
+  mixed: ["price of some answers not known", "Dollars are of the answers whose price is known"],
+  simulated: ["simulated price", "It runs on this machine. Its price is made up, in the setting prices"],
+};
+
 /** Highest cost without a cache first. */
-const sorted = (list) => [...list].sort((a, b) => costWithoutCache(b) - costWithoutCache(a) || b.requests - a.requests || (a.name < b.name ? -1 : 1)).slice(0, MAX_ROWS);
+const cost = (row) => row.cost_spent + row.cost_saved;
+const sorted = (list) => [...list].sort((a, b) => cost(b) - cost(a) || b.requests - a.requests || (a.name < b.name ? -1 : 1)).slice(0, MAX_ROWS);
 
 function headings(table, names) {
   table.tHead.replaceChildren(h("tr", {}, names.map(([title, kind]) => h("th", { scope: "col", class: kind ?? "" }, title))));
@@ -23,26 +33,33 @@ export class UsageTables {
     headings(byId("tenants"), [["Tenant", "model"], ["Requests"], ["Hit rate"], ["Size", "hide-small"], ["Spent", "hide-tiny"], ["Saved"]]);
   }
 
-  update({ models, tenants, unit, storage }) {
-    this.#table("models", "model", models, unit, (row) => percent(hitRateByCost(row)));
-    this.#table("tenants", "tenant", tenants, unit, (row) => this.#size(row, storage));
+  update(summary) {
+    const { models, tenants, storage } = summary, shown = new Shown(summary);
+    this.#table("models", "model", models, shown, (row) => percent(row.cost_saved / cost(row)));
+    this.#table("tenants", "tenant", tenants, shown, (row) => this.#size(row, storage));
+  }
+
+  #price(row, shown) {
+    if (!PRICE[row.price] || !shown.asksPrices) return null;
+    const [text, title] = PRICE[row.price];
+    return h("small", { class: "price", title }, text);
   }
 
   #size(row, storage) {
-    const limit = row.quota || storage.capacity;
+    const limit = row.quota || storage.usable;
     const bar = h("b", {});
     bar.style.width = `${limit ? Math.min(100, (100 * (row.bytes ?? 0)) / limit) : 0}%`;
     return [row.quota ? `${bytes(row.bytes)} of ${bytes(row.quota)}` : bytes(row.bytes), h("i", { class: "mini", "aria-hidden": "true" }, bar)];
   }
 
-  #table(id, field, list, unit, fourth) {
-    const text = JSON.stringify([list, unit]);
+  #table(id, field, list, shown, fourth) {
+    const text = JSON.stringify([list, shown.id]);
     if (this.#drawn[id] === text) return;
     this.#drawn[id] = text;
     replaceRows(byId(id).tBodies[0], list.length ? sorted(list).map((row) => h("tr", { data: { key: row.name } },
-      h("td", { class: "model" }, h("button", { type: "button", class: "link", title: `Show the entries of ${row.name}`, on: { click: () => this.#select(field, row.name) } }, row.name || "–")),
+      h("td", { class: "model" }, h("button", { type: "button", class: "link", title: `Show the entries of ${row.name || NAMELESS[field]}`, on: { click: () => this.#select(field, row.name) } }, row.name || NAMELESS[field]), this.#price(row, shown)),
       h("td", {}, count(row.requests)), h("td", {}, percent(hitRate(row))), h("td", { class: "hide-small" }, fourth(row)),
-      h("td", { class: "hide-tiny" }, amount(row.cost_spent, unit)), h("td", { class: "saved" }, amount(row.cost_saved, unit))))
+      h("td", { class: "hide-tiny" }, shown.sum(row, "spent")), h("td", { class: "saved", title: `${count(row.tokens_saved)} tokens` }, shown.sum(row, "saved"))))
       : [h("tr", { class: "empty" }, h("td", { colspan: 6 }, "No requests yet."))]);
   }
 }

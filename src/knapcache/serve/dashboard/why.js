@@ -1,9 +1,10 @@
 // Details of one request, and why it was a hit or a miss.
 
+import { Shown } from "./amounts.js";
 import * as api from "./api.js";
 import { toast } from "./dialogs.js";
 import { byId, h } from "./dom.js";
-import { amount, bytes, clock, count, day, digits, fractionalCount, moment, time } from "./format.js";
+import { bytes, clock, count, day, digits, fractionalCount, moment, time } from "./format.js";
 
 /** What each outcome means, in a sentence. */
 export const OUTCOMES = {
@@ -41,7 +42,7 @@ function worth(own, rival) {
 }
 
 export class Why {
-  #dialog = byId("drawer"); #openEntry; #unit = "usd"; #calls = 0;
+  #dialog = byId("drawer"); #openEntry; #shown = null; #calls = 0;
 
   /** openEntry(key): shows an entry. */
   constructor(openEntry) {
@@ -49,7 +50,7 @@ export class Why {
   }
 
   update(summary) {
-    this.#unit = summary.unit;
+    this.#shown = new Shown(summary);
   }
 
   async open(serial) {
@@ -90,7 +91,7 @@ export class Why {
   }
 
   #facts(row) {
-    const unit = this.#unit, value = unit === "usd" ? row.usd : row.cost;
+    const known = row.key && (row.usd != null || row.cost > 0), value = this.#shown.answer({ ...row, seconds: row.upstream_seconds });
     const calls = row.attempts.length > 1 ? `, calls: ${row.attempts.map((status) => status || "no response").join(", ")}` : "";
     return h("section", {}, h("h3", {}, "Request"), h("dl", { class: "facts" },
       fact("Time", `${day(row.time)}, ${clock(row.time)}`),
@@ -103,7 +104,8 @@ export class Why {
       fact("Time taken", `${time(row.seconds)}, first byte after ${time(row.ttfb)}`),
       row.upstream_seconds > 0 && fact("Time of the upstream", `${time(row.upstream_seconds)}${row.saved ? ", when the answer was fetched" : ""}`),
       row.tokens > 0 && fact("Tokens", count(row.tokens)),
-      value != null && row.key && fact(row.saved ? "Saved" : "Cost", amount(value, unit)),
+      known && fact(row.saved ? "Saved" : "Cost", `${value}${this.#shown.simulated ? " at simulated prices" : ""}`),
+      row.error && fact("Failure of the upstream", row.error),
       row.size > 0 && fact("Size of the entry", bytes(row.size)),
       fact("Key", row.key ? h("code", { class: "key" }, row.key) : "none")));
   }

@@ -129,7 +129,11 @@ class App:
 
     async def _health(self, request: AsgiRequest) -> None:
         if request.path == "/healthz" or self._proxy.ready:
-            await request.respond(200, [("content-type", "text/plain")], b"ok\n")
+            # Always 200 while the process serves: a restart would not repair an upstream.
+            lines = ["ok", *self._proxy.failing_upstreams()] if request.path == "/healthz" else ["ok"]
+            await request.respond(
+                200, [("content-type", "text/plain")], "".join(f"{line}\n" for line in lines).encode()
+            )
         else:
             await request.respond(503, [("content-type", "text/plain"), ("retry-after", "1")], b"not ready\n")
 

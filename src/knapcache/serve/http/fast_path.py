@@ -80,13 +80,13 @@ class FastPath:
         answer = self._get_nowait(known.request)
         if answer is None or answer.meta.get("form") != "json":
             return None
-        usd, upstream_seconds, cost, _ = answer.bill
+        usd, upstream_seconds, cost, _, tokens = answer.bill
         seconds = time.perf_counter() - started
         self._append_event(
             Event(
                 time=time.time(), endpoint=endpoint.value, model=known.model, tenant=head.principal.name, outcome="hit",
                 status=200, seconds=seconds, ttfb=seconds, stream=False, key=answer.key, size=answer.size, cost=cost,
-                usd=usd, upstream_seconds=upstream_seconds,
+                usd=usd, tokens=tokens, upstream_seconds=upstream_seconds,
             )
         )  # fmt: skip
         return [header_lines(answer), answer.payload]

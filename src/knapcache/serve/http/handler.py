@@ -167,7 +167,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_attempts", "_head", "_request", "_time", "_ttfb", "_writer", "exchange", "model", "upstream",
+        "_append_event", "_attempts", "_error", "_head", "_request", "_time", "_ttfb", "_writer", "exchange", "model",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -185,6 +186,8 @@ class Call:
         self._time, self._ttfb = time.time(), 0.0
         self._attempts: list[int] = []
         """Statuses of upstream calls that are in no event yet."""
+        self._error = ""
+        """Why the last of them failed."""
 
     async def send(self, content: bytes) -> Response:
         """Send the request upstream, with this body."""
@@ -197,7 +200,13 @@ class Call:
         # Not the path as sent: the key has the endpoint only, so another spelling must not reach another route.
         path, query = f"/v1/{self.exchange.endpoint.value}", self._request.query.decode("latin-1")
         target = upstream.path(f"{path}?{query}" if query else path)
-        return await upstream.send_with_retries(target, headers, content, self._attempts)
+        try:
+            response = await upstream.send_with_retries(target, headers, content, self._attempts)
+        except UpstreamFailed as error:
+            self._error = error.reason
+            raise
+        self._error = ""
+        return response
 
     async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
         """Write the response, store its answer, record the event.
@@ -268,7 +277,7 @@ class Call:
 
     async def fail(self, error: UpstreamFailed) -> None:
         """Send an error, as an event if a stream has begun."""
-        status = error.status
+        status, self._error = error.status, error.reason
         if self._writer is not None:
             self._writer.write(self.exchange.format.error_event(str(error)), more=False)
             await self._request.drain()
@@ -287,13 +296,13 @@ class Call:
 
     def _event(self, outcome: str, status: int, answer: Answer | None) -> Event:
         seconds = time.perf_counter() - self._request.started
-        key, size, cost, usd, upstream_seconds = "", 0, 0.0, None, 0.0
+        key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
         if answer is not None:
-            key, size, (usd, upstream_seconds, cost, _) = answer.key, answer.size, answer.bill
+            key, size, (usd, upstream_seconds, cost, _, tokens) = answer.key, answer.size, answer.bill
         return Event(
             time=self._time, endpoint=self.exchange.endpoint.value, model=self.model, tenant=self._head.principal.name,
             outcome=outcome, status=status, seconds=seconds, ttfb=self._ttfb or seconds, stream=self.exchange.stream,
-            key=key, size=size, cost=cost, usd=usd, upstream_seconds=upstream_seconds,
+            key=key, size=size, cost=cost, usd=usd, tokens=tokens, upstream_seconds=upstream_seconds,
             upstream="" if outcome in ("hit", "stale") else self.upstream.name,
             trace=self._request.headers.get("traceparent", ""), reason=self._reason(outcome),
         )  # fmt: skip
@@ -309,11 +318,12 @@ class Call:
         """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has
         them.
         """
-        if not self._attempts:
+        if not self._attempts and not self._error:
             return event
-        attempts = tuple(self._attempts)
+        attempts, error = tuple(self._attempts), self._error
         self._attempts.clear()
-        return event._replace(upstream=self.upstream.name, attempts=attempts)
+        self._error = ""
+        return event._replace(upstream=self.upstream.name, attempts=attempts, error=error)
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:

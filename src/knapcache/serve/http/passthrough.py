@@ -67,7 +67,7 @@ class Passthrough:
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
         attempts: list[int] = []
-        outcome, ttfb, stream = "failed", 0.0, False
+        outcome, ttfb, stream, reason = "failed", 0.0, False, ""
         try:
             path = upstream.path(request.target)
             response = await upstream.send(request.method, path, encode_headers(headers), content, attempts, raw=True)
@@ -76,7 +76,7 @@ class Passthrough:
             await forward(response, request)
             outcome, status = "passthrough", response.status
         except UpstreamFailed as error:
-            status = error.status
+            status, reason = error.status, error.reason
             if not request.response_started:
                 await request.respond_error(error.status, str(error), "upstream_failed")
         except RequestRejected as error:  # the body became too long
@@ -99,6 +99,7 @@ class Passthrough:
                 stream=stream,
                 upstream=upstream.name,
                 attempts=tuple(attempts),
+                error=reason,
                 trace=request.headers.get("traceparent", ""),
             )
         )

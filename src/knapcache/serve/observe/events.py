@@ -58,13 +58,17 @@ class Event(NamedTuple):
     cost: float = 0.0
     """Cost of the answer when it was fetched, in the policy's unit."""
     usd: float | None = None
-    """The same in US dollars, if known."""
+    """The same in US dollars, if the price is known."""
+    tokens: int = 0
+    """Tokens of request and answer together; 0: unknown."""
     upstream_seconds: float = 0.0
     """Seconds that the upstream took when the answer was fetched."""
     upstream: str = ""
     """Name of the upstream that served the request; empty if it was answered without one."""
     attempts: tuple[int, ...] = ()
     """Status of each call that this request made to the upstream, in order; 0 if no response came."""
+    error: str = ""
+    """Why the upstream failed this request, in plain words; empty if it did not, or if a status says all."""
     trace: str = ""
     """The client's `traceparent` header; empty if there was none."""
     reason: str = ""

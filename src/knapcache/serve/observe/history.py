@@ -81,7 +81,8 @@ class History:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._save_failed = False
-        self._shadow_costs = self._read_shadow_costs() or {}
+        found = self._read_stats() or {}
+        self._shadow_costs, self._evictions = shadow_costs(found), evictions(found)
 
     # Input.
 
@@ -111,33 +112,35 @@ class History:
             self._thread.start()
 
     def poll_shadows(self) -> None:
-        """Add what other policies would have saved since the last poll."""
+        """Add what other policies would have saved since the last poll, and what was evicted."""
         with self._poll_lock:
-            costs = self._read_shadow_costs()
+            stats = self._read_stats()
             with self._lock:
                 self._polled = self._changes
-                if costs is None:  # this process is not the owner; a new owner's shadows start at 0
-                    self._shadow_costs = {}
+                if stats is None:
                     return
+                count, before_count = evictions(stats), self._evictions
+                self._evictions = count
+                row = UsageRow(evictions=count - before_count if count >= before_count else count)
+                costs = shadow_costs(stats)  # none if this process is not the owner; a new owner's start at 0
                 restarted = any(costs[name] < cost for name, cost in self._shadow_costs.items() if name in costs)
                 before = {} if restarted else self._shadow_costs
                 spent = {name: costs[name] - before.get(name, 0.0) for name in costs}
                 uncached = spent.pop(NO_CACHE, 0.0)
                 # Sums of equal costs in another order may differ by a rounding error.
-                saved = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
+                row.shadows = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
                 self._shadow_costs = costs
-                if any(saved.values()):
-                    self._add(UsageRow(shadows=saved))
+                if row.evictions or any(row.shadows.values()):
+                    self._add(row)
                     self._polled = self._changes
 
-    def _read_shadow_costs(self) -> dict[str, float] | None:
-        """Return what each shadow has spent in total, or None if there are no shadows."""
+    def _read_stats(self) -> dict[str, Any] | None:
+        """Return the cache's statistics, or None if they cannot be read."""
         try:
-            costs = self._stats().get("shadows")
+            return self._stats()
         except KnapcacheError as error:
             log.warning("Shadow policies not read: %s", error)
             return None
-        return dict(costs) if costs else None
 
     def _poll_and_save(self) -> None:
         """Run in the thread until there is nothing left to poll or save."""
@@ -266,6 +269,16 @@ class History:
         """Raise CorruptState unless days, models and tenants each add up to the total."""
         with self._lock:
             self._table.check()
+
+
+def shadow_costs(stats: dict[str, Any]) -> dict[str, float]:
+    """Return what each shadow has spent in total."""
+    return dict(stats.get("shadows") or {})
+
+
+def evictions(stats: dict[str, Any]) -> int:
+    """Return how many entries were evicted, and answers not admitted, for lack of space, since the process started."""
+    return sum(stats.get(name, 0) for name in ("evictions", "rejected_by_policy", "rejected_too_large"))
 
 
 def _replace(path: Path, content: bytes) -> None:

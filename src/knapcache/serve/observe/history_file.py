@@ -1,7 +1,9 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
-    {"version": 1, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
+    {"version": 2, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
      "days": …}
+
+Version 1 had rows without the fields from `tokens_spent` on. It is still read.
 
 A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
@@ -17,9 +19,11 @@ import orjson
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.serve.observe.labels import MAX_LABELS
-from knapcache.serve.observe.usage import NUMBERS, UsageRow, sum_rows
+from knapcache.serve.observe.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
-VERSION = 1
+VERSION = 2
+NUMBERS_OF_VERSION = {1: NUMBERS.index("tokens_spent"), VERSION: len(NUMBERS)}
+"""Numbers in a row, by version of the file."""
 MAX_MINUTES, MAX_HOURS = 26 * 60, 32 * 24
 """Rows kept: a day of minutes and a month of hours, and some more because days with a clock change are longer."""
 MAX_DAYS = 4000
@@ -55,7 +59,8 @@ class HistoryTable:
         for what, rows in (("days", self.days), ("models", self.models), ("tenants", self.tenants)):
             derived = sum_rows(rows.values())
             derived.check()
-            pairs = {name: (getattr(self.total, name), getattr(derived, name)) for name in NUMBERS}
+            compared = NUMBERS if rows is self.days else [name for name in NUMBERS if name not in TIMES_ONLY]
+            pairs = {name: (getattr(self.total, name), getattr(derived, name)) for name in compared}
             if rows is self.days:
                 names = {**self.total.shadows, **derived.shadows}
                 pairs |= {name: (self.total.shadows.get(name, 0.0), derived.shadows.get(name, 0.0)) for name in names}
@@ -95,24 +100,26 @@ def pack(table: HistoryTable) -> bytes:
 
 
 def unpack(document: bytes) -> HistoryTable:
-    """Return the table of `pack`. Raises InvalidInput for anything else."""
+    """Return the table of `pack`, also of an older version. Raises InvalidInput for anything else."""
     try:
         found = orjson.loads(document)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise InvalidInput(f"not a history of version {VERSION}")
+    version = found.get("version") if isinstance(found, dict) else None
+    numbers = NUMBERS_OF_VERSION.get(version) if type(version) is int else None
+    if numbers is None:
+        raise InvalidInput(f"not a history of version {' or '.join(map(str, NUMBERS_OF_VERSION))}")
     since: Any = found.get("since")
     if type(since) not in (int, float) or not 0 <= since < 1e11:
         raise InvalidInput(f"since must be Unix time, not {str(since)[:40]!r}")
     table = HistoryTable(
         since=float(since),
-        total=UsageRow.from_list(found.get("total")),
-        models=_unpack_named(found.get("models"), MAX_LABELS + 1),
-        tenants=_unpack_named(found.get("tenants"), MAX_LABELS + 1),
-        minutes=_unpack_numbered(found.get("minutes"), 2 * MAX_MINUTES, LAST_DAY * 24 * 60),
-        hours=_unpack_numbered(found.get("hours"), 2 * MAX_HOURS, LAST_DAY * 24),
-        days=_unpack_numbered(found.get("days"), MAX_DAYS, LAST_DAY),
+        total=UsageRow.from_list(found.get("total"), numbers),
+        models=_unpack_named(found.get("models"), numbers, MAX_LABELS + 1),
+        tenants=_unpack_named(found.get("tenants"), numbers, MAX_LABELS + 1),
+        minutes=_unpack_numbered(found.get("minutes"), numbers, 2 * MAX_MINUTES, LAST_DAY * 24 * 60),
+        hours=_unpack_numbered(found.get("hours"), numbers, 2 * MAX_HOURS, LAST_DAY * 24),
+        days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
     try:
         table.check()
@@ -121,14 +128,14 @@ def unpack(document: bytes) -> HistoryTable:
     return table
 
 
-def _unpack_named(rows: Any, limit: int) -> dict[str, UsageRow]:
+def _unpack_named(rows: Any, numbers: int, limit: int) -> dict[str, UsageRow]:
     if not isinstance(rows, dict) or len(rows) > limit:
         raise InvalidInput(f"rows must be an object with at most {limit} names")
-    return {name: UsageRow.from_list(row) for name, row in rows.items()}
+    return {name: UsageRow.from_list(row, numbers) for name, row in rows.items()}
 
 
-def _unpack_numbered(rows: Any, limit: int, last: int) -> dict[int, UsageRow]:
-    named = _unpack_named(rows, limit)
+def _unpack_numbered(rows: Any, numbers: int, limit: int, last: int) -> dict[int, UsageRow]:
+    named = _unpack_named(rows, numbers, limit)
     if not all(name.isascii() and name.isdigit() and len(name) < 12 and 0 < int(name) <= last for name in named):
         raise InvalidInput(f"minutes, hours and days must be numbers from 1 to {last}")
     return {int(name): row for name, row in named.items()}

@@ -66,6 +66,7 @@ class Metrics(Collector):
     dropped   functions that return how much was dropped, by a name of DROPPED
     tasks     returns the number of tasks of the event loop
     watchdog  measures the event loop
+    upstreams returns the states of the upstreams (upstream_health.py)
     """
 
     def __init__(
@@ -74,14 +75,15 @@ class Metrics(Collector):
         dropped: Mapping[str, Callable[[], int]] | None = None,
         tasks: Callable[[], int] | None = None,
         watchdog: LoopWatchdog | None = None,
+        upstreams: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
     ) -> None:
         if unknown := sorted(set(dropped or {}) - set(DROPPED)):
             raise InvalidInput(f"dropped must be of {', '.join(DROPPED)}, not {unknown[0]!r}")
-        self._cache_stats, self._tasks, self._watchdog = cache_stats, tasks, watchdog
+        self._cache_stats, self._tasks, self._watchdog, self._upstream_states = cache_stats, tasks, watchdog, upstreams
         self._dropped = dict(dropped or {})
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
         self._series: dict[Labels, list[float]] = {}
-        """Requests, dollars and upstream seconds by endpoint, model, tenant and outcome."""
+        """Requests, dollars, upstream seconds and tokens by endpoint, model, tenant and outcome."""
         self._durations = {outcome: (Durations(), Durations()) for outcome in (*OUTCOMES, OTHER)}
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
@@ -107,6 +109,7 @@ class Metrics(Collector):
             if event.usd is not None:
                 row[1] += event.usd
             row[2] += event.upstream_seconds
+            row[3] += event.tokens
             to_last_byte, to_first_byte = durations[outcome]
             to_last_byte.counts[bisect_left(BUCKETS, seconds)] += 1
             to_last_byte.total += seconds
@@ -119,7 +122,7 @@ class Metrics(Collector):
     def _new_series(self, labels: Labels) -> list[float]:
         if len(self._series) >= MAX_SERIES:
             labels = (OTHER, OTHER, OTHER, labels[3])
-        return self._series.setdefault(labels, [0, 0.0, 0.0])
+        return self._series.setdefault(labels, [0, 0.0, 0.0, 0])
 
     def render(self) -> bytes:
         """Return Prometheus' text format, of type CONTENT_TYPE_LATEST."""
@@ -145,19 +148,30 @@ class Metrics(Collector):
             "knapcache_requests", "Finished requests.", labels=["endpoint", "model", "tenant", "outcome"]
         )
         sums: dict[tuple[str, str, str], list[float]] = {}
-        for labels, (count, usd, seconds) in list(self._series.items()):
+        for labels, (count, usd, seconds, tokens) in list(self._series.items()):
             requests.add_metric(labels, count)
-            row, saved = sums.setdefault(labels[:3], [0.0, 0.0, 0.0]), labels[3] in SAVED
+            row, saved = sums.setdefault(labels[:3], [0.0, 0.0, 0.0, 0.0]), labels[3] in SAVED
             row[saved] += usd
-            row[2] += seconds if saved else 0.0
+            if saved:
+                row[2] += seconds
+                row[3] += tokens
         yield requests
         for k, name, text in (
-            (0, "knapcache_usd_spent", "US dollars paid to upstreams, if the price is known."),
-            (1, "knapcache_usd_saved", "US dollars not spent because the answer came from the cache."),
+            (0, "knapcache_usd_spent", "US dollars paid to upstreams. Only answers of known price."),
+            (
+                1,
+                "knapcache_usd_saved",
+                "US dollars not spent because the answer came from the cache. Only answers of known price.",
+            ),
             (
                 2,
                 "knapcache_seconds_saved",
                 "Seconds of upstream time not needed because the answer came from the cache.",
+            ),
+            (
+                3,
+                "knapcache_tokens_saved",
+                "Tokens that no upstream had to process because the answer came from the cache.",
             ),
         ):
             family = CounterMetricFamily(name, text, labels=["endpoint", "model", "tenant"])
@@ -172,6 +186,14 @@ class Metrics(Collector):
         for call, count in list(self._calls.items()):
             calls.add_metric(call, count)
         yield calls
+        up = GaugeMetricFamily(
+            "knapcache_upstream_up",
+            "0 from a request that the upstream failed until it answers one.",
+            labels=["upstream"],
+        )
+        for state in self._upstream_states():
+            up.add_metric([state["name"]], state["state"] == "ok")
+        yield up
 
     def _collect_durations(self) -> Iterator[Metric]:
         for k, name, text in (
@@ -204,7 +226,8 @@ class Metrics(Collector):
             return
         for name, field, text in (
             ("knapcache_bytes", "bytes", "Bytes charged for stored answers."),
-            ("knapcache_capacity_bytes", "capacity", "Bytes that stored answers may take."),
+            ("knapcache_capacity_bytes", "size_limit", "The configured capacity: bytes of all files of the cache."),
+            ("knapcache_entry_capacity_bytes", "capacity", "Bytes of the capacity that stored answers may take."),
             ("knapcache_disk_bytes", "disk_bytes", "Size of the cache's files on disk."),
             ("knapcache_entries", "entries", "Stored answers."),
             ("knapcache_ids", "ids", "Keys that the policy tracks, stored or not."),

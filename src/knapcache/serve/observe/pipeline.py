@@ -47,7 +47,7 @@ class EventPipeline:
         dropped = {"events": lambda: buffer.dropped + self.dropped, "log_lines": dropped_lines}
         self.history = History(folder, cache.stats)
         self.recent = RecentRequests()
-        self.upstream_health = UpstreamHealth(upstream.name for upstream in settings.upstreams)
+        self.upstream_health = UpstreamHealth(settings.upstreams)
         self.request_log: RequestLog | None = None
         self._tracing = None
         if settings.request_log and folder is not None:
@@ -62,7 +62,9 @@ class EventPipeline:
             self._tracing = tracing = Tracing(settings.otlp_endpoint)
             dropped["spans"] = lambda: tracing.dropped
         loop = asyncio.get_running_loop()
-        self.metrics = Metrics(cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)), watchdog)
+        self.metrics = Metrics(
+            cache.stats, dropped, lambda: len(asyncio.all_tasks(loop)), watchdog, self.upstream_health.report
+        )
         self._consumers: list[EventConsumer] = [
             self.metrics,
             self.history,

@@ -1,60 +1,131 @@
-"""Health of the upstreams, from the calls of all processes.
+"""Health of the upstreams, from the requests of all processes.
 
 calls     every call, retries included
-errors    calls without a response, or with a status of 500 or more
-state     failing once the last FAILURES calls were all errors, ok otherwise
+errors    calls without a complete response, or with a status of 500 or more
+failing   from a request that the upstream failed until one that it answered with a status below 400. A request whose
+          retry was answered is no failure
+
+A failure is a call without a complete response, or a status of 500 or more. With a key of the proxy's own it is also
+401, 403 or 429: nobody is served then. With callers' keys these statuses concern one caller. Other statuses, such as
+400, neither fail an upstream nor show that it serves requests again.
+
+The first failure writes one log line, and the recovery another one. For QUIET seconds after a recovery was logged, a
+new failure and its recovery write no lines: an upstream that fails every tenth request would fill the log. If it still
+fails after that time, the line is written then.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from knapcache.serve.observe.events import Event
+from knapcache.serve.settings import UpstreamSettings
 
-FAILURES = 3
-"""Errors in a row that make an upstream `failing`."""
+log = logging.getLogger("knapcache.serve")
+
+QUIET = 60.0
+REJECTED = (401, 403, 429)
+"""Statuses that fail an upstream if the key is the proxy's."""
+WORDS = {429: "rate limit or quota exceeded", 529: "overloaded"}
 
 
-class CallCounts:
-    """Calls of one upstream."""
+class UpstreamState:
+    """Calls of one upstream, and whether it fails."""
 
-    __slots__ = ("calls", "errors", "errors_in_a_row")
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.name = settings.name
+        self._key_env = settings.key_env
+        self.calls = self.errors = 0
+        self.failing_since: float | None = None
+        """Unix time of the first failed request; None: it does not fail."""
+        self.reason = ""
+        self.failed = 0
+        """Requests that it has failed since then."""
+        self._recovered = float("-inf")
+        self._logged = False
 
-    def __init__(self) -> None:
-        self.calls = self.errors = self.errors_in_a_row = 0
+    def count(self, event: Event) -> None:
+        """Count the calls of one request, and its failure or its answer."""
+        for status in event.attempts:
+            self.calls += 1
+            self.errors += status == 0 or status >= 500
+        if event.error and event.attempts and 0 < event.attempts[-1] < 500:
+            self.errors += 1  # the answer began, and broke off
+        now = event.time + event.seconds
+        if reason := self._failure(event):
+            self._fail(reason, now)
+        elif event.attempts and 0 < event.attempts[-1] < 400 and self.failing_since is not None:
+            self._recover(now)
 
-    def count(self, status: int) -> None:
-        """Count one call; status 0: no response came."""
-        self.calls += 1
-        if status == 0 or status >= 500:
-            self.errors += 1
-            self.errors_in_a_row += 1
-        else:
-            self.errors_in_a_row = 0
+    def _failure(self, event: Event) -> str:
+        """Return why the upstream failed a request; empty if it did not."""
+        if event.error or not event.attempts:
+            return event.error
+        status = event.attempts[-1]
+        if status == 0:
+            return "no response"
+        if self._key_env is not None and status in REJECTED:
+            return f"status {status}: {WORDS.get(status) or f'it rejects the key in {self._key_env}'}"
+        return f"status {status}: {status_words(status)}" if status >= 500 else ""
+
+    def _fail(self, reason: str, now: float) -> None:
+        if self.failing_since is None:
+            self.failing_since, self.failed = now, 0
+        self.failed += 1
+        self.reason = reason
+        if not self._logged and now - self._recovered >= QUIET:
+            self._logged = True
+            log.warning(
+                "upstream %s fails: %s. Requests that need it get an error; cached answers are served.",
+                self.name,
+                reason,
+            )
+
+    def _recover(self, now: float) -> None:
+        assert self.failing_since is not None
+        if self._logged:
+            requests = "1 request" if self.failed == 1 else f"{self.failed} requests"
+            seconds = max(0.0, now - self.failing_since)
+            log.warning("upstream %s answers again: it failed %s in %.1f s.", self.name, requests, seconds)
+            self._recovered = now
+        self.failing_since, self.reason, self._logged = None, "", False
+
+    def report(self) -> dict[str, Any]:
+        """Return the state for the admin API."""
+        return {
+            "name": self.name,
+            "state": "ok" if self.failing_since is None else "failing",
+            "calls": self.calls,
+            "errors": self.errors,
+            "failing_since": self.failing_since,
+            "reason": self.reason,
+            "failed": self.failed if self.failing_since is not None else 0,
+        }
 
 
 class UpstreamHealth:
-    """Call counts of the configured upstreams, by name."""
+    """States of the configured upstreams."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._upstreams = {name: CallCounts() for name in names}
+    def __init__(self, upstreams: Iterable[UpstreamSettings]) -> None:
+        self._upstreams = {settings.name: UpstreamState(settings) for settings in upstreams}
 
     def consume(self, events: Sequence[Event]) -> None:
         """Count the calls that these requests have made."""
         for event in events:
-            if event.attempts and (counts := self._upstreams.get(event.upstream)) is not None:
-                for status in event.attempts:
-                    counts.count(status)
+            if (event.attempts or event.error) and (state := self._upstreams.get(event.upstream)) is not None:
+                state.count(event)
 
     def report(self) -> list[dict[str, Any]]:
         """Return one row for each upstream, in the order of the settings."""
-        return [
-            {
-                "name": name,
-                "state": "failing" if counts.errors_in_a_row >= FAILURES else "ok",
-                "calls": counts.calls,
-                "errors": counts.errors,
-            }
-            for name, counts in self._upstreams.items()
-        ]
+        return [state.report() for state in self._upstreams.values()]
+
+
+def status_words(status: int) -> str:
+    """Return the name of a status, in lower case."""
+    try:
+        return WORDS.get(status) or HTTPStatus(status).phrase.lower()
+    except ValueError:
+        return "an error of the upstream"

@@ -8,6 +8,13 @@ What p would have saved comes from a shadow. Requests without a key and answers 
 with every policy, so shadows do not see them. For a time without a shadow of p, p has saved nothing. A row of one
 minute may be off by the requests that were in flight when the minute ended; the next row has them, and sums are exact.
 
+Dollars are summed over answers of known price only. `priced` and `unpriced` count the answers with and without one, so
+that nobody takes a sum of some dollars for all of them. Cost is in the policy's unit. It contains the estimates for
+answers without a price (price/meter.py), and is not shown as dollars.
+
+`evictions` counts entries that had to leave, and answers that were not admitted, for lack of space. While it is 0,
+every policy of the same or more capacity saves the same.
+
 Rows only grow. Every stored row is a sum of rows, so the parts always add up to the total.
 """
 
@@ -53,6 +60,14 @@ class UsageRow:
     seconds_saved: float = 0.0
     cost_spent: float = 0.0
     cost_saved: float = 0.0
+    tokens_spent: int = 0
+    tokens_saved: int = 0
+    priced: int = 0
+    """Answers of known price."""
+    unpriced: int = 0
+    """Answers of unknown price, and of free models."""
+    evictions: int = 0
+    """Entries that were evicted, and answers not admitted, for lack of space. Only in rows of times, not of names."""
     shadows: dict[str, float] = field(default_factory=dict)
     """Savings of other policies on the same requests, by name."""
 
@@ -61,12 +76,18 @@ class UsageRow:
         self.requests += 1
         name = COUNTED_AS.get(event.outcome, "failed")
         setattr(self, name, getattr(self, name) + 1)
+        if event.usd is not None:
+            self.priced += 1
+        elif event.cost > 0.0:
+            self.unpriced += 1
         if event.saved:
+            self.tokens_saved += event.tokens
             self.usd_saved += event.usd or 0.0
             self.seconds_saved += event.upstream_seconds
             self.cost_saved += event.cost
             self.bytes_saved += event.size
         else:
+            self.tokens_spent += event.tokens
             self.usd_spent += event.usd or 0.0
             self.seconds_spent += event.upstream_seconds
             self.cost_spent += event.cost
@@ -95,18 +116,19 @@ class UsageRow:
         return [*numbers, self.shadows] if self.shadows else numbers
 
     @classmethod
-    def from_list(cls, values: Any) -> UsageRow:
-        """Return the row of `to_list`. Raises InvalidInput for anything else."""
-        if not isinstance(values, list) or len(values) not in (len(NUMBERS), len(NUMBERS) + 1):
-            raise InvalidInput(f"a row must have {len(NUMBERS)} numbers, and may have shadows after them")
-        shadows = values[len(NUMBERS)] if len(values) > len(NUMBERS) else {}
+    def from_list(cls, values: Any, numbers: int) -> UsageRow:
+        """Return the row of `to_list`, of which a file of an older version has fewer numbers. Raises InvalidInput."""
+        if not isinstance(values, list) or len(values) not in (numbers, numbers + 1):
+            raise InvalidInput(f"a row must have {numbers} numbers, and may have shadows after them")
+        names = NUMBERS[:numbers]
+        shadows = values[numbers] if len(values) > numbers else {}
         if not isinstance(shadows, dict) or len(shadows) > MAX_SHADOWS:
             raise InvalidInput(f"shadows must be at most {MAX_SHADOWS} savings by policy")
-        for name, number in zip(NUMBERS, values, strict=False):
-            _require_number(name, number, whole=name in COUNTS)
+        for name, number in zip(names, values, strict=False):
+            _require_number(name, number, whole=name in WHOLE)
         for name, number in shadows.items():
             _require_number(name, number, whole=False)
-        row = cls(**dict(zip(NUMBERS, values, strict=False)), shadows=dict(shadows))
+        row = cls(**dict(zip(names, values, strict=False)), shadows=dict(shadows))
         row.check()
         return row
 
@@ -117,7 +139,9 @@ class UsageRow:
 
 
 NUMBERS = tuple(one.name for one in fields(UsageRow) if one.name != "shadows")
-COUNTS = NUMBERS[: NUMBERS.index("usd_spent")]
+WHOLE = frozenset(one.name for one in fields(UsageRow) if one.type == "int")
+TIMES_ONLY = ("evictions",)
+"""Numbers that rows of models and tenants do not have."""
 OUTCOME_COUNTS = (*COUNTED_AS.values(), "failed")
 
 

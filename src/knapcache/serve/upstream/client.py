@@ -41,7 +41,14 @@ from urllib.parse import urlsplit
 
 from knapcache.serve.upstream.connect import TlsFiles, connect_direct, connect_through
 from knapcache.serve.upstream.connection import Connection, Origin, bracketed
-from knapcache.serve.upstream.failures import ConnectionLost, ProxyRefused, upstream_failed, without_traceback
+from knapcache.serve.upstream.failures import (
+    ConnectionLost,
+    ProxyRefused,
+    TimeLimit,
+    TotalTimeout,
+    upstream_failed,
+    without_traceback,
+)
 from knapcache.serve.upstream.proxies import HttpProxy
 from knapcache.serve.upstream.response import MAX_BODY, Response
 
@@ -114,7 +121,7 @@ class Client:
         max_body: int = MAX_BODY,
     ) -> None:
         self.name, self.idle_timeout, self.max_body = name, idle_timeout, max_body
-        self._connect_timeout, self._total_timeout, self._socket_path = connect_timeout, total_timeout, socket_path
+        self._connect_timeout, self.total_timeout, self._socket_path = connect_timeout, total_timeout, socket_path
         self._proxy, self._tls = proxy, tls or TlsFiles()
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
@@ -160,7 +167,7 @@ class Client:
             else:
                 length = int(announced[1])
         head.append(b"\r\n")
-        total = self._total_timeout
+        total = self.total_timeout
         deadline = None if total is None else asyncio.get_running_loop().time() + total
         response = None
         try:
@@ -188,8 +195,13 @@ class Client:
                 return connection
             connection.transport.abort()
         limit = asyncio.get_running_loop().time() + self._connect_timeout
-        async with asyncio.timeout_at(limit if deadline is None else min(limit, deadline)):
-            connection = await self._connect(origin)
+        try:
+            async with asyncio.timeout_at(limit if deadline is None else min(limit, deadline)):
+                connection = await self._connect(origin)
+        except TimeoutError:
+            if deadline is not None and deadline < limit:
+                raise TotalTimeout(f"timeout: no connection after {self.total_timeout:g} s") from None
+            raise TimeLimit(f"timeout: no connection after {self._connect_timeout:g} s") from None
         if self._closed or connection.transport.is_closing():  # connection_lost was called, or never will be
             connection.transport.abort()
             raise ConnectionLost("the connection was closed")

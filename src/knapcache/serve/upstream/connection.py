@@ -30,6 +30,8 @@ class Pool(Protocol):
     """The upstream's name in error messages."""
     idle_timeout: float
     """Longest wait in seconds between two reads of a response."""
+    total_timeout: float | None
+    """Longest time in seconds of a whole exchange; None: no limit."""
     max_body: int
     """Bytes of a body that `Response.read` returns."""
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.serve.upstream.failures import ModelNotReady
 
 log = logging.getLogger("knapcache.serve")
 
@@ -44,9 +45,6 @@ GGUF_MAGIC = b"GGUF"
 REQUEST_HEADERS = {"connection": "close"}
 """Headers to send with every request. llama.cpp's server announces keep-alive after a stream and then closes the
 connection, which would fail the next request. A new connection on loopback costs next to nothing."""
-PRICES = {MODEL_NAME: {"input": 2.0, "output": 4.0}}
-"""Nominal prices in dollars per million tokens, so that savings can be shown: `USD_PER_SECOND` (0.0002) at 100 tokens
-a second for input and 50 for output. Nothing is billed."""
 SLOTS = 2
 """Answers generated at a time, each with the whole context; further requests wait. A slot of 2,048 tokens takes 47
 MB."""
@@ -84,6 +82,11 @@ def find_weights(model: Path | None) -> Path:
     return path
 
 
+def model_name(model: Path | None) -> str:
+    """Return the name that the model has in its answers. model: the setting local_model."""
+    return MODEL_NAME if model is None else model.stem.lower()
+
+
 def require_xllamacpp() -> None:
     """Raise MissingExtra if the package that runs the model is not installed."""
     if importlib.util.find_spec("xllamacpp") is None:
@@ -104,7 +107,7 @@ class EmbeddedModel:
                 raise InvalidInput(f"{name} must be a whole number of at least {minimum}, not {value!r}")
         require_xllamacpp()
         self.path = find_weights(model)
-        self.name = MODEL_NAME if model is None else self.path.stem.lower()
+        self.name = model_name(model)
         """The model's name in its answers, whatever name the request has."""
         self.threads, self.context = threads, context
         self.state: Literal["starting", "ready", "failed"] = "starting"
@@ -127,15 +130,15 @@ class EmbeddedModel:
             self._task = asyncio.create_task(self._supervise())
 
     async def ready(self, timeout: float = START_TIMEOUT) -> str:
-        """Wait for the child and return its base URL. ConnectionError if it does not start within the timeout."""
+        """Wait for the child and return its base URL. ModelNotReady if it does not start within the timeout."""
         if self.state == "ready":
             return self.url
         if self._address is None:
-            raise ConnectionError("the local model was not started")
+            raise ModelNotReady("the local model was not started")
         try:
             return await asyncio.wait_for(asyncio.shield(self._address), timeout)
         except TimeoutError:
-            raise ConnectionError(f"the local model is not ready after {timeout:g} s") from None
+            raise ModelNotReady(f"the local model is not ready after {timeout:g} s") from None
 
     async def stop(self) -> None:
         """Stop the child, and do not restart it."""
@@ -155,7 +158,7 @@ class EmbeddedModel:
         if self._address is None or self._address.done():
             self._address = asyncio.get_running_loop().create_future()
         self.state, self.url = "failed", ""
-        self._address.set_exception(ConnectionError(reason))
+        self._address.set_exception(ModelNotReady(reason))
         self._address.exception()  # read here: without a waiting request asyncio would log it
 
     def _set_ready(self, url: str) -> None:

@@ -1,6 +1,14 @@
-"""Network errors of the upstream client, and the UpstreamFailed that callers get for them."""
+"""Network errors of the upstream client, and the UpstreamFailed that callers get for them.
+
+The message names the upstream and says in plain words why it failed. It never contains an address: it is sent to
+clients, and the upstream's address may be private.
+"""
 
 from __future__ import annotations
+
+import errno
+import socket
+import ssl
 
 from knapcache.errors import UpstreamFailed
 
@@ -21,8 +29,51 @@ class ProxyRefused(OSError):  # noqa: N818 - named like ConnectionRefusedError
         self.status = status
 
 
-class TotalTimeout(TimeoutError):  # noqa: N818 - named like TimeoutError
+class ModelNotReady(ConnectionError):  # noqa: N818 - named like ConnectionRefusedError
+    """The embedded model does not run. The text says why."""
+
+
+class TimeLimit(TimeoutError):  # noqa: N818 - named like TimeoutError
+    """A time limit of the client has passed. The text says which one."""
+
+    def __init__(self, text: str = "no answer in time") -> None:
+        super().__init__(text)
+
+
+class TotalTimeout(TimeLimit):
     """The exchange took longer than the client's total_timeout."""
+
+
+REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (ConnectionRefusedError, "connection refused"),
+    (ConnectionResetError, "connection reset"),
+    (BrokenPipeError, "connection closed before the answer was complete"),
+    (ConnectionLost, "connection closed before the answer was complete"),
+    (ProtocolError, "its answer is not valid HTTP"),
+    (ssl.SSLError, "TLS handshake failed"),
+    (TimeoutError, "no answer in time"),
+)
+UNREACHABLE = {errno.EHOSTUNREACH: "host not reachable", errno.ENETUNREACH: "network not reachable"}
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a call failed, in plain words and without an address."""
+    if isinstance(error, TimeLimit | ModelNotReady):
+        return str(error)
+    if isinstance(error, ProxyRefused):
+        why = " (proxy authentication required)" if error.status == 407 else ""
+        return f"its proxy refused with status {error.status}{why}"
+    if isinstance(error, socket.gaierror):
+        return "the lookup of its host name failed" if error.errno == socket.EAI_AGAIN else "host name not found"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # What follows a comma is the name or address that was compared.
+        return f"TLS certificate not valid: {str(error.verify_message).partition(',')[0]}"
+    for kind, words in REASONS:
+        if isinstance(error, kind):
+            return words
+    if isinstance(error, OSError) and error.errno in UNREACHABLE:
+        return UNREACHABLE[error.errno]
+    return f"connection failed ({type(error).__name__})"
 
 
 def without_traceback(error: Exception) -> Exception:
@@ -31,15 +82,6 @@ def without_traceback(error: Exception) -> Exception:
 
 
 def upstream_failed(name: str, error: Exception, *, safe_to_retry: bool = False) -> UpstreamFailed:
-    """Convert a network error. The message holds the upstream's name and the kind of error, and never an address."""
-    if isinstance(error, TotalTimeout):
-        return UpstreamFailed(504, f"{name} did not complete its answer in time", safe_to_retry)
-    if isinstance(error, TimeoutError):
-        return UpstreamFailed(504, f"{name} did not answer in time", safe_to_retry)
-    if isinstance(error, ProxyRefused):
-        why = " (proxy authentication required)" if error.status == 407 else ""
-        message = f"{name} cannot be reached: its proxy refused with status {error.status}{why}"
-        return UpstreamFailed(502, message, safe_to_retry)
-    return UpstreamFailed(
-        502, f"{name} cannot be reached, or closed the connection: {type(error).__name__}", safe_to_retry
-    )
+    """Convert a network error."""
+    status, reason = 504 if isinstance(error, TimeoutError) else 502, reason_of(error)
+    return UpstreamFailed(status, f"upstream {name} failed: {reason}", safe_to_retry, reason)

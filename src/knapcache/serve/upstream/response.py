@@ -42,6 +42,7 @@ from knapcache.serve.upstream.connection import Connection, Pool
 from knapcache.serve.upstream.failures import (
     ConnectionLost,
     ProtocolError,
+    TimeLimit,
     TotalTimeout,
     upstream_failed,
     without_traceback,
@@ -127,7 +128,7 @@ class Response:
         """
         transport = self._connection.transport
         if deadline is not None:
-            self._deadline = asyncio.get_running_loop().call_at(deadline, self._fail, TotalTimeout())
+            self._deadline = asyncio.get_running_loop().call_at(deadline, self._fail_total)
         if content is None:
             transport.write(head)
         elif isinstance(content, bytes):
@@ -285,6 +286,12 @@ class Response:
                 self._end(CLOSED)
                 self._wake()
 
+    def _fail_idle(self) -> None:
+        self._fail(TimeLimit(f"timeout: no data for {self._pool.idle_timeout:g} s"))
+
+    def _fail_total(self) -> None:
+        self._fail(TotalTimeout(f"timeout: the answer was not complete after {self._pool.total_timeout:g} s"))
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -294,7 +301,7 @@ class Response:
         if self._error is None and self.state is not COMPLETE:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(self._pool.idle_timeout, self._fail, TimeoutError())
+            timer = loop.call_later(self._pool.idle_timeout, self._fail_idle)
             try:
                 await self._waiter
             finally:
@@ -316,7 +323,7 @@ class Response:
             chunks.append(chunk)
             size += len(chunk)
             if size > self._pool.max_body:
-                raise UpstreamFailed(502, f"{self._pool.name} sent more than {self._pool.max_body} bytes")
+                raise UpstreamFailed(502, f"upstream {self._pool.name} sent more than {self._pool.max_body} bytes")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def iter_bytes(self) -> AsyncIterator[bytes]:

@@ -1,0 +1,199 @@
+"""Responses of the admin API with totals: GET /summary, GET /history and GET /plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from knapcache.serve.admin.models import Count, ResponseModel
+
+
+class Usage(ResponseModel):
+    """Totals of a set of requests. Money and time are those of answers: spent on them, or saved by cached ones."""
+
+    requests: Count
+    hits: Count
+    coalesced: Count
+    stale: Count
+    misses: Count
+    bypasses: Count
+    passthrough: Count
+    failed: Count
+    bytes_saved: Count
+    usd_spent: float
+    usd_saved: float
+    seconds_spent: float
+    seconds_saved: float
+    cost_spent: float
+    cost_saved: float
+    tokens_spent: Count
+    tokens_saved: Count
+    priced: Annotated[Count, Field(description="Answers of known price: those that the dollars are of.")]
+    unpriced: Annotated[Count, Field(description="Answers of unknown price, and of free models.")]
+    evictions: Annotated[
+        Count,
+        Field(description="Entries evicted, and answers not admitted, for lack of space; 0 for a model or tenant."),
+    ]
+    would: Annotated[
+        dict[str, float],
+        Field(description="Cost of the same requests without a cache, with other policies, or with more capacity."),
+    ]
+
+
+class ModelUsage(Usage):
+    """Usage of one model."""
+
+    name: str
+    price: Annotated[
+        Literal["known", "mixed", "unknown", "free", "simulated"],
+        Field(
+            description="mixed: known for some answers; free: the embedded model; simulated: it has a made-up price."
+        ),
+    ]
+
+
+class TenantUsage(Usage):
+    """Usage of one tenant, and the size of its entries."""
+
+    name: str
+    namespace: str | None
+    bytes: Count
+    quota: int | None
+
+
+class UsagePoint(Usage):
+    """Usage in one time step."""
+
+    time: float
+
+
+class PolicyStatus(ResponseModel):
+    """The live policy."""
+
+    name: str
+    oracle_calls: Count
+    oracle_seconds: float
+    ids: Annotated[Count, Field(description="Keys in the policy's table.")]
+
+
+class StorageStatus(ResponseModel):
+    """Sizes in bytes."""
+
+    capacity: Annotated[Count, Field(description="As configured: for all files of the cache.")]
+    usable: Annotated[
+        Count,
+        Field(description="What of it entries can take; the rest is for SQLite's log, its index and policy state."),
+    ]
+    bytes: Annotated[Count, Field(description="Size of all entries.")]
+    entries: Count
+    disk_bytes: int | None
+
+
+class Amounts(ResponseModel):
+    """How the page shows costs: `cost * factor` is in `unit`.
+
+    share: costs are a mixture of known prices and estimates, so they are shown as shares of each other only.
+    """
+
+    unit: Literal["usd", "seconds", "number", "share"]
+    factor: float
+
+
+class Doubling(ResponseModel):
+    """The additional savings of twice the capacity, in the policy's unit; 0 while nothing was evicted."""
+
+    saves: float
+    per_day: Annotated[float | None, Field(description="Projection; none for less than a day of history.")]
+    per_day_low: float | None
+    per_day_high: float | None
+    method: Annotated[str, Field(description="How the range of the projection was computed, or why there is none.")]
+
+
+class FirstRequest(ResponseModel):
+    """What an example request to this proxy must contain."""
+
+    kind: Annotated[Literal["openai", "anthropic"], Field(description="API of the first upstream.")]
+    model: str
+    key: Annotated[
+        Literal["none", "any", "tenant", "provider"],
+        Field(description="API key to send. any: any text; tenant: the key of a tenant; provider: the provider's."),
+    ]
+
+
+class UpstreamStatus(ResponseModel):
+    """Calls to one upstream, by all processes."""
+
+    name: str
+    state: Literal["ok", "failing"]
+    calls: Count
+    errors: Count
+    failing_since: Annotated[float | None, Field(description="Unix time.")]
+    reason: Annotated[str, Field(description="Why it fails, in plain words.")]
+    failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+
+
+class HealthStatus(ResponseModel):
+    """State of the store and of the upstreams."""
+
+    store: Literal["ok", "open", "half-open", "memory"]
+    owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
+    workers: Count
+    upstreams: list[UpstreamStatus]
+    breaker: dict[str, Any]
+
+
+class Summary(ResponseModel):
+    """Everything on the dashboard's first page."""
+
+    now: float
+    started: float
+    since: Annotated[float, Field(description="When history began.")]
+    version: str
+    unit: Annotated[str, Field(description="Unit of every cost: usd, seconds, or a blend. Costs contain estimates.")]
+    prices: Annotated[
+        Literal["known", "mixed", "none", "simulated"],
+        Field(description="Of which answers the dollars are: all, some, none; simulated: of some at made-up prices."),
+    ]
+    amounts: Amounts
+    policy: PolicyStatus
+    storage: StorageStatus
+    today: Usage
+    all: Usage
+    models: list[ModelUsage]
+    tenants: list[TenantUsage]
+    price_per_mb: Annotated[
+        float | None,
+        Field(
+            description="`doubling.saves` per megabyte of additional capacity. None: no shadow has twice the capacity."
+        ),
+    ]
+    least_value_per_mb: Annotated[
+        float, Field(description="Value per megabyte of the least valuable tenth of all entries: evicted first.")
+    ]
+    doubling: Doubling | None
+    health: HealthStatus
+    first_request: FirstRequest
+
+
+class UsageHistory(ResponseModel):
+    """Usage over time, one point per step of `step` seconds."""
+
+    step: Count
+    points: list[UsagePoint]
+
+
+class PlanStatus(ResponseModel):
+    """State of the capacity plan."""
+
+    state: Literal["idle", "running", "done", "failed"]
+    started: float | None
+    seconds: Annotated[float | None, Field(description="How long it has taken.")]
+    progress: Annotated[
+        float, Field(description="Share of the replays that are done, 0 to 1. 0: the log is being read.")
+    ]
+    remaining: Annotated[
+        float | None, Field(description="Estimated seconds to its end; none: not known before two of ten capacities.")
+    ]
+    amounts: Annotated[Amounts | None, Field(description="Unit of the savings in the result.")]
+    result: Annotated[dict[str, Any] | None, Field(description="Output of `knapcache plan --json`, or a message.")]

@@ -1,0 +1,65 @@
+// What amounts are shown in, from a summary of the admin API (`prices` and `amounts`).
+//
+//     unit "usd"        dollars of answers whose price is known. They are never estimated
+//     unit "seconds"    upstream time: no price is known, the model is free, or the cache saves time
+//     unit "number"     a blend of dollars and seconds
+//
+// Costs of the policy contain estimates for answers without a price. If only some prices are known, a cost is shown as a
+// share, and never as dollars.
+
+import { amount, percent, time, usd } from "./format.js";
+
+export class Shown {
+  constructor({ prices, amounts, unit }) {
+    this.prices = prices;
+    this.asksPrices = unit.includes("usd"); // the setting cost; otherwise nobody misses a price
+    this.simulated = prices === "simulated";
+    this.unit = amounts.unit === "share" ? "usd" : amounts.unit;
+    this.partial = amounts.unit === "share";
+    this.factor = amounts.factor;
+  }
+
+  /** Text that tells whether a table drawn for another summary is still right. */
+  get id() {
+    return `${this.unit} ${this.partial} ${this.factor} ${this.simulated}`;
+  }
+
+  spent(row) {
+    return { usd: row.usd_spent, seconds: row.seconds_spent, number: row.cost_spent }[this.unit] ?? 0;
+  }
+
+  saved(row) {
+    return { usd: row.usd_saved, seconds: row.seconds_saved, number: row.cost_saved }[this.unit] ?? 0;
+  }
+
+  without(row) {
+    return this.spent(row) + this.saved(row);
+  }
+
+  /** Share of the cost that the cache has saved. */
+  rate(row) {
+    return this.saved(row) / this.without(row);
+  }
+
+  /** Text of an amount in `unit`. */
+  amount(value) {
+    return amount(value, this.unit);
+  }
+
+  /** Text of a cost of the policy; `whole`: what a share is of. */
+  cost(value, whole) {
+    return this.partial ? percent(value / whole) : amount(value * this.factor, this.unit);
+  }
+
+  /** Text of a sum of a model or tenant: seconds if none of its answers has a price. name: "spent" or "saved". */
+  sum(row, name) {
+    if (this.unit !== "usd" || row.priced > 0 || !row.unpriced) return this.amount(this[name](row));
+    return time(row[`seconds_${name}`]);
+  }
+
+  /** Text of what an answer cost, `times` times: dollars if its price is known, otherwise upstream time. */
+  answer({ usd: dollars, seconds, cost }, times = 1) {
+    if (this.unit === "number") return amount(cost * times, "number");
+    return this.unit === "usd" && dollars != null ? usd(dollars * times) : time(seconds * times);
+  }
+}
