@@ -38,7 +38,7 @@ export class Overview {
       this.#selectSpan("hour");
     }
     this.#summary = summary;
-    const { today, all, storage } = summary, shown = (this.#shown = new Shown(summary));
+    const { today, all, storage } = summary, before = this.#shown?.id, shown = (this.#shown = new Shown(summary));
     setText("saved-today", shown.amount(shown.saved(today)));
     setText("saved-all", shown.amount(shown.saved(all)));
     setText("saved-since", ` since ${this.#since()}`);
@@ -65,6 +65,7 @@ export class Overview {
     setText("capacity-sub", `${count(storage.entries)} ${storage.entries === 1 ? "entry" : "entries"}${storage.disk_bytes ? ` · ${bytes(storage.disk_bytes)} on disk` : ""}`);
 
     this.#moreCapacity();
+    if (before !== undefined && before !== shown.id) this.#draw();
   }
 
   #since() {
