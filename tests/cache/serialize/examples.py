@@ -154,6 +154,7 @@ VALUES: dict[str, Any] = {
     "dataclass": Outer(Inner(fold, Color.BLUE), (1, "a")),
     "model": Model(parts=[Part(name="a", weight=Decimal("1.0"))], point=Point(1), more={"x": (1,)}),  # type: ignore[call-arg]
     "root model": Names(["a", "b"]),
+    "model without a value": Part.model_construct(weight=1),
     "completion": completion,
     "kinds look-alike": [{"tuple": [1]}, {"dict": {"bytes": 0}}, {"model": "os:system"}, (), {"float": "nan"}],
 }
@@ -202,6 +203,21 @@ FRAMES: dict[str, Any] = {
     "polars": pl.DataFrame(
         {"a": [1, None], "b": ["x", None], "c": [[1, 2], []], "d": [dt.date(2024, 1, 1), None], "e": [{"f": 1.5}, None]}
     ),
+    "polars numbers": pl.DataFrame(
+        {"a": pl.Series([1, None], dtype=pl.UInt8), "b": [1.5, float("nan")], "c": [True, None], "d": [None, None]}
+    ),
+    "polars kinds": pl.DataFrame(
+        [
+            pl.Series("zone", [fold, None], dtype=pl.Datetime("ns", "Europe/Paris")),
+            pl.Series("span", [dt.timedelta(1), None], dtype=pl.Duration("ms")),
+            pl.Series("clock", [dt.time(1, 2), None]),
+            pl.Series("price", [Decimal("1.50"), None], dtype=pl.Decimal(10, 2)),
+            pl.Series("one of", ["a", None], dtype=pl.Enum(["a", "b"])),
+            pl.Series("raw", [b"x", None]),
+            pl.Series("pair", [[1, 2], None], dtype=pl.Array(pl.Int8, 2)),
+        ]
+    ),
+    "no polars columns": pl.DataFrame(),
     "polars category": pl.DataFrame({"a": pl.Series(["x", "y", "x"], dtype=pl.Categorical)}),
     "polars series": pl.Series("s", [1.5, None, float("nan")]),
 }

@@ -137,6 +137,13 @@ class Failure(Exception):  # noqa: N818
     x: int = 1
 
 
+class Sticky(pydantic.BaseModel):
+    x: int
+
+    def model_post_init(self, _context: Any) -> None:
+        self.__dict__["more"] = 1
+
+
 class SlotBase:
     __slots__ = ("hidden",)
 
@@ -184,7 +191,7 @@ def cyclic() -> Any:
         (pd.DataFrame({"a": pd.period_range("2024", periods=2, freq="D")}), "dtype period"),
         (pd.Timestamp(0), "no registered kind"),
         (pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}), "polars"),
-        (Part.model_construct(), "fields without a value"),
+        (Sticky(x=1), "attributes that are not fields: more"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -287,18 +294,18 @@ def nested(depth: int) -> bytes:
     return b"\x01" + len(text).to_bytes(4, "little") + text
 
 
-PART: list[Any] = [classes.class_name(Part), {"dict": {"name": "a", "weight": None}}, None, []]
+PART: list[Any] = [classes.class_name(Part), {"dict": {"name": "a", "weight": None}}, [], None, []]
 
 HOSTILE = {
     "a function": forged({"dataclass": ["os:system", {"dict": {"command": "true"}}]}),
-    "a module": forged({"model": ["os", {"dict": {}}, None, [], None, {"dict": {}}]}),
+    "a module": forged({"model": ["os", {"dict": {}}, [], None, [], None, {"dict": {}}]}),
     "a class with side effects": forged({"dataclass": ["subprocess:Popen", {"dict": {"args": "true"}}]}),
     "a private class of an SDK": forged({"enum": ["openai:os.system", "x"]}),
     "a class of an SDK without fields": forged(
-        {"model": ["openai:OpenAI", {"dict": {}}, None, [], None, {"dict": {}}]}
+        {"model": ["openai:OpenAI", {"dict": {}}, [], None, [], None, {"dict": {}}]}
     ),
     "a known class of another kind": forged({"enum": [classes.class_name(Part), "name"]}),
-    "missing fields": forged({"model": [classes.class_name(Part), {"dict": {}}, None, [], None, {"dict": {}}]}),
+    "missing fields": forged({"model": [classes.class_name(Part), {"dict": {}}, [], None, [], None, {"dict": {}}]}),
     "other private attributes": forged({"model": [*PART, {"dict": {"x": 1}}, {"dict": {}}]}),
     "an attribute in place of a method": forged({"model": [*PART, None, {"dict": {"_iter": 1}}]}),
     "an attribute in place of a public method": forged({"model": [*PART, None, {"dict": {"model_dump": 1}}]}),
@@ -339,7 +346,10 @@ HOSTILE = {
     "a frame of columns without a form": forged(
         {"pandas.DataFrame": [["range", 0, 1, 1, None], ["range", 0, 1, 1, None], [["eval", "1"]], {"dict": {}}]}
     ),
-    "a polars frame of garbage": forged({"polars.DataFrame": {"bytes": 0}}, b"ARROW1\x00\x00" + bytes(50) + b"ARROW1"),
+    "a polars frame of bytes": forged({"polars.DataFrame": {"bytes": 0}}, b"ARROW1\x00\x00" + bytes(50) + b"ARROW1"),
+    "a polars column of no dtype": forged({"polars.Series": ["a", ["read_csv", "/etc/passwd"], [1], None]}),
+    "a polars column of a huge array": forged({"polars.Series": ["a", ["Array", ["Int8"], 10**18], [[1]], None]}),
+    "a polars column of the wrong values": forged({"polars.Series": ["a", ["Date"], ["x"], None]}),
     "a deep value": nested(240),
     "a very deep value": nested(100_000),
     "no text": b"\x01",

@@ -181,12 +181,13 @@ def take_model(value: Any) -> list[Any]:
     cls = type(value)
     fields = {name: value.__dict__[name] for name in cls.model_fields if name in value.__dict__}
     others = own_attributes(value, fields)
-    if len(fields) < len(cls.model_fields) or not all(is_free_name(cls, name) for name in others):
-        raise Unserializable(f"a {class_name(cls)} has fields without a value, or attributes that are not fields")
+    if not all(is_free_name(cls, name) for name in others):
+        raise Unserializable(f"a {class_name(cls)} has attributes that are not fields: {', '.join(sorted(others))}")
     private = getattr(value, "__pydantic_private__", None)
     return [
         class_name(cls),
         fields,
+        [name for name in cls.model_fields if name not in fields],  # not set, or deleted
         getattr(value, "__pydantic_extra__", None),
         sorted(value.__pydantic_fields_set__),
         private if private is None else dict(private),
@@ -200,9 +201,9 @@ def is_free_name(cls: type, name: str) -> bool:
 
 
 def make_model(parts: Any, known: KnownClasses) -> Any:
-    name, fields, extra, fields_set, private, others = checked(parts, list)
+    name, fields, missing, extra, fields_set, private, others = checked(parts, list)
     cls = find_class(name, known, is_model)
-    check_fields(name, checked(fields, dict), cls.model_fields)
+    check_fields(name, [*checked(fields, dict), *checked(missing, list)], cls.model_fields)
     if set(private or ()) - set(cls.__private_attributes__) or not all(is_free_name(cls, other) for other in others):
         raise Unserializable(f"{name} has other private attributes than when the value was stored")
     found = object.__new__(cls)
