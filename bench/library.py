@@ -252,6 +252,7 @@ def draw(rows: list[Row], curve: list[list[int]], path: Path) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for library.json and library.png")
     parser.add_argument("--quick", action="store_true", help="a tenth of all counts")

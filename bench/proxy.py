@@ -270,6 +270,7 @@ def draw(hits: list[Row], misses: list[Row], path: Path) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for proxy.json and proxy.png")
     parser.add_argument("--quick", action="store_true", help="one short round")

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import subprocess
@@ -205,6 +206,7 @@ def draw(curve: list[Row], path: Path) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for soak.json and soak.png")
     parser.add_argument("--minutes", type=float, default=10.0, help="duration (default: 10)")

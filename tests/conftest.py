@@ -1,4 +1,7 @@
-"""Hypothesis explores anew in every run of a developer; in CI a run can be repeated, and so can its failure."""
+"""Hypothesis explores anew in every run of a developer; in CI a run can be repeated, and so can its failure.
+
+Kernels are compiled before use, as in the simulator: a cache decides in the same time from its first request on.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") else "exploring")
+
+os.environ.setdefault("KNAPCACHE_COMPILE", "1")
 
 # The upstreams of tests are on this machine; a developer's proxy could not reach them.
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

@@ -359,11 +359,21 @@ def test_compilation_is_reported_on_a_terminal_only(sandbox: Sandbox) -> None:
     assert sandbox.run("two") == "4 2.0\n"  # also checks that standard error is empty
 
 
-def test_kernels_work_without_a_writable_cache_directory(sandbox: Sandbox) -> None:
+def test_without_a_writable_directory_kernels_are_cached_in_a_temporary_one(sandbox: Sandbox) -> None:
     sandbox.write("two", TWO_KERNELS)
     sandbox.cache.write_text("a file where a directory should be")
-    assert sandbox.run("two") == "4 2.0\n"
-    assert on_a_terminal(sandbox, "two").count("cannot cache compiled code") == 1
+    temporary = sandbox.root / "temporary"
+    temporary.mkdir()
+    assert "compiling outer" in on_a_terminal(sandbox, "two", TMPDIR=str(temporary))
+    assert on_a_terminal(sandbox, "two", TMPDIR=str(temporary)) == ""
+
+
+def test_kernels_work_where_nothing_can_be_written(sandbox: Sandbox) -> None:
+    sandbox.write("two", TWO_KERNELS)
+    sandbox.cache.write_text("a file where a directory should be")
+    (sandbox.root / f"knapcache-kernels-{os.getuid()}").write_text("a file where a directory should be")
+    shown = on_a_terminal(sandbox, "two", TMPDIR=str(sandbox.root))
+    assert shown.count("cannot cache compiled code") == 1
 
 
 def test_importing_knapcache_is_cheap(sandbox: Sandbox) -> None:

@@ -2,8 +2,12 @@
 
 A *kernel* is a plain Python function over numbers and arrays. `@kernel` compiles it on its first call, caches the
 machine code on disk for later processes, and releases the GIL while it runs (`@inlined` does not), so that a live cache
-can solve a knapsack on a background thread. With KNAPCACHE_COMPILE=0 in the environment a kernel is the Python function
-itself: slow, but a debugger can step through it. The tests run part of the suite that way to show that both agree.
+can solve a knapsack on a background thread. KNAPCACHE_COMPILE in the environment says when kernels are compiled:
+
+    not set   on the first call; a live cache decides with their plain form (plain.py) until another process has
+              compiled them (cache/background_compile.py)
+    1         on the first call, also in a live cache: it starts later, and every decision takes the same time
+    0         never: a kernel is the Python function itself, slow, but a debugger can step through it
 
 This module replaces Numba's own disk cache because of four limitations:
 
@@ -13,9 +17,9 @@ This module replaces Numba's own disk cache because of four limitations:
 * Numba cannot cache a kernel that closes over other kernels (`replay_loop(arrive, settle)`), because it identifies a
   compiled function by a random id. Here it is identified by its module, name and line, and by what it closes over.
 * Numba numbers its files through an index. Two processes that read it at the same time can give one number to two
-  functions. Here a file is named after a digest of its content, and there is no index.
+  functions. Here a file is named after a digest of its content, and there is no index (kernel_files.py).
 * The first compilation takes a while and Numba is silent. Here each compilation is reported on a terminal, and the
-  first one in the log. If the cache directory is not writable, every run compiles.
+  first one in the log.
 """
 
 from __future__ import annotations
@@ -27,16 +31,21 @@ import logging
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import platformdirs
 
+from knapcache import kernel_files
 from knapcache.errors import InvalidInput
 
-COMPILED = os.environ.get("KNAPCACHE_COMPILE", "1") != "0"
+_MODE = os.environ.get("KNAPCACHE_COMPILE", "")
+if _MODE not in ("", "0", "1"):
+    raise InvalidInput(f"KNAPCACHE_COMPILE must be 0, 1 or not set, not {_MODE!r}")
+COMPILED = _MODE != "0"
+"""Whether kernels are compiled at all."""
 
 log = logging.getLogger("knapcache.kernel")
 
@@ -127,18 +136,6 @@ def _roots(function: Callable[..., Any], seen: set[object]) -> set[Path]:
     return roots
 
 
-@functools.cache
-def cache_directory() -> Path:
-    """Return the directory for compiled kernels of this installation.
-
-    It is below KNAPCACHE_KERNEL_CACHE, or below the user's cache directory.
-    """
-    configured = os.environ.get("KNAPCACHE_KERNEL_CACHE")
-    root = Path(configured) if configured else Path(platformdirs.user_cache_dir("knapcache")) / "kernels"
-    installation = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
-    return root / installation
-
-
 def _report_compiling(name: str) -> None:
     """Explain the pause: every kernel on a terminal, the first one in the log."""
     _log_compiling()
@@ -148,7 +145,8 @@ def _report_compiling(name: str) -> None:
 
 @functools.cache  # once a process
 def _log_compiling() -> None:
-    log.info("compiling kernels once for this machine: takes up to a minute (cached in %s)", cache_directory())
+    folder = kernel_files.cache_directory()
+    log.info("compiling kernels once for this machine: takes up to a minute (cached in %s)", folder)
 
 
 def _clear_report() -> None:
@@ -156,14 +154,32 @@ def _clear_report() -> None:
         print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-@functools.cache  # once per reason
-def _report_not_cached(reason: str) -> None:
-    if sys.stderr.isatty():
-        print(
-            f"knapcache: cannot cache compiled code ({reason}); every run compiles it again."
-            " Set KNAPCACHE_KERNEL_CACHE to a writable directory.",
-            file=sys.stderr,
-        )
+def compiles_before_use() -> bool:
+    """Return whether a live cache waits for its compiled kernels."""
+    return os.environ.get("KNAPCACHE_COMPILE") == "1"
+
+
+class _OnlyLoading(threading.local):
+    active = False
+
+
+_only_loading = _OnlyLoading()
+
+
+class _NotCompiledError(Exception):
+    """Raised instead of compiling while `load_compiled` runs. It never leaves this module."""
+
+
+def load_compiled(call: Callable[[], object]) -> bool:
+    """Call `call`, with compiled kernels from the disk cache only. False: one is not there, and `call` was ended."""
+    _only_loading.active = True
+    try:
+        call()
+    except _NotCompiledError:
+        return False
+    finally:
+        _only_loading.active = False
+    return True
 
 
 borrowed: Callable[[Any], Any]
@@ -196,17 +212,20 @@ if COMPILED:
 
         @property
         def cache_path(self) -> str | None:
-            return str(cache_directory()) if self._stamp else None
+            return str(kernel_files.cache_directory()) if self._stamp else None
 
         def _file(self, sig: Any, codegen: Any) -> Path:
             what = repr((sig, codegen.magic_tuple(), identity(self._function), sys.implementation.cache_tag))
-            return cache_directory() / f"{self._function.__name__}-{hashlib.sha256(what.encode()).hexdigest()[:32]}"
+            name = f"{self._function.__name__}-{hashlib.sha256(what.encode()).hexdigest()[:32]}"
+            return kernel_files.cache_directory() / name
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            target_context.refresh()
-            code = self._stamp and _read(self._file(sig, target_context.codegen()), self._stamp)
+            code = self._stamp and kernel_files.read(self._file(sig, target_context.codegen()), self._stamp)
             if code:
+                target_context.refresh()
                 return compiler.CompileResult._rebuild(target_context, *pickle.loads(code))  # type: ignore[no-untyped-call]
+            if _only_loading.active:
+                raise _NotCompiledError
             _report_compiling(self._function.__qualname__.replace("<locals>.", ""))
             return None
 
@@ -215,34 +234,13 @@ if COMPILED:
             # Code that contains addresses of this process (a global array above 1 MB) cannot be reused.
             if self._stamp and not data.lifted and not data.library.has_dynamic_globals:
                 code = serialize.dumps(data._reduce())  # type: ignore[no-untyped-call]
-                _write(self._file(sig, data.codegen), self._stamp, code)
+                kernel_files.write(self._file(sig, data.codegen), self._stamp, code)
 
         def enable(self) -> None: ...
 
         def disable(self) -> None: ...
 
         def flush(self) -> None: ...
-
-    def _read(file: Path, stamp: bytes) -> bytes | None:
-        """Return the code in `file`; None if it is missing, damaged, or has another stamp."""
-        try:
-            content = file.read_bytes()
-        except OSError:
-            return None
-        code = content[64:]
-        return code if content[:64] == stamp + hashlib.sha256(code).digest() else None
-
-    def _write(file: Path, stamp: bytes, code: bytes) -> None:
-        """Write `code` to `file` atomically, so that no process reads a partial file."""
-        draft = file.with_name(f"{file.name}.{os.urandom(8).hex()}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(stamp + hashlib.sha256(code).digest() + code)
-            draft.replace(file)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            _report_not_cached(str(error))
 
     @extending.intrinsic
     def _borrowed(_typing: Any, array: Any) -> Any:

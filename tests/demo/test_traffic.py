@@ -335,9 +335,8 @@ def test_ctrl_c_prints_the_table_so_far(upstream: FakeUpstream) -> None:
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130
+    assert (process.returncode, err) == (0, b"")
     assert b"unknown" in out
-    assert err == b"knapcache: interrupted\n"
 
 
 def wait_for(state: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -20,7 +20,7 @@ from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
 from knapcache.testing import check_policy
-from knapcache.testing.policies import IDS, ModelCache
+from knapcache.testing.policies import IDS, ModelCache, state_bytes
 
 # `offline` replaces answers for free, which breaks the contract.
 NAMES = sorted(set(registry.SPECS) - {"offline"})
@@ -87,6 +87,47 @@ def test_contract_in_plain_python(name: str) -> None:
         f"assert not kernel.COMPILED\ntesting.check_policy(registry.find({name!r}).build, events=60)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=os.environ | {"KNAPCACHE_COMPILE": "0"}, check=True)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(("request", "request", "request", "settle", "forget", "recycle")),
+        st.integers(0, IDS - 1),
+        st.integers(1, 12),
+        st.floats(0, 1e6),
+        st.booleans(),
+    ),
+    min_size=40,
+    max_size=80,
+)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, spec in registry.SPECS.items() if spec.online))
+@settings(max_examples=6)
+@given(capacity=st.integers(1, 60), events=EVENTS)
+def test_plain_kernels_decide_like_compiled_ones(
+    name: str, capacity: int, events: list[tuple[str, int, int, float, bool]]
+) -> None:
+    """One policy changes between the two at random moments, the other one uses compiled kernels all the time."""
+    changing, steady = (registry.find(name).build(capacity, IDS) for _ in range(2))
+    for event, i, size, cost, compiled in events:
+        changing.compiled = compiled
+        decided = [act(policy, event, i, size, cost) for policy in (changing, steady)]
+        assert decided[0] == decided[1]
+        assert state_bytes(changing) == state_bytes(steady)
+    changing.check()
+
+
+def act(policy: Policy, event: str, i: int, size: int, cost: float) -> object:
+    match event:
+        case "request":
+            return policy.arrive(i) or policy.settle(i, size, cost)
+        case "settle":
+            return policy.settle(i, size, cost)
+        case "recycle" if type(policy).recycle_kernel is not None:
+            return policy.recycle()
+        case _:
+            return policy.forget(i)
 
 
 class AnyEvents(RuleBasedStateMachine):

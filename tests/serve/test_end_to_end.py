@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,9 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+
+from knapcache.cli.serve import new_key
+from knapcache.serve.run import TENANT_KEY
 
 pytest.importorskip("xllamacpp", reason="the embedded model is not installed")
 
@@ -27,14 +32,15 @@ class ServeProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.message += line
-            if line.startswith("dashboard"):
+            if line.startswith("try it:"):
                 break
-        self.url = line.split()[1].removesuffix("/dashboard")
+        self.url = self.message.split()[5]
+        self.example = line.removeprefix("try it:").strip()
 
     def stop(self) -> None:
         """Stop it with SIGINT."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(40) in (0, 130)
+        assert self.process.wait(40) == 0
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -75,6 +81,27 @@ def test_a_real_model_is_paid_for_once(served: ServeProcess, tmp_path: Path) -> 
     assert "Say hello" not in "".join(
         path.read_text(errors="replace") for path in (tmp_path / "data").rglob("*") if path.suffix in (".csv", ".json")
     )
+
+
+def paste(command: str) -> str:
+    """Run a line in a shell, and return what it prints."""
+    return subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_the_example_of_the_start_up_message_works_as_it_is_printed(served: ServeProcess) -> None:
+    assert len(served.message.splitlines()) == 3
+    assert json.loads(paste(served.example))["choices"][0]["message"]["content"]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_with_tenants_the_example_works_with_the_key_of_a_tenant(tmp_path: Path) -> None:
+    key, _, tenant = new_key("team").partition("\n")
+    (tmp_path / "settings.toml").write_text(tenant)
+    served = ServeProcess("--path", str(tmp_path / "data"), "--config", str(tmp_path / "settings.toml"))
+    assert "error" in json.loads(paste(served.example))
+    assert json.loads(paste(served.example.replace(TENANT_KEY, key)))["choices"][0]["message"]["content"]
+    served.stop()
 
 
 def test_stored_answers_survive_a_restart(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class ProxyProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if " is running at " in line:
-                self.url = line.split()[-1]
+                self.url = line.partition(" is running at ")[2].split()[0]
                 break
         else:
             raise AssertionError("the proxy did not start: " + "".join(self.log[-5:]))

@@ -16,6 +16,9 @@ must not invalidate a queued or newer write, so the caller proceeds in steps:
 
 An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
 none of these, because `open` feeds every entry of the store to the policy.
+
+While the policy's kernels are not compiled, their plain forms decide (`background_compile.py`). The change to compiled
+kernels happens between two decisions, under the lock.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
 from knapcache.cache.entry_index import EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
-from knapcache.cache.shadow import Shadows, parse_shadow
+from knapcache.cache.shadow import Shadows
 from knapcache.cache.snapshot import unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
@@ -75,22 +80,40 @@ class AdmissionController:
         self.oracle_seconds = 0.0
         """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
-        # policy.arrive without its argument checks: ids come from our own table.
-        kernel = type(self.policy).arrive_kernel
-        self._arrive = functools.partial(kernel, self.policy.head, self.policy.rows)
         self.shadows = Shadows(shadows, store.capacity, size)
+        self._use_kernels(compiled=background_compile.prepare(policy, shadows, store.totals().entries))
         self.ledger = ledger
         self.arrived = self.settled = 0
         self.deciding = threading.Lock()
         self.expiring = threading.Lock()
         self.queue = ApplyQueue(store)
         self._failure_logged = False
-        for name in (policy, *(parse_shadow(shadow)[0].name for shadow in shadows)):
-            warm_up(name)
+        self._compile_in_background()
 
     def after_fork(self) -> None:
-        """Replace the locks in a child process: threads of the parent may have held them."""
+        """Replace the locks in a child process: threads of the parent may have held them, and do not run here."""
         self.deciding, self.expiring, self.queue.applying = (threading.Lock() for _ in range(3))
+        self._compile_in_background()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled kernels decide."""
+        return self.policy.compiled
+
+    def _compile_in_background(self) -> None:
+        if not self.compiled:
+            names = self.policy_name, self.shadows.names
+            background_compile.start(*names, weakref.WeakMethod(self._use_compiled))
+
+    def _use_compiled(self) -> None:
+        with self.deciding:
+            self._use_kernels(compiled=True)
+
+    def _use_kernels(self, *, compiled: bool) -> None:
+        self.policy.compiled = self.shadows.compiled = compiled
+        # policy.arrive without its argument checks: ids come from our own table.
+        arrive = self.policy.form_of(type(self.policy).arrive_kernel)
+        self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
 
     def open(self, now: float) -> None:
         """Start from the store: load the policy's snapshot as far as it matches, then feed every other entry.
@@ -385,16 +408,3 @@ class AdmissionController:
             )
         self.index.check({self.ids.find(key): info for key, info in infos.items()})
         self.quotas.check()
-
-
-@functools.cache
-def warm_up(policy_name: str) -> None:
-    """Compile or load the kernels of a policy before the first request needs them."""
-    policy = registry.find(policy_name).build(1, 2)
-    policy.arrive(0)
-    policy.settle(0, 1, 1.0)
-    policy.settle(1, 1, 1.0)
-    policy.forget(0)
-    policy.forget(1)
-    if type(policy).recycle_kernel is not None:
-        policy.recycle()

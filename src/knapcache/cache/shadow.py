@@ -7,7 +7,8 @@ the shadow. "none" pays for every request. A name may give a capacity: "adaptive
 difference to the cache's own cost is what doubling the capacity would save.
 
 Requests are buffered; one compiled loop per shadow runs over BATCH of them, or when `spent` is called. With one call
-per request the two default shadows took a sixth of a hit.
+per request the two default shadows took a sixth of a hit. While the loops are not compiled (`plain.py`), they run after
+every request: a batch would take half a second, and everything else would wait for it.
 
 Requests without a key, failed calls and answers that may not be stored cost every policy the same, and are left out.
 When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id. What expired or was
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, kernel
+from knapcache.plain import uncompiled
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
 
@@ -80,21 +82,22 @@ def parse_shadow(name: str) -> tuple[registry.Spec, float]:
 class Shadows:
     """Shadow policies by name. The caller holds the controller's lock."""
 
-    def __init__(self, names: tuple[str, ...], capacity: int, ids: int) -> None:
+    def __init__(self, names: tuple[str, ...], capacity: int, ids: int, *, compiled: bool = True) -> None:
+        """`compiled`: whether the loops are compiled; the attribute may be changed between two calls."""
+        self.names, self.compiled = names, compiled
         self._policies = {}
         for name in names:
             spec, times = parse_shadow(name)
             self._policies[name] = spec.build(max(1, int(capacity * times)), ids)
         self._spent = dict.fromkeys(("none", *names), 0.0)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
-        self._run_batch()  # compiles the loops, or loads them
 
     def observe(self, i: int, size: int, cost: float) -> None:
         """Buffer a request for id i, whose answer has this size and cost."""
         self._ids.append(i)
         self._sizes.append(size)
         self._costs.append(cost)
-        if len(self._ids) >= BATCH:
+        if len(self._ids) >= BATCH or not self.compiled:
             self._run_batch()
 
     def seed(self, policy: Policy, records: Records) -> None:
@@ -134,4 +137,5 @@ class Shadows:
         for name, policy in self._policies.items():
             kind = type(policy)
             loop = shadow_loop(kind.arrive_kernel, kind.settle_kernel, kind.release_kernel)
-            self._spent[name] += float(loop(policy.head, policy.rows, *batch))
+            run = loop if self.compiled else uncompiled(loop)
+            self._spent[name] += float(run(policy.head, policy.rows, *batch))

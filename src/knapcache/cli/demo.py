@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,11 +105,12 @@ def execute(args: argparse.Namespace) -> None:
             def update(now: TrafficStats) -> None:
                 progress.update(task, completed=now.finished, description=summary(now))
 
-            asyncio.run(send_traffic(options, prompts, stats, update))
+            with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the traffic, and is no error
+                asyncio.run(send_traffic(options, prompts, stats, update))
     finally:
         if stats.finished > stats.outcomes["failed"]:
             print_report(stats)
-    if stats.outcomes["failed"] == stats.finished:
+    if stats.finished and stats.outcomes["failed"] == stats.finished:
         raise InvalidInput(f"every request to {options.url} failed: {stats.last_error}")
 
 

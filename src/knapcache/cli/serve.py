@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import os
@@ -93,9 +94,10 @@ def execute(args: argparse.Namespace) -> None:
     if args.rotate_token:
         print(rotate_token(loaded.settings))
     elif not args.show_settings:
-        from knapcache.serve.run import run
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual end, and no error
+            from knapcache.serve.run import run
 
-        run(loaded.settings, partial(load, args.config, flags))
+            run(loaded.settings, partial(load, args.config, flags))
     elif args.json:
         print(json.dumps(rows(loaded), indent=2))
     else:

@@ -41,6 +41,7 @@ import numpy.typing as npt
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, inlined, records
 from knapcache.model import Decision
+from knapcache.plain import uncompiled
 
 HEAD = [
     ("capacity", "i8"),
@@ -139,6 +140,9 @@ class Policy:
     """recycle(head, rows) -> id, if the policy can work with fewer ids than there are keys."""
     spare: int = 1
     """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
+    compiled: bool = True
+    """Whether `arrive`, `settle`, `forget` and `recycle` call compiled kernels, or their plain forms. May be changed
+    between two calls: both work on the same arrays."""
 
     def __init__(self, capacity: int, ids: int) -> None:
         """`capacity` is in units of size, 1 … 2^62; `ids` is the number of ids, 1 … 2^31."""
@@ -158,7 +162,7 @@ class Policy:
 
     def arrive(self, i: int) -> bool:
         """Count a request for id `i`. Return whether its answer is resident."""
-        return bool(type(self).arrive_kernel(self.head, self.rows, self._id(i)))
+        return bool(self.form_of(type(self).arrive_kernel)(self.head, self.rows, self._id(i)))
 
     def settle(self, i: int, size: int, cost: float) -> Decision:
         """Decide on the answer of id `i`, which has `size` units and cost `cost`."""
@@ -169,7 +173,7 @@ class Policy:
         if not (math.isfinite(cost) and cost >= 0.0):
             raise InvalidInput(f"cost must be a finite number and not negative, not {cost}")
         i = self._id(i)
-        type(self).settle_kernel(self.head, self.rows, i, size, cost)
+        self.form_of(type(self).settle_kernel)(self.head, self.rows, i, size, cost)
         evicted = self.rows["victim"][: int(self.head["evicted"][0])]
         return Decision(bool(self.rows["resident"][i]), tuple(evicted.tolist()))
 
@@ -178,7 +182,7 @@ class Policy:
         i = self._id(i)
         if not self.rows["resident"][i]:
             return False
-        type(self).release_kernel(self.head, self.rows, i)
+        self.form_of(type(self).release_kernel)(self.head, self.rows, i)
         return True
 
     def recycle(self) -> tuple[int, bool]:
@@ -189,7 +193,11 @@ class Policy:
         kernel = type(self).recycle_kernel
         if kernel is None:
             raise InvalidInput(f"{type(self).__name__} cannot recycle ids: it needs one id for every key")
-        return int(kernel(self.head, self.rows)), bool(self.head["evicted"][0])
+        return int(self.form_of(kernel)(self.head, self.rows)), bool(self.head["evicted"][0])
+
+    def form_of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the form of a kernel that this policy calls."""
+        return kernel if self.compiled else uncompiled(kernel)
 
     def request_counts(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the requests of some ids as the policy counts them; 1 if it does not count."""

@@ -40,19 +40,13 @@ FILES_PER_CONNECTION = 2
 OTHER_FILES = 200
 """Files and sockets beside them."""
 
-STARTUP_MESSAGE = """
-knapcache {version} is running at {url}
-
-upstreams  {upstreams}
-cache      {cache}
-dashboard  {dashboard}
-
-  curl {url}/v1/{path} -H 'content-type: application/json' \\
-    -d '{{"model": "{model}", {options}"messages": [{{"role": "user", "content": "Why is the sky blue?"}}]}}'
-
-  from {sdk} import {client}
-  client = {client}(base_url="{base_url}"{api_key})
-"""
+TENANT_KEY = "YOUR_TENANT_KEY"
+"""Placeholder in the example: the proxy has only digests of the keys of its tenants."""
+STARTUP_MESSAGE = """knapcache {version} is running at {url} ({upstreams}; {cache})
+dashboard: {dashboard}
+try it:    curl {url}/v1/{path}{headers} -d '{{"model": "{model}", {options}"messages": \
+[{{"role": "user", "content": "Why is the sky blue?"}}]}}'"""
+"""Three lines: what runs, where to look, what to paste."""
 
 
 class Server(uvicorn.Server):
@@ -219,21 +213,38 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     first = settings.upstreams[0]
     anthropic = first.kind == "anthropic"
-    dashboard = f"{url}/dashboard{token_hint(settings, token)}" if settings.dashboard else "off"
+    place = "in memory" if settings.memory_only else f"in {settings.path}"
     return STARTUP_MESSAGE.format(
         version=version("knapcache"),
         url=url,
         upstreams=", ".join(f"embedded model {MODEL_NAME}" if u.local else u.name for u in settings.upstreams),
-        cache=f"{settings.capacity / 1e6:,.0f} MB " + ("in memory" if settings.memory_only else f"at {settings.path}"),
-        dashboard=dashboard,
+        cache=f"{settings.capacity / 1e6:,.0f} MB {place}",
+        dashboard=f"{url}/dashboard{token_hint(settings, token)}" if settings.dashboard else "off",
         model=example_model(first),
         path="messages" if anthropic else "chat/completions",
+        headers="".join(f" -H {header}" for header in example_headers(settings)),
         options='"max_tokens": 100, ' if anthropic else "",
-        sdk="anthropic" if anthropic else "openai",
-        client="Anthropic" if anthropic else "OpenAI",
-        base_url=url if anthropic else f"{url}/v1",
-        api_key=', api_key="any"' if first.local or first.key_env else "",
     )
+
+
+def example_headers(settings: Settings) -> list[str]:
+    """Return the headers of the example, quoted for a shell.
+
+    With tenants the reader fills in a key. Without them the example works as it is: the upstream's key is the proxy's,
+    or it is in the variable that the provider's own tools use.
+    """
+    first = settings.upstreams[0]
+    headers = ["'content-type: application/json'"]
+    if first.kind == "anthropic":
+        headers.append("'anthropic-version: 2023-06-01'")
+    if settings.tenants:
+        headers.append(f"'authorization: Bearer {TENANT_KEY}'")
+    elif not (first.local or first.key_env):
+        name = "x-api-key: $ANTHROPIC" if first.kind == "anthropic" else "authorization: Bearer $OPENAI"
+        headers.append(f'"{name}_API_KEY"')
+    elif not settings.allow_anonymous:
+        headers.append("'authorization: Bearer any'")
+    return headers
 
 
 def token_hint(settings: Settings, token: str | None) -> str:

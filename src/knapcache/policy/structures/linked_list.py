@@ -13,12 +13,10 @@ from knapcache.kernel import Records, inlined
 LINK_ROW = [("older", "u4"), ("newer", "u4")]  # ids are at most 2^31: narrow rows, fewer cache lines
 
 
-@inlined
 def clear(rows: Records, k: int = 1) -> None:
-    """Empty list k."""
+    """Empty list k. No kernel: it is called once, when a policy is built."""
     end = len(rows) - k
-    rows[end].older = end
-    rows[end].newer = end
+    rows["older"][end] = rows["newer"][end] = end
 
 
 @inlined

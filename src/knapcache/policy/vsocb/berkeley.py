@@ -204,8 +204,9 @@ class Berkeley(HeapPolicy):
 
     def check(self) -> None:
         super().check()
-        if bounds_hold(self.head):
-            above = [i for i in self.residents if self.rows["priority"][i] > density(self.head, self.rows, i)]
+        if self.form_of(bounds_hold)(self.head):
+            bound = self.form_of(density)
+            above = [i for i in self.residents if self.rows["priority"][i] > bound(self.head, self.rows, i)]
             self._expect("residents less dense than their bound", above, [])
 
 

@@ -50,7 +50,6 @@ from knapcache.estimate.statistics import (
     values_of,
 )
 from knapcache.kernel import Records, kernel
-from knapcache.oracle import solve
 from knapcache.oracle.exact import select
 from knapcache.policy.base import HEAD, ROW, Policy, insert, make_settle
 from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW
@@ -305,8 +304,10 @@ class VSOCB(Policy):
 
     def _is_optimal(self) -> bool:
         seen = np.flatnonzero(self.rows["misses"] > 0)
-        values = np.array([relative_value(self.head, self.rows, i) for i in seen.tolist()], np.float64)
-        best = solve(values, self.rows["entry_size"][seen], self.capacity).value
+        value_of = self.form_of(relative_value)
+        values = np.array([value_of(self.head, self.rows, i) for i in seen.tolist()], np.float64)
+        sizes, chosen = self.rows["entry_size"][seen], np.zeros(len(seen), np.bool_)
+        best = self.form_of(select)(values, sizes, self.capacity, 0.0, RELATIVE_TOLERANCE, UNLIMITED, chosen)[0]
         return bool(values[self.rows["recommended"][seen]].sum() >= best * (1.0 - KEEP_TOLERANCE))
 
 

@@ -1,11 +1,12 @@
 """The parent of several workers: starts them, replaces those that end, stops them.
 
-The first worker is started alone: it compiles the kernels and becomes the owner of the store. A worker that ends is
-replaced, at most one per second. If the parent is killed, every worker sees its end of a pipe close, and stops.
+The workers start at the same time; one of them becomes the owner of the store. A worker that ends is replaced, at most
+one per second. If the parent is killed, every worker sees its end of a pipe close, and stops.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -59,7 +60,8 @@ def _run_worker(
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop_with_parent, daemon=True).start()
-    serve(settings, listening, lambda _token: ready.send("ready"))
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches every process of the terminal
+        serve(settings, listening, lambda _token: ready.send("ready"))
 
 
 def supervise(
@@ -80,10 +82,8 @@ def supervise(
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     workers: list[WorkerProcess] = []
     try:
-        workers.append(WorkerProcess(settings, listening, serve, parent_alive))
-        workers[0].wait_until_ready()
-        workers += [WorkerProcess(settings, listening, serve, parent_alive) for _ in range(settings.workers - 1)]
-        for worker in workers[1:]:
+        workers += [WorkerProcess(settings, listening, serve, parent_alive) for _ in range(settings.workers)]
+        for worker in workers:
             worker.wait_until_ready()
         if reload:
             previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, pass_on)

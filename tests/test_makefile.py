@@ -1,0 +1,90 @@
+"""`make run` and `make demo` end on Ctrl-C without an error, and install what they need and no more."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])) & 255)"
+"""Runs a command on a terminal of its own. What is written to stdin is typed there: \\x03 is Ctrl-C."""
+
+
+class OnTerminal:
+    """A command on a terminal."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TERMINAL, *command],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.shown = b""
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while more := self._process.stdout.read1(4096):  # type: ignore[attr-defined]
+            with self._changed:
+                self.shown += more
+                self._changed.notify_all()
+
+    def wait_for(self, text: bytes) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: text in self.shown, 60), self.shown.decode()
+
+    def type_ctrl_c(self) -> str:
+        """Press Ctrl-C, wait for the end, and return everything that was shown."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\x03")
+        self._process.stdin.flush()
+        self._process.wait(60)
+        self._reader.join(60)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        return self.shown.decode()
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_ctrl_c_ends_make_run_and_make_demo_without_an_error(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    ready.touch()
+    make = ["make", "--no-print-directory", f"BIN={Path(sys.executable).parent}", f"READY_RUN={ready}"]
+    options = f"--port 0 --upstream local --path {tmp_path} --policy lru --set shadows=lru"
+    proxy = OnTerminal(*make, "run", f"ARGS={options}")
+    proxy.wait_for(b"try it:")
+    match = re.search(rb"is running at (\S+)", proxy.shown)
+    assert match
+    demo = OnTerminal(*make, "demo", f"ARGS=--url {match[1].decode()}/v1 --rate 20 --max-tokens 1 --requests 100000")
+    demo.wait_for(b"from the cache")
+    for shown in (demo.type_ctrl_c(), proxy.type_ctrl_c()):
+        assert "***" not in shown, shown
+        assert "Traceback" not in shown, shown
+        assert "interrupted" not in shown, shown
+
+
+def pins(lock: str) -> set[tuple[str, str]]:
+    """Return name and version of each package; a package may have a version for each Python."""
+    return set(re.findall(r"^([\w.-]+)==([^ ;\\]+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_both_locks_have_the_same_versions() -> None:
+    assert pins("requirements-run.lock") <= pins("requirements.lock"), "run `make lock`"
+
+
+def test_make_run_installs_at_most_45_packages() -> None:
+    packages = {name for lock in ("requirements-run.lock", "requirements-model.lock") for name, _ in pins(lock)}
+    assert len(packages | {"knapcache", "pip", "setuptools"}) <= 45
+    assert {"uvicorn", "xllamacpp", "numba", "hatchling"} <= packages
+    assert not packages & {"pytest", "matplotlib", "polars", "litellm"}
