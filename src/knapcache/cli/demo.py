@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +78,7 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     """Send the traffic and print the result, also after an interrupt."""
+    args.ends_by_interrupt = True
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -105,12 +105,11 @@ def execute(args: argparse.Namespace) -> None:
             def update(now: TrafficStats) -> None:
                 progress.update(task, completed=now.finished, description=summary(now))
 
-            with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the traffic, and is no error
-                asyncio.run(send_traffic(options, prompts, stats, update))
+            asyncio.run(send_traffic(options, prompts, stats, update))
     finally:
         if stats.finished > stats.outcomes["failed"]:
             print_report(stats)
-    if stats.finished and stats.outcomes["failed"] == stats.finished:
+    if stats.outcomes["failed"] == stats.finished:
         raise InvalidInput(f"every request to {options.url} failed: {stats.last_error}")
 
 

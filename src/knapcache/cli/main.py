@@ -48,6 +48,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return the exit code."""
+    args = argparse.Namespace()
     try:
         args = build_parser(argv).parse_args(argv)
         args.execute(args)
@@ -56,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"knapcache: error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
+        if getattr(args, "ends_by_interrupt", False):  # Ctrl-C is the usual end of the command
+            return 0
         print("knapcache: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe, such as `head`, closed it: not an error

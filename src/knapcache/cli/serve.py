@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
 import json
 import os
@@ -94,10 +93,10 @@ def execute(args: argparse.Namespace) -> None:
     if args.rotate_token:
         print(rotate_token(loaded.settings))
     elif not args.show_settings:
-        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual end, and no error
-            from knapcache.serve.run import run
+        args.ends_by_interrupt = True
+        from knapcache.serve.run import run
 
-            run(loaded.settings, partial(load, args.config, flags))
+        run(loaded.settings, partial(load, args.config, flags))
     elif args.json:
         print(json.dumps(rows(loaded), indent=2))
     else:
