@@ -7,6 +7,10 @@ empty data directory and without pip's cache. As soon as the port accepts connec
 embedded model; its answer ends "first answer". The same request again is the first hit. The log says when compiled
 kernels decide. Then the proxy is stopped and started again, with everything in place: "later start".
 
+Before that, in this process: the CPU time of decisions by uncompiled kernels of `adaptive`, per hit and per miss, and
+of the two longest steps. One halves the sample of the tournament, which first happens after 2,048 different answers.
+The other ranks all entries again when the leader of the tournament changes.
+
 The time of the installation depends on the network and on where pip gets its packages from. On a machine with a local
 mirror it is mostly the time to unpack them.
 
@@ -21,6 +25,7 @@ import os
 import platform
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,10 +36,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from knapcache.policy.adaptive.policy import Adaptive
+from knapcache.policy.adaptive.tournament import SLOTS
+
 ROOT = Path(__file__).resolve().parents[1]
 REQUEST = {
     "model": "smollm2-135m",
-    "max_tokens": 24,
+    "max_tokens": 60,
     "messages": [{"role": "user", "content": "Why is the sky blue?"}],
 }
 TIMEOUT = 900.0
@@ -105,6 +113,30 @@ def ask(port: int) -> tuple[str, float]:
         return response.headers["x-knapcache"], time.monotonic()
 
 
+def measure_plain() -> dict[str, float]:
+    """Return CPU times of uncompiled decisions."""
+    policy = Adaptive(10**9, 3 * SLOTS)
+    policy.compiled = False
+
+    def seconds(i: int, settle: bool) -> float:
+        begin = time.process_time()
+        policy.arrive(i)
+        if settle:
+            policy.settle(i, 2000 + i % 50, 1.0 + i % 7)
+        return time.process_time() - begin
+
+    misses = [seconds(i, settle=True) for i in range(SLOTS + 1)]
+    hits = [seconds(i, settle=False) for i in range(500)]
+    policy.head["next_check"], policy.head["loss"][0, :, 6] = 0, -1.0  # makes expert 6 the leader
+    ranking = seconds(1, settle=False)
+    return {
+        "plain_hit_us": 1e6 * statistics.median(hits),
+        "plain_miss_us": 1e6 * statistics.median(misses),
+        "plain_halving_ms": 1e3 * misses[-1],
+        "plain_ranking_us_per_entry": 1e6 * ranking / int(policy.head["heap_size"][0]),
+    }
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
@@ -159,8 +191,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="directory for first_start.json")
     out = parser.parse_args().out
+    plain = measure_plain()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder))
+        found = plain | measure(Path(folder))
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.platform()}
     rows = [
         ("clone", f"{found['clone_s']:.1f} s"),
@@ -169,6 +202,9 @@ def main() -> None:
         ("first answer", f"{found['first_answer_after_install_s']:.1f} s after the installation"),
         ("first hit", f"{found['first_hit_ms']:.1f} ms"),
         ("compiled kernels decide", f"{found['compiled_after_install_s']:.0f} s after the installation"),
+        ("uncompiled hit and miss", f"{found['plain_hit_us']:.0f} µs, {found['plain_miss_us']:.0f} µs of CPU"),
+        ("uncompiled halving", f"{found['plain_halving_ms']:.0f} ms"),
+        ("uncompiled ranking", f"{found['plain_ranking_us_per_entry']:.0f} µs an entry"),
         ("later start: port", f"{found['later_start_accepting_s']:.1f} s"),
         ("later start: first answer", f"{found['later_start_first_answer_s']:.1f} s"),
     ]

