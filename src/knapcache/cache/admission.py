@@ -17,8 +17,7 @@ must not invalidate a queued or newer write, so the caller proceeds in steps:
 An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
 none of these, because `open` feeds every entry of the store to the policy.
 
-While the policy's kernels are not compiled, their plain forms decide (`background_compile.py`). The change to compiled
-kernels happens between two decisions, under the lock.
+Until the policy's kernels are compiled, their plain forms decide; they are replaced under the lock (`_use_kernels`).
 """
 
 from __future__ import annotations
@@ -81,13 +80,12 @@ class AdmissionController:
         """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
         self.shadows = Shadows(shadows, store.capacity, size)
-        self._use_kernels(compiled=background_compile.prepare(policy, shadows, store.totals().entries))
         self.ledger = ledger
         self.arrived = self.settled = 0
-        self.deciding = threading.Lock()
-        self.expiring = threading.Lock()
+        self.deciding, self.expiring = threading.Lock(), threading.Lock()
         self.queue = ApplyQueue(store)
         self._failure_logged = False
+        self._use_kernels(background_compile.prepare(policy, shadows, store.totals().entries))
         self._compile_in_background()
 
     def after_fork(self) -> None:
@@ -95,25 +93,16 @@ class AdmissionController:
         self.deciding, self.expiring, self.queue.applying = (threading.Lock() for _ in range(3))
         self._compile_in_background()
 
-    @property
-    def compiled(self) -> bool:
-        """Whether compiled kernels decide."""
-        return self.policy.compiled
-
     def _compile_in_background(self) -> None:
-        if not self.compiled:
-            names = self.policy_name, self.shadows.names
-            background_compile.start(*names, weakref.WeakMethod(self._use_compiled))
+        if not self.policy.compiled:
+            background_compile.start(self.policy_name, self.shadows.names, weakref.WeakMethod(self._use_kernels))
 
-    def _use_compiled(self) -> None:
+    def _use_kernels(self, compiled: bool = True) -> None:
         with self.deciding:
-            self._use_kernels(compiled=True)
-
-    def _use_kernels(self, *, compiled: bool) -> None:
-        self.policy.compiled = self.shadows.compiled = compiled
-        # policy.arrive without its argument checks: ids come from our own table.
-        arrive = self.policy.form_of(type(self.policy).arrive_kernel)
-        self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
+            self.policy.compiled = self.shadows.compiled = compiled
+            # policy.arrive without its argument checks: ids come from our own table.
+            arrive = self.policy.form_of(type(self.policy).arrive_kernel)
+            self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
 
     def open(self, now: float) -> None:
         """Start from the store: load the policy's snapshot as far as it matches, then feed every other entry.

@@ -145,7 +145,7 @@ class Owner:
         with admission.deciding:
             return {
                 "policy": admission.policy_name,
-                "compiled": admission.compiled,
+                "compiled": admission.policy.compiled,
                 "ids": len(admission.ids),
                 "oracle_calls": admission.policy.oracle_calls,
                 "oracle_seconds": admission.oracle_seconds,
