@@ -15,7 +15,8 @@ FOREIGN = (
     "X-Frame-Options: ALLOWALL", "Report-To: {}", "NEL: {}", "Cross-Origin-Resource-Policy: cross-origin",
     "Permissions-Policy: camera=*", "Referrer-Policy: unsafe-url", "Public-Key-Pins: x", "Keep-Alive: timeout=5",
     "Proxy-Authenticate: Basic", "Upgrade: h2c", "X-Nominated: 1", "Connection: keep-alive, X-Nominated",
-    "Trailer: X-Late", "X-Knapcache-Key: 00", "Cache-Status: evil; hit",
+    "Trailer: X-Late", "X-Knapcache-Key: 00", "Cache-Status: evil; hit", "Access-Control-Allow-Origin:",
+    # The last one is empty: so does llama.cpp's server send it with every response.
 )  # fmt: skip
 OWN = ("content-security-policy", "x-content-type-options")
 PAGE = b"<html><script>fetch('/admin')</script></html>"

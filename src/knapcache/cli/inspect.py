@@ -17,6 +17,8 @@ DESCRIPTION = """List the entries of a cache file by value, largest first: cost,
 is requests times cost. Below the totals is the value per megabyte of the least valuable tenth of the entries, which
 are evicted first. --key shows one entry. The file is only read; another process may own it."""
 DEFAULT_ROWS = 20
+DAY = 86_400.0
+"""Age in seconds from which on requests per day are shown: less is not enough to tell them."""
 Row = dict[str, Any]
 
 
@@ -76,7 +78,7 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
         "tenant": cache.names.name_of(row["tenant"]),
         "size": format_bytes(row["size"]),
         "cost": format_cost(row["cost"], money),
-        "requests": f"{row['requests']:,.4g}, {row['per_day']:,.4g} per day",
+        "requests": f"{row['requests']:,.4g}" + (f", {row['per_day']:,.4g} per day" if row["age"] >= DAY else ""),
         "value": format_cost(row["value"], money),
         "stored": f"{format_age(row['age'])} ago",
         "expires": expiry(row["expires_in"]),

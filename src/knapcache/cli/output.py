@@ -21,7 +21,7 @@ MAX_UNWRAPPED = 24
 """Columns whose longest cell exceeds this many characters hold prose and may wrap."""
 UNLIMITED = 10 * MAX_UNWRAPPED
 """Width of a file or a pipe, in which prose need not wrap."""
-NUMBER = re.compile(r"[-+−±$]*[0-9][0-9,.]*(e[+-]?[0-9]+)?( ?(%|[kMGT]?B|units|s|min|h|d))?")
+NUMBER = re.compile(r"[-+−±$]*[0-9][0-9,.]*(e[+-]?[0-9]+)?( ?(%|[kMGT]?B|units|ms|s|min|h|d))?")
 Rows = Sequence[Mapping[str, Any]]
 
 

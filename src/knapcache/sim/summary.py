@@ -61,7 +61,7 @@ def replay_table(rows: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str,
             "cost_ratio": None if row["cost_ratio"] is None else f"{row['cost_ratio']:.4f}",
             "peak_size": None if row["peak_size"] is None else format_size(row["peak_size"]),
             **({"oracle_calls": row["oracle_calls"]} if oracle else {}),
-            "run time": f"{number(row['seconds'])} s",
+            "run_time": f"{row['seconds']:,.3g} s" if row["seconds"] >= 1 else f"{1000 * row['seconds']:.3g} ms",
         }
         for row in rows
     ]
