@@ -241,6 +241,8 @@ def test_a_change_that_cannot_be_recorded_is_refused(upstream: RecordingUpstream
             sent = {"json": {"all": True}} if path == "/purge" else {}
             found = client.request(method, ROOT + path, headers=bearer(TOKEN), **sent)  # type: ignore[arg-type]
             assert (found.status_code, found.json()["error"]["type"]) == (503, "audit_failed")
+        listed = client.get(f"{ROOT}/entries", headers=bearer(TOKEN)).json()
+        assert (listed["total"], listed["content"]) == (1, False), "without a record the list has no words"
         assert client.post(f"{ROOT}/login", json={"token": TOKEN}).status_code == 503
         assert proxy.proxy.cache.stats()["entries"] == 1
         assert client.get(f"{ROOT}/summary", headers=bearer(TOKEN)).status_code == 200

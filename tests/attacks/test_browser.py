@@ -2,7 +2,7 @@
 
 The page comes from another port of the dashboard's host (which browsers count as the same site), from another address
 of the same machine, and from a host name of its own, which also resolves to the proxy (DNS rebinding). It must call no
-upstream, read nothing and change nothing. The audit log must show the user's login and nothing else.
+upstream, read nothing and change nothing. The audit log must show what the user did and nothing else.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def victim(browser: Browser, proxy: RunningProxy, upstream: RecordingUpstream) -
     wait_for_data(dashboard)  # the session is still valid
     context.close()
     assert upstream.targets == []
-    assert records(proxy) == [*before, "login"]
+    later = records(proxy)[len(before) :]
+    assert later in (["login"], ["login", "entries"]), "the dashboard itself lists first words of prompts, once"
     assert proxy.proxy.cache.entries(limit=0)["total"] == entries
 
 

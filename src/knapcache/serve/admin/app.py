@@ -138,11 +138,17 @@ class Admin:
         return self._context.settings.show_content and request.caller.identity.role == "operator"
 
     async def listed_content(self, request: AdminRequest) -> bool:
-        """Return whether a list has the first words of prompts. The page polls, so one record an hour is written."""
+        """Return whether a list has the first words of prompts. The page polls, so one record an hour is written.
+
+        Without a record it has none: the rest of the list does not depend on the audit log.
+        """
         content, now = self.shows_content(request), time.monotonic()
         caller = tuple(fields_of(request.caller).values())
         if content and now - self._listed.get(caller, -math.inf) > LISTED_EVERY:
-            await self.write_record(request.record("entries", 200, content=True))
+            try:
+                await self.write_record(request.record("entries", 200, content=True))
+            except RequestRejected:
+                return False
             self._listed = {who: at for who, at in self._listed.items() if now - at < LISTED_EVERY} | {caller: now}
         return content
 

@@ -6,7 +6,7 @@ import { age, count, moment } from "./format.js";
 
 const ROWS = 20;
 const ACTIONS = {
-  purge: "Purge", forget: "Purge of an entry", snapshot: "Snapshot", start_plan: "Capacity plan", entry: "Content shown", login: "Login",
+  purge: "Purge", forget: "Purge of an entry", snapshot: "Snapshot", start_plan: "Capacity plan", entry: "Content shown", request: "Content shown", entries: "First words listed", login: "Login",
   logout: "Logout", rotate_token: "Token replaced",
 };
 
