@@ -101,7 +101,7 @@ def test_the_changed_field_is_named(body: dict[str, Any], field: str, text: str)
 def test_numbers_in_a_prompt_are_recognised_as_the_only_difference() -> None:
     at = [changed(messages=[said(f"It is 2026-11-{day}T10:0{day}:00Z. Sum up the news of today.")]) for day in (3, 4)]
     (found,) = compare(*at)
-    assert found.text == "only numbers differ (a date, a time, an id?)"
+    assert found.text == "only numbers differ, such as a date, a time or an id"
     assert found.content
     assert found.here == "It is 2026-11-3T10:03:00Z. Sum up the news of today."
 

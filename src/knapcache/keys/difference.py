@@ -2,7 +2,7 @@
 
     temperature               0.2 instead of 0
     system prompt             only white space differs
-    last user message         only numbers differ (a date, a time, an id?)
+    last user message         only numbers differ, such as a date, a time or an id
     messages                  2 more messages: 5 instead of 3
 
 `text` never has parts of prompts: it names fields, numbers, lengths and positions. `here` and `there` are the two
@@ -250,7 +250,7 @@ def _accident(a: str, b: str) -> str | None:
         return "only upper and lower case differs"
     if unicodedata.normalize("NFKC", a) == unicodedata.normalize("NFKC", b):
         return "only the Unicode form of characters differs"
-    return "only numbers differ (a date, a time, an id?)" if plain_text(a) == plain_text(b) else None
+    return "only numbers differ, such as a date, a time or an id" if plain_text(a) == plain_text(b) else None
 
 
 def _common(a: str, b: str) -> tuple[int, int]:

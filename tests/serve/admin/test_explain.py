@@ -91,6 +91,9 @@ def test_a_new_request_and_its_hits(requests: Requests) -> None:
         assert hit["why"]["kind"] == "hit"
         assert f"The {nth} hit" in hit["why"]["text"]
         assert hit["why"]["at"] <= hit["time"]
+    requests.send(body(), reason="no-cache", refresh=True)
+    again = requests.detail(3)["why"]["at"]
+    assert again == pytest.approx(hit["why"]["at"], abs=0.005), "the entry was replaced, and the time stays"
     assert requests.detail(1)["why"]["kind"] == "new", "what happens later does not change the explanation"
 
 
@@ -190,6 +193,7 @@ def test_what_the_client_asked_for_is_explained(requests: Requests) -> None:
     requests.send(body())
     fresh = requests.send(body(), reason="no-cache", refresh=True)
     assert (fresh["outcome"], fresh["why"]["kind"]) == ("miss", "asked")
+    assert requests.detail(1)["why"]["kind"] == "new", "what the refresh replaced was its own answer"
     time.sleep(0.02)
     old = requests.send(body(), reason="max-age=0.01", max_age=0.01)
     assert (old["outcome"], old["why"]["kind"]) == ("miss", "too_old")

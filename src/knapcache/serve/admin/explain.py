@@ -100,7 +100,7 @@ class Explainer:
             why=(
                 self._miss(event, earlier, records, since, canonical, content=content, all_tenants=all_tenants)
                 if event.outcome == "miss"
-                else other(event, earlier, None if entry is None else time.time() - entry["age"])
+                else other(event, earlier, stored_at(event, records, entry))
             ),
         )
 
@@ -203,12 +203,19 @@ class Explainer:
         )
 
 
+def stored_at(event: Event, records: list[KeyRecord], entry: dict[str, Any] | None) -> float | None:
+    """Return when the entry was stored that a request was served from: it may have been replaced or removed since."""
+    times = [record.created for record in records]
+    times += [] if entry is None else [time.time() - entry["age"]]
+    return max((each for each in times if 0 < each <= event.time), default=None)
+
+
 def other(event: Event, earlier: list[Event], stored: float | None) -> Explanation:
-    """Explain an outcome other than a miss. stored: when the entry was stored, if it still is."""
+    """Explain an outcome other than a miss. stored: when the entry was stored, if that is known."""
     if event.outcome == "hit":
         hits = 1 + sum(one.outcome == "hit" for one in earlier)
         nth = f"The {ordinal(hits)} hit of this entry among the recent requests."
-        if stored is None or stored > event.time:
+        if stored is None:
             return Explanation(kind="hit", title="From the cache", text=f"The answer was stored. {nth}")
         text = f"The answer had been stored {duration(event.time - stored)} before this request. {nth}"
         return Explanation(kind="hit", title="From the cache", text=text, at=stored)
@@ -290,8 +297,8 @@ def became(event: Event, records: list[KeyRecord]) -> Explanation | None:
 def replaced_by(event: Event, records: list[KeyRecord]) -> KeyRecord | None:
     """Return the entry that the answer of this request has replaced, or None."""
     end = event.time + event.seconds + 1.0
-    found = [record for record in records if record.cause == "replaced" and event.time <= record.time <= end]
-    return found[-1] if found else None
+    replaced = [record for record in records if record.cause == "replaced" and record.created < event.time]
+    return next((record for record in reversed(replaced) if event.time <= record.time <= end), None)
 
 
 def evicted(record: KeyRecord) -> Explanation:
