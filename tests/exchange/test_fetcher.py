@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from knapcache import Answer, Cache
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
+from knapcache.keys.parse import SHORT
 from knapcache.threads import run_blocking
 from tests.exchange.conftest import (
     JSON,
@@ -125,6 +126,24 @@ async def test_a_stored_stream_is_compact_and_replayed_byte_for_byte(cache: Cach
         assert isinstance(hit.body, bytes)
         assert json.loads(hit.body) == json.loads(answer_of(LONG))
     assert len(provider.requests) == 1
+
+
+async def test_a_compact_stream_that_is_long_when_expanded_is_expanded_elsewhere(cache: Cache) -> None:
+    offloaded: list[Any] = []
+
+    async def offload(work: Callable[[], Any]) -> Any:
+        offloaded.append(work)
+        return work()
+
+    sent = blocks_of(LONG * 20)
+    fetcher = Fetcher(cache, offload=offload)
+    first = await fetch(fetcher, Provider(ScriptedResponse(200, SSE, *sent)), **ASKED)
+    await first.finish()
+    stored, calls = len(first.answers[0].payload), len(offloaded)
+    assert stored < SHORT < len(b"".join(sent))
+    hit = await fetch(fetcher, Provider(failure()), **ASKED)
+    assert list(hit.body) == sent
+    assert len(offloaded) == calls + 1
 
 
 async def test_a_damaged_stream_is_fetched_again(cache: Cache) -> None:
