@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from knapcache import Cache
-from knapcache.cache.key_history import MAX_RECORDS, MAX_REQUEST, MAX_REQUEST_BYTES, KeyRecord
+from knapcache.cache.key_history import MAX_FOUND, MAX_RECORDS, MAX_REQUEST, MAX_REQUEST_BYTES, KeyRecord
 from knapcache.errors import CorruptState
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
 
@@ -136,7 +136,7 @@ def test_the_record_is_bounded_and_keeps_the_newest() -> None:
         assert history._records.nbytes < 700_000
         assert causes(cache, keys[2]) == ["purged"]
         found = records(cache, keys[0])
-        assert len(found) == MAX_RECORDS // 2 - 1, "the oldest record was overwritten"
+        assert len(found) == MAX_FOUND
         assert [record.time for record in found] == sorted((record.time for record in found), reverse=True)
         assert history.since > began
         history._request_bytes += 1

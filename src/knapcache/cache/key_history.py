@@ -3,9 +3,9 @@
     records    the last MAX_RECORDS removals and rejections, 73 bytes each: 0.6 MB in all, allocated once
     requests   canonical requests of answers that were settled lately, at most MAX_REQUEST_BYTES together
 
-A record is written where a decision is carried out: when an answer is settled, removed or refused, never on a hit. It
-takes about 2 µs. Both are in memory only, and begin with the process. The caller of every method that writes
-holds the controller's lock.
+A record is written where a decision is carried out: when an answer is settled, removed or refused, never on a hit. An
+admitted answer takes 1 µs, each eviction and rejection about 10 µs, after the answer was sent. Both are in memory only,
+and begin with the process. The caller of every method that writes holds the controller's lock.
 
 The canonical request of an answer that was evicted, or not admitted, is in no store, so it is kept here for some time.
 Processes that only read the store hand their answers over to the owner, so the owner has the requests of all of them.
@@ -27,6 +27,7 @@ from knapcache.store.base import Clock, Entry, EntryInfo
 
 MAX_RECORDS = 8192
 MAX_REQUEST_BYTES = 4 << 20
+MAX_FOUND = 64
 MAX_REQUEST = 256 << 10
 """Bytes of one canonical request that is kept."""
 CAUSES = (
@@ -76,6 +77,7 @@ class KeyHistory:
 
     def __init__(self, policy: Policy, ids: IdTable, index: EntryIndex, clock: Clock) -> None:
         self._policy, self._ids, self._index, self._clock = policy, ids, index, clock
+        self._resident = policy.rows["resident"]  # a view: looking it up each time takes longer than reading it
         self._began = clock()
         self.written = 0
         """Records so far; the last MAX_RECORDS are kept."""
@@ -118,7 +120,7 @@ class KeyHistory:
 
     def note_removed(self, cause: str, i: int, key: bytes | None = None) -> None:
         """Record that the entry of id i, if there is one, is removed now. key: if the id is another key's already."""
-        if key is not None or self._policy.rows["resident"][i]:
+        if key is not None or self._resident[i]:
             self._add(i, cause, self._clock(), key=key)
 
     def note_opened(self, infos: Iterable[EntryInfo], now: float) -> None:
@@ -156,10 +158,10 @@ class KeyHistory:
         return float(self._records["time"][self.written % MAX_RECORDS])
 
     def find(self, key: bytes) -> list[KeyRecord]:
-        """Return the records of a key, newest first."""
+        """Return the last MAX_FOUND records of a key, newest first."""
         positions = np.flatnonzero(self._records["key"][: self.written] == prefix_of(key))
         # The ring starts at the oldest record.
-        order = np.argsort((positions - self.written) % MAX_RECORDS, kind="stable")[::-1]
+        order = np.argsort((positions - self.written) % MAX_RECORDS, kind="stable")[::-1][:MAX_FOUND]
         rows = [self._records[k].item() for k in positions[order]]
         return [KeyRecord(CAUSES[cause], *numbers) for _, cause, *numbers in rows]
 

@@ -2,7 +2,7 @@
 
 An outline (`keys/outline.py`) depends only on the key, so it is read once and stays valid. It is read from the store
 when a page of the table, a search or a comparison needs it: newest entries first, within a number of seconds, and at
-most MAX_OUTLINES in all (about 25 MB). A search over more entries covers the newest.
+most MAX_OUTLINES in all (about 35 MB). A search over more entries covers the newest.
 
 The work is done in the caller's thread. After every PAUSE_EVERY reads, about a millisecond, it sleeps for PAUSE, so an
 event loop in another thread waits no longer than that for the interpreter. Reads do not displace what the store keeps

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import zlib
 from typing import Any, NamedTuple
 
@@ -44,8 +45,7 @@ word of the prompt, under a hash function of its own (MinHash): two prompts with
 equal sample with probability J."""
 
 _FACTORS = np.array([0x9E3779B97F4A7C15 * (2 * k + 1) % 2**64 | 1 for k in range(1, SAMPLES + 1)], np.uint64)
-_SPACE = re.compile(r"\s+")
-_VARYING = re.compile(r"\w*\d[\w.:+-]*")
+_VARYING = re.compile(r"\b[^\W\d]*\d[\w.:+-]*")
 
 
 class CanonicalRequest(NamedTuple):
@@ -61,7 +61,7 @@ class CanonicalRequest(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What the list of entries and the search for similar ones need of a request: about 400 bytes."""
+    """What the list of entries and the search for similar ones need of a request: about 700 bytes."""
 
     kind: str
     words: str
@@ -90,7 +90,11 @@ def read_canonical(canonical: bytes) -> CanonicalRequest | None:
             body = _loads(rest)
     except ValueError:
         return None
-    return CanonicalRequest(kind.decode(), namespace.decode(), context, body) if isinstance(body, dict) else None
+    return (
+        CanonicalRequest(sys.intern(kind.decode()), namespace.decode(), context, body)
+        if isinstance(body, dict)
+        else None
+    )
 
 
 def outline_of(canonical: bytes) -> Outline:
@@ -195,7 +199,7 @@ def is_system(message: Any) -> bool:
 
 def plain_text(text: str) -> str:
     """Return a text without what often differs by accident: case, white space, and words with digits."""
-    return _SPACE.sub(" ", _VARYING.sub("#", text.casefold())).strip()
+    return " ".join(_VARYING.sub("#", text.casefold()).split())
 
 
 def hash_of(value: Any) -> bytes:
@@ -210,7 +214,7 @@ def hash_of(value: Any) -> bytes:
 
 
 def _cut(text: str) -> str:
-    text = _SPACE.sub(" ", text[: 4 * MAX_WORDS]).strip()
+    text = " ".join(text[: 4 * MAX_WORDS].split())
     return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS - 1]}…"
 
 
