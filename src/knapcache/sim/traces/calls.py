@@ -57,7 +57,7 @@ OBJECTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class LoggedCall:
     """One call, as far as its log has it."""
 
     line: Mapping[str, Any]
@@ -115,7 +115,7 @@ class CallReader:
             self.meter = QuietMeter("usd")
         self.builder.units.add(USD if self.rules.no_cost else self.rules.unit)
 
-    def add(self, place: str, call: Call) -> None:
+    def add(self, place: str, call: LoggedCall) -> None:
         """Add one call. Reports a broken line, or one that is left out, to the builder."""
         try:
             self.builder.add(*self.entry(call))
@@ -124,7 +124,7 @@ class CallReader:
         except LeftOutError as error:
             self.builder.left_out(place, str(error))
 
-    def entry(self, call: Call, cost: float | None = None) -> tuple[Hashable, int, float, float | None]:
+    def entry(self, call: LoggedCall, cost: float | None = None) -> tuple[Hashable, int, float, float | None]:
         """Return key, size, cost and time of a call; raises BrokenLineError or LeftOutError."""
         response = call.response
         if response is not None and response.get("error") is not None:
@@ -132,7 +132,7 @@ class CallReader:
         key, size = self.key(call), self.size(call)
         return key, size, self.cost(call) if cost is None else cost, self.when(call)
 
-    def key(self, call: Call) -> Hashable:
+    def key(self, call: LoggedCall) -> Hashable:
         if self.rules.key is not None:
             return key_of([at(call.line, name) for name in self.rules.key])
         if call.request:
@@ -141,7 +141,7 @@ class CallReader:
             return call.identity
         raise BrokenLineError("the request is missing; --key FIELD names a field that is equal for equal requests")
 
-    def size(self, call: Call) -> int:
+    def size(self, call: LoggedCall) -> int:
         if self.rules.size is not None:
             return whole(self.rules.size, at(call.line, self.rules.size))
         if call.response is None and self.needs_response:
@@ -150,7 +150,7 @@ class CallReader:
             self.builder.notice(NO_ANSWER)
         return sum(json_size(body) for body in (call.request, call.response) if body)
 
-    def cost(self, call: Call) -> float:
+    def cost(self, call: LoggedCall) -> float:
         rules = self.rules
         if isinstance(rules.prices, Prices):
             return usage_cost(usage_of(call), rules.prices)
@@ -164,7 +164,7 @@ class CallReader:
             raise LeftOutError(f"call of {names_of(call)} without a cost in the log (--prices auto prices it)")
         return call.usd
 
-    def price(self, call: Call, meter: Meter) -> float:
+    def price(self, call: LoggedCall, meter: Meter) -> float:
         """Return the dollars of a call by the price of its own model; raises LeftOutError if there is none."""
         usage = usage_of(call)
         token_counts(usage)  # a clear message about a usage that no provider sends
@@ -175,7 +175,7 @@ class CallReader:
                 return usd
         raise LeftOutError(f"call of {names_of(call)}, which has no known price")
 
-    def when(self, call: Call) -> float | None:
+    def when(self, call: LoggedCall) -> float | None:
         """Return the time of a call. The first call decides where to find it."""
         if self.rules.no_time:
             return None
@@ -228,7 +228,7 @@ def json_size(value: Mapping[str, Any]) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
-def usage_of(call: Call) -> Mapping[str, Any]:
+def usage_of(call: LoggedCall) -> Mapping[str, Any]:
     """Return the token counts of a call; raises BrokenLineError."""
     usage = call.usage if call.usage is not None else (call.response or {}).get("usage")
     if not isinstance(usage, Mapping):
@@ -254,18 +254,18 @@ def usage_cost(usage: Mapping[str, Any], prices: Prices) -> float:
     return prices.cost(*token_counts(usage))
 
 
-def models_of(call: Call) -> list[str]:
+def models_of(call: LoggedCall) -> list[str]:
     """Return the names that the call's model has in its log."""
     bodies = (body.get("model") for body in (call.response, call.request) if body)
     return [name for name in dict.fromkeys((*call.models, *bodies)) if isinstance(name, str) and name]
 
 
-def names_of(call: Call) -> str:
+def names_of(call: LoggedCall) -> str:
     """Return the call's model for a message."""
     return next((f"model {short(name)}" for name in reversed(models_of(call))), "an unnamed model")
 
 
-def endpoint_of_call(call: Call, usage: Mapping[str, Any]) -> Endpoint:
+def endpoint_of_call(call: LoggedCall, usage: Mapping[str, Any]) -> Endpoint:
     """Return the endpoint of a call, which decides how its usage is read: by path, by answer, or by usage."""
     response = call.response or {}
     kind = response.get("object") or response.get("type")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from knapcache.sim.traces.base import BrokenLineError, ColumnRules, LeftOutError, TraceBuilder, number, whole
-from knapcache.sim.traces.calls import FAILED, RULES, Call, CallReader, body
+from knapcache.sim.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
 from knapcache.sim.traces.records import records
 from knapcache.sim.traces.source import TraceSource
 
@@ -49,7 +49,7 @@ def read(sources: Iterable[TraceSource], rules: ColumnRules, builder: TraceBuild
                 reader.add(place, call)
 
 
-def call_of(record: Mapping[str, Any]) -> Call:
+def call_of(record: Mapping[str, Any]) -> LoggedCall:
     """Return the call of a record; raises BrokenLineError or LeftOutError."""
     status = record.get("response_status")
     if status is not None and not 200 <= whole("response_status", status) < 300:
@@ -61,7 +61,7 @@ def call_of(record: Mapping[str, Any]) -> Call:
         usage = {name: whole(name, value or 0) for name, value in counts}
     costs = [number(name, record[name]) for name in COSTS if record.get(name) is not None]
     path = record.get("request_path")
-    return Call(
+    return LoggedCall(
         line=record,
         request=plain_body(record, "request_body"),
         response=response,

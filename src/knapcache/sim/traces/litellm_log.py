@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from knapcache.sim.traces.base import BrokenLineError, ColumnRules, LeftOutError, TraceBuilder, number, whole
-from knapcache.sim.traces.calls import FAILED, RULES, Call, CallReader, body
+from knapcache.sim.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
 from knapcache.sim.traces.records import records
 from knapcache.sim.traces.source import TraceSource
 
@@ -87,7 +87,7 @@ def read(sources: Iterable[TraceSource], rules: ColumnRules, builder: TraceBuild
             builder.broken(place, str(error))
 
 
-def call_of(record: Mapping[str, Any]) -> tuple[Call, bool]:
+def call_of(record: Mapping[str, Any]) -> tuple[LoggedCall, bool]:
     """Return the call of a record, and whether LiteLLM's cache answered it; raises BrokenLineError or LeftOutError."""
     if record.get("status") == "failure":
         raise LeftOutError(FAILED)
@@ -100,7 +100,7 @@ def call_of(record: Mapping[str, Any]) -> tuple[Call, bool]:
     response = answer_of(record)
     usage = (response or {}).get("usage")
     identity = record.get("cache_key")
-    call = Call(
+    call = LoggedCall(
         line=record,
         request=request_of(record),
         response=response,

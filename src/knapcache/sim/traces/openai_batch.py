@@ -19,7 +19,7 @@ from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, short, whole
-from knapcache.sim.traces.calls import FAILED, RULES, Call, CallReader, body
+from knapcache.sim.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
 from knapcache.sim.traces.json_lines import objects
 from knapcache.sim.traces.source import TraceSource
 
@@ -69,7 +69,7 @@ def read(sources: Iterable[TraceSource], rules: ColumnRules, builder: TraceBuild
                 continue
             line = {**row, "response": response} if response is not None else row
             path = row["url"] if isinstance(row.get("url"), str) else ""
-            call = Call(line=line, request=row["body"], response=response, path=path, batch=True)
+            call = LoggedCall(line=line, request=row["body"], response=response, path=path, batch=True)
             reader.add(f"line {place}", call)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from knapcache.sim.traces.base import BrokenLineError, ColumnRules, TraceBuilder, short
-from knapcache.sim.traces.calls import RULES, Call, CallReader, body
+from knapcache.sim.traces.calls import RULES, CallReader, LoggedCall, body
 from knapcache.sim.traces.json_lines import objects
 from knapcache.sim.traces.source import TraceSource
 
@@ -21,7 +21,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
     with source.open() as file:
         for line, row in objects(file, builder):
             try:
-                call = Call(line=row, request=required(row, "request"), response=required(row, "response"))
+                call = LoggedCall(line=row, request=required(row, "request"), response=required(row, "response"))
             except BrokenLineError as error:
                 builder.broken(f"line {line}", str(error))
             else:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from knapcache.sim.traces.base import TIME_FIELDS, BrokenLineError, ColumnRules, TraceBuilder, plain_name
-from knapcache.sim.traces.calls import RULES, Call, CallReader, body
+from knapcache.sim.traces.calls import RULES, CallReader, LoggedCall, body
 from knapcache.sim.traces.json_lines import objects
 from knapcache.sim.traces.source import TraceSource
 
@@ -50,7 +50,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
                     raise BrokenLineError("must be a request body with model and messages, prompt or input")
                 request = {name: value for name, value in row.items() if plain_name(name) not in others}
                 usage = row.get("usage") if isinstance(row.get("usage"), dict) else None
-                call = Call(line=row, request=request, response=body(row, "response"), usage=usage)
+                call = LoggedCall(line=row, request=request, response=body(row, "response"), usage=usage)
             except BrokenLineError as error:
                 builder.broken(f"line {line}", str(error))
             else:
