@@ -11,7 +11,7 @@ import pytest
 
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
-from knapcache.serve.admin.explain import REMOVED, duration, failure, join, ordinal
+from knapcache.serve.admin.explain import REMOVED, duration, join, ordinal
 from knapcache.serve.observe.events import Event
 from knapcache.serve.settings.secrets import digest_of
 from tests.support.admin_context import CHAT, AdminHarness
@@ -232,6 +232,7 @@ def test_two_workers_that_fetch_the_same_answer_are_explained() -> None:
         ({"outcome": "failed", "status": 502, "attempts": (0, 502)}, "failed", "no response and 502"),
         ({"outcome": "failed", "status": 504, "reason": "only-if-cached"}, "failed", "none was stored"),
         ({"outcome": "failed", "status": 499}, "failed", "client disconnected"),
+        ({"outcome": "failed", "status": 502, "upstream": "o", "error": "no route"}, "failed", "o failed: no route."),
         ({"outcome": "miss"}, "not_stored", "max_answer"),
     ],
 )
@@ -280,11 +281,3 @@ def test_first_words_are_listed_and_searched_for_operators(shown: Requests) -> N
         assert reader.get(f"{API}/entries", params={"search": "swordfish"}).json()["total"] == 0
     actions = [row["action"] for row in shown.client.get(f"{API}/audit").json()["rows"]]
     assert actions.count("entries") == 1, "the page polls: one record an hour"
-
-
-def test_the_reason_of_a_failed_upstream_is_named() -> None:
-
-    event = Event(
-        time=0.0, endpoint=CHAT, model="m", tenant="", outcome="failed", status=502, seconds=0.1, ttfb=0.1, stream=False
-    )
-    assert failure(event) == "The request failed with status 502."

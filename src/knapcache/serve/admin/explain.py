@@ -338,9 +338,8 @@ def failure(event: Event) -> str:
         return "The client asked for a stored answer or none (only-if-cached), and none was stored."
     if event.status == 499:
         return "The client disconnected before the answer was complete."
-    error = getattr(event, "error", "")
-    if error:
-        return f"The upstream {event.upstream} failed: {error.rstrip('.')}."
+    if event.error:
+        return f"The upstream {event.upstream} failed: {event.error.rstrip('.')}."
     tried = join([str(status) if status else "no response" for status in event.attempts])
     calls = f" Its calls ended with: {tried}." if tried else ""
     return f"The request failed with status {event.status}.{calls}"
