@@ -200,7 +200,9 @@ def test_the_steps_of_the_dockerfile_make_a_proxy_that_serves(tmp_path: Path) ->
     variables = {name: value for name, value in variables.items() if not name.endswith("_API_KEY")}
     program = shutil.which(the("ENTRYPOINT").command[0], path=variables["PATH"])
     assert program == image.path("/app/bin/knapcache")
-    process = subprocess.Popen([program, *the("CMD").command], env=variables, cwd=tmp_path)
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen([program, *the("CMD").command], env=variables, cwd=tmp_path, stderr=file)
     try:
         wait_until_ready(port, process, 120)
         check = the("HEALTHCHECK").command
@@ -214,7 +216,8 @@ def test_the_steps_of_the_dockerfile_make_a_proxy_that_serves(tmp_path: Path) ->
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
-    assert code in (0, -signal.SIGTERM)
+    assert code in (0, -signal.SIGTERM), log.read_text(encoding="utf-8")
+    assert "uncompiled kernels" not in log.read_text(encoding="utf-8"), "the image does not have all kernels"
     failed = subprocess.run(
         [shutil.which(check[0], path=variables["PATH"]) or "", *check[1:]], env=variables, check=False
     )
