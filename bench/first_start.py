@@ -12,7 +12,8 @@ of the two longest steps. One halves the sample of the tournament, which first h
 The other ranks all entries again when the leader of the tournament changes.
 
 The time of the installation depends on the network and on where pip gets its packages from. On a machine with a local
-mirror it is mostly the time to unpack them.
+mirror it is mostly the time to unpack them. Other work on the machine slows everything down: the result has the load
+average.
 
 Prints a table; writes first_start.json to DIR.
 """
@@ -42,7 +43,7 @@ from knapcache.policy.adaptive.tournament import SLOTS
 ROOT = Path(__file__).resolve().parents[1]
 REQUEST = {
     "model": "smollm2-135m",
-    "max_tokens": 60,
+    "max_tokens": 32,
     "messages": [{"role": "user", "content": "Why is the sky blue?"}],
 }
 TIMEOUT = 900.0
@@ -194,7 +195,13 @@ def main() -> None:
     plain = measure_plain()
     with tempfile.TemporaryDirectory() as folder:
         found = plain | measure(Path(folder))
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.platform()}
+    load = round(os.getloadavg()[0], 1)
+    machine = {
+        "cpus": os.cpu_count(),
+        "load_average": load,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
     rows = [
         ("clone", f"{found['clone_s']:.1f} s"),
         ("install", f"{found['install_s']:.0f} s ({found['packages']} packages, {found['disk_mb']:.0f} MB)"),
@@ -210,6 +217,7 @@ def main() -> None:
     ]
     for name, value in rows:
         print(f"{name:28}{value}")
+    print(f"load average {load}, {os.cpu_count()} cores")
     if out:
         out.mkdir(parents=True, exist_ok=True)
         (out / "first_start.json").write_text(json.dumps({**found, "machine": machine}, indent=2) + "\n")

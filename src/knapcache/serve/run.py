@@ -223,7 +223,7 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
         model=example_model(first),
         path="messages" if anthropic else "chat/completions",
         headers="".join(f" -H {header}" for header in example_headers(settings)),
-        options='"max_tokens": 60, ' if anthropic or first.local else "",  # required, or a small model goes on for long
+        options='"max_tokens": 32, ' if anthropic or first.local else "",  # required, or a small model goes on for long
     )
 
 
