@@ -486,7 +486,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
     from knapcache.price.meter import USD_PER_SECOND
-    from knapcache.serve.upstream import embedded_model
+    from knapcache.serve.upstream import embedded_model, model_server
 
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
     for line in (
@@ -499,7 +499,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
-    assert (embedded_model.SLOTS, embedded_model.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (
+    assert (model_server.SLOTS, model_server.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (
         2,
         256,
         25,

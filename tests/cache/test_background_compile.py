@@ -38,7 +38,7 @@ class Compilation:
         monkeypatch.setattr(background_compile, "compile_in_child", self.run)
         background_compile._warn.cache_clear()
 
-    def run(self, policy: str, shadows: tuple[str, ...]) -> str:
+    def run(self, policy: str, shadows: tuple[str, ...], _delay: float = 0.0) -> str:
         assert (policy, shadows) == NAMES
         self.runs += 1
         self.finish.wait(60)
@@ -124,9 +124,11 @@ def test_a_forked_child_compiles_for_itself(compilation: Compilation) -> None:
 
 
 PROGRAM = """
-import json, sys, time
-from knapcache import Cache, Reply
+import json
+from knapcache import Cache
+from knapcache.cache import background_compile
 
+background_compile.DELAY = 0.0
 with Cache("1MB", policy="fifo", shadows=(), cost="seconds") as cache:
     compiled = cache.stats()["compiled"]
     answers = [cache.get_or_call(k, lambda: k) for k in (1, 2, 1)]

