@@ -137,10 +137,10 @@ class Explainer:
             return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
         if self._context.settings.workers > 1 and last.time + last.seconds + SHARING_DELAY > event.time:
             text = (
-                "Another worker process had just fetched the same answer, or was fetching it. Workers share answers "
+                "One of the workers had just fetched the same answer, or was fetching it. Workers share answers "
                 "through the store, which takes about a second."
             )
-            return Explanation(kind="other_worker", title="Fetched by two workers", text=text, at=last.time)
+            return Explanation(kind="other_worker", title="Not yet shared between workers", text=text, at=last.time)
         return None
 
     def _compared(
