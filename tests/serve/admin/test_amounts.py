@@ -57,9 +57,8 @@ def test_costs_without_a_price_become_seconds_again(more: dict[str, Any], factor
 
 def test_the_price_of_a_model() -> None:
     both = settings(REMOTE, LOCAL)
-    assert [price_of_model("gpt-x", usage, both) for usage in (row(1), row(1, 1), row(0, 1))] == [
-        "known", "mixed", "unknown",
-    ]  # fmt: skip
+    answers = (row(1), row(1, 1), row(0, 1), row())
+    assert [price_of_model("gpt-x", usage, both) for usage in answers] == ["known", "mixed", "unknown", "known"]
     assert price_of_model("anything", row(unpriced=1), both) == "free"
     assert price_of_model("anything", row(priced=1), settings(REMOTE, LOCAL, prices=SIMULATED)) == "simulated"
 

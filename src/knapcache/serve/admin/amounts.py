@@ -57,9 +57,9 @@ def price_of_model(
     upstream = settings.upstream_for(name)
     if upstream is not None and upstream.local:
         return "simulated" if simulated(settings) else "free"
-    if not row.priced and not row.usd_spent + row.usd_saved:
-        return "unknown"
-    return "mixed" if row.unpriced else "known"
+    if not row.unpriced:  # also if nothing was answered yet
+        return "known"
+    return "mixed" if row.priced or row.usd_spent + row.usd_saved else "unknown"
 
 
 def amounts(row: UsageRow, settings: Settings) -> Amounts:

@@ -32,9 +32,9 @@ export class Health {
     const calls = policy.oracle_calls;
     facts(byId("oracle"), [
       ["Policy", policy.name],
-      calls != null && ["Oracle calls", count(calls)],
+      calls > 0 && ["Calls of the Oracle (knapsack solver)", count(calls)],
       calls > 0 && policy.oracle_seconds != null && ["Time per call", time(policy.oracle_seconds / calls)],
-      policy.oracle_seconds != null && now > started && ["Share of run time", percent(policy.oracle_seconds / (now - started))],
+      calls > 0 && policy.oracle_seconds != null && now > started && ["Share of run time", percent(policy.oracle_seconds / (now - started))],
       policy.ids != null && ["Keys tracked", count(policy.ids)],
     ]);
     const [kind, words] = STORE[health.store] ?? ["fair", health.store];

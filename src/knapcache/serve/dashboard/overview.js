@@ -146,7 +146,7 @@ export class Overview {
       return h("li", { class: one.live ? "live" : one.larger ? "larger" : "other" },
         h("span", { class: "name" }, one.label), h("span", { class: "amount" }, text(one.saved)), h("i", { "aria-hidden": "true" }, bar));
     }));
-    byId("policies-equal").hidden = total.evictions > 0 || !total.requests;
+    byId("policies-equal").hidden = total.evictions > 0 || list.length < 2 || !(list[0].saved > 0);
     const [live, ...others] = list;
     const differences = others.filter((one) => !one.larger).map((one) => {
       const more = live.saved - one.saved;
