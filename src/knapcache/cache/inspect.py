@@ -1,6 +1,6 @@
 """Look into a store's file from outside the cache, with or without an owner process.
 
-Used by the commands `inspect`, `purge` and `why`. `entries.py` defines value, density and the price of capacity.
+Used by the commands `inspect`, `purge` and `why`. `entries.py` defines value, density and the least value.
 """
 
 from __future__ import annotations
