@@ -38,7 +38,7 @@ from knapcache.store.base import Entry
 MAX_OUTLINES = 50_000
 MAX_SECONDS = 2.0
 """Seconds of reading for one search or comparison. The next one continues."""
-PAUSE_EVERY, PAUSE = 16, 0.001
+PAUSE_EVERY, PAUSE = 4, 0.001
 CANDIDATES = 16
 """Entries that are compared exactly."""
 WEIGHTS = {

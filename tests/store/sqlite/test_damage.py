@@ -85,6 +85,21 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     store.close()
 
 
+def test_expiry_removes_damaged_rows_and_names_only_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "answers.db"
+    with SqliteStore(path, SIZE_LIMIT, memory_tier=0, clock=lambda: 0.0) as store:
+        entries = [entry_of(store, name, expires=1.0) for name in range(2)]
+        for entry in entries:
+            store.apply(entry)
+    plain = apsw.Connection(str(path))
+    plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[0].key,))
+    plain.close()
+    with SqliteStore(path, SIZE_LIMIT, memory_tier=0) as store:
+        assert store.expire() == (entries[1].key,)
+        store.flush()
+        assert store.totals() == (0, 0)
+
+
 def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
