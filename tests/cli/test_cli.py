@@ -93,10 +93,12 @@ def test_policies_as_json() -> None:
     assert {row["name"] for row in rows if not row["online"]} == {"offline", "static", "belady", "pfoo"}
 
 
-def test_policies_as_a_table(capsys: Captured) -> None:
+@pytest.mark.parametrize(("columns", "last"), [("80", []), ("200", ["paper"])])
+def test_policies_as_a_table(capsys: Captured, monkeypatch: pytest.MonkeyPatch, columns: str, last: list[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     assert main(["policies"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert lines[0] == ["name", "online", "summary", "paper"]
+    assert lines[0] == ["name", "online", "summary", *last]
     assert [line[0] for line in lines if len(line) > 2 and line[1] in ("yes", "no")] == POLICIES
 
 

@@ -84,8 +84,8 @@ def test_show_settings_prints_a_table_without_secrets(capsys: pytest.CaptureFixt
     assert "s3cret" not in text
     for name, field in Settings.model_fields.items():
         assert re.search(rf"^ *{name} .*{re.escape((field.description or '')[:20])}", text, re.M)
-    assert re.search(r"^ *ttl +90 +flag ", text, re.M)
-    assert re.search(r"^ *dashboard +true +default ", text, re.M)
+    assert re.search(r"^ *ttl +90 +flag\b", text, re.M)
+    assert re.search(r"^ *dashboard +true +default\b", text, re.M)
 
 
 @pytest.mark.parametrize(

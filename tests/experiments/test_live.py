@@ -76,7 +76,7 @@ def test_the_ledger_agrees_with_what_the_client_saw(
     assert run["shadow_cost"]["none"] == pytest.approx(ledger["seconds_spent"] + ledger["seconds_saved"])
     if run["policy"] == "lru":  # the shadow of the policy itself
         assert run["shadow_cost"]["lru"] == pytest.approx(ledger["seconds_spent"])
-    assert 0 < run["store"]["bytes"] <= run["store"]["capacity"] < 65536
+    assert 0 < run["store"]["bytes"] <= run["store"]["capacity"] == 65536
     assert {row["prompt"] for row in rows if not row["hit"]} == {row["prompt"] for row in rows}
     assert sum(row["wall_seconds"] for row in rows) <= run["wall_seconds"]
     for row in rows:

@@ -128,7 +128,7 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
     assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
     eventually(is_empty)
     workers.stop()
-    assert json.loads((workers.folder / "history.json").read_text())["version"] == 1
+    assert json.loads((workers.folder / "history.json").read_text())["version"] == 2
 
 
 def test_workers_without_their_store_serve_and_have_one_pipeline(

@@ -249,7 +249,7 @@ def test_the_command_encrypts_rotates_and_decrypts(
     assert main(["rekey", str(path)]) == 2
     assert "or --decrypt" in capsys.readouterr().err
     assert main(["rekey", str(path), "--new-key-file", str(tmp_path / "key")]) == 0
-    assert capsys.readouterr().out == "1 entries encrypted\n"
+    assert capsys.readouterr().out == "1 entry encrypted\n"
     rotate = ["--old-key-file", str(tmp_path / "key"), "--new-key-env", "NEW_KEY"]
     assert main(["rekey", str(path), *rotate]) == 0
     capsys.readouterr()
@@ -260,6 +260,6 @@ def test_the_command_encrypts_rotates_and_decrypts(
     assert main(["purge", str(path), "--all", "--encryption-key-file", str(tmp_path / "key")]) == 2
     assert "another key" in capsys.readouterr().err
     assert main(["rekey", str(path), "--old-key-env", "NEW_KEY", "--decrypt"]) == 0
-    assert capsys.readouterr().out == "1 entries decrypted\n"
+    assert capsys.readouterr().out == "1 entry decrypted\n"
     assert main(["purge", str(path), "--all"]) == 0
-    assert capsys.readouterr().out == "1 entries removed\n"
+    assert capsys.readouterr().out == "1 entry removed\n"
