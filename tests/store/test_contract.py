@@ -128,8 +128,8 @@ def test_the_checks_detect_a_broken_shared_store(broken: type[SqliteStore], chec
 
 @pytest.mark.parametrize("size_limit", [0, 1000, -5])
 def test_too_small_size_limits_are_refused(size_limit: int, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=f"size_limit must be at least 65536 bytes .* not {size_limit}"):
+    with pytest.raises(InvalidInput, match=f"capacity .size_limit. is at least 65536 bytes .* not {size_limit}"):
         MemoryStore(size_limit)
-    with pytest.raises(InvalidInput, match="size_limit must be at least 1048576"):
+    with pytest.raises(InvalidInput, match="capacity .size_limit. is at least 1048576"):
         SqliteStore(tmp_path / "x", size_limit)
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ class MemoryStore:
 
     def __init__(self, size_limit: int, *, clock: Clock = wall_clock) -> None:
         if size_limit < MIN_SIZE_LIMIT:
-            raise InvalidInput(f"size_limit must be at least {MIN_SIZE_LIMIT} bytes (64 KiB), not {size_limit}")
+            raise InvalidInput(f"capacity (size_limit) is at least {MIN_SIZE_LIMIT} bytes (64 KiB), not {size_limit}")
         self.size_limit = size_limit
         self.max_snapshot_size = size_limit // SNAPSHOT_SHARE
         self.capacity = self.max_entry_size = size_limit - self.max_snapshot_size

@@ -96,7 +96,7 @@ class DiskLayout:
     def of(cls, size_limit: int) -> DiskLayout:
         """Divide `size_limit` bytes."""
         if not isinstance(size_limit, int) or size_limit < MIN_SIZE_LIMIT:
-            raise InvalidInput(f"size_limit must be at least {MIN_SIZE_LIMIT} bytes (1 MiB), not {size_limit!r}")
+            raise InvalidInput(f"capacity (size_limit) is at least {MIN_SIZE_LIMIT} bytes (1 MiB), not {size_limit!r}")
         log = min(max(size_limit // 12, min(size_limit // 5, 512 * KB)), max(size_limit // 64, 64 * MB))
         frames = (log * 7 // 8 - 32) // FRAME
         index = _SHM_BLOCK * (1 + log // FRAME // _SHM_FRAMES)
