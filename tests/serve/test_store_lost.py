@@ -81,7 +81,7 @@ def test_the_memory_that_replaces_a_large_file_is_limited(tmp_path: Path) -> Non
 
 
 def test_invalid_settings_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="capacity .size_limit. is at least"):
+    with pytest.raises(InvalidInput, match=r"capacity \(size_limit\) is at least"):
         Proxy(Settings(path=tmp_path, capacity=1000, policy="lru", shadows=()))
 
 

@@ -130,6 +130,6 @@ def test_the_checks_detect_a_broken_shared_store(broken: type[SqliteStore], chec
 def test_too_small_size_limits_are_refused(size_limit: int, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=f"capacity .size_limit. is at least 65536 bytes .* not {size_limit}"):
         MemoryStore(size_limit)
-    with pytest.raises(InvalidInput, match="capacity .size_limit. is at least 1048576"):
+    with pytest.raises(InvalidInput, match=r"capacity \(size_limit\) is at least 1048576"):
         SqliteStore(tmp_path / "x", size_limit)
     assert list(tmp_path.iterdir()) == []
