@@ -1,4 +1,4 @@
-"""What became of keys: a bounded record of evictions, expiries, purges and rejections, for "why was this a miss?".
+"""A bounded record of evictions, expiries, purges and rejections by key, to answer "why was this a miss?".
 
     records    the last MAX_RECORDS removals and rejections, 73 bytes each: 0.6 MB in all, allocated once
     requests   canonical requests of answers that were settled lately, at most MAX_REQUEST_BYTES together
@@ -53,7 +53,7 @@ RECORD = np.dtype(
 
 
 class KeyRecord(NamedTuple):
-    """What became of a key at one time."""
+    """One eviction, expiry, purge or rejection of a key."""
 
     cause: str
     """One of CAUSES."""

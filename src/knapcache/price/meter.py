@@ -12,7 +12,7 @@ is None, because a saving must not be made up. The policy still needs a cost to 
 the user's fallback, which is token prices or dollars per second. It is never silently zero: an answer that costs
 nothing is never admitted. The default of 0.0002 dollars per second is 20 tokens a second at 10 dollars per million, so
 a model of unknown price weighs about as much as others do. With one dollar per second it would fill the whole cache.
-Nobody is shown these estimated dollars. Each model of unknown price is logged once.
+These estimated dollars are not displayed. Each model of unknown price is logged once.
 """
 
 from __future__ import annotations

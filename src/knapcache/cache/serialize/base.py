@@ -195,8 +195,8 @@ class TreeReader:
 class PickleSerializer:
     """Stores any result that `pickle` can write. Reading a pickle runs the code that it names.
 
-    Each result is signed, and only a valid signature is read. So whoever can write the file, but does not know the
-    secret, cannot run code. Whoever knows the secret can, in every process that uses it.
+    Each result is signed, and only a valid signature is read. Access to the file is not enough to run code. A person
+    who also knows the secret can run code in every process that uses it.
 
     secret   16 to 64 random bytes, kept apart from the file
     """
