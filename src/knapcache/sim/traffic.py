@@ -46,20 +46,22 @@ def in_order(keys: Ints, times: Floats, span: float) -> Ints:
     return (keys + laps * (int(keys.max()) + 1))[np.argsort(times % span, kind="stable")]
 
 
-def sessions(rng: np.random.Generator, requests: int) -> Ints:
-    """Draw keys that are each requested a geometric number of times."""
-    lengths = rng.geometric(1.0 - REPEAT, requests)
+def sessions(
+    rng: np.random.Generator, requests: int, repeat: float = REPEAT, gap: float = GAP, spread: float = 1.0
+) -> Ints:
+    """Draw keys that are each requested a geometric number of times. `spread` is the log-sd of the distances."""
+    lengths = rng.geometric(1.0 - repeat, requests)
     keys = np.repeat(np.arange(requests), lengths)[:requests]
-    gaps = GAP * rng.lognormal(0.0, 1.0, requests)
+    gaps = gap * rng.lognormal(0.0, spread, requests)
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     since = np.cumsum(gaps)
     starts = rng.uniform(0.0, requests, len(first))
     return in_order(keys, starts[keys] + since - since[first][keys], requests)
 
 
-def changes(rng: np.random.Generator, requests: int) -> Ints:
-    """Draw from 5,000 keys with Zipf popularity, reshuffled five times."""
-    return np.concatenate([rng.permutation(5000)[zipf(rng, n, 5000, 0.9)] for n in _parts(requests, 5)])
+def changes(rng: np.random.Generator, requests: int, keys: int = 5000, exponent: float = 0.9, phases: int = 5) -> Ints:
+    """Draw keys with Zipf popularity, which is reshuffled at the beginning of each phase."""
+    return np.concatenate([rng.permutation(keys)[zipf(rng, n, keys, exponent)] for n in _parts(requests, phases)])
 
 
 def flood(rng: np.random.Generator, requests: int) -> Ints:
@@ -78,12 +80,12 @@ def stationary(rng: np.random.Generator, requests: int) -> Ints:
     return zipf(rng, requests, 20_000, 0.7)
 
 
-def news(rng: np.random.Generator, requests: int) -> Ints:
+def news(rng: np.random.Generator, requests: int, lifetime: float = LIFETIME, requests_per_key: int = 4) -> Ints:
     """Draw keys that appear at random times with Pareto popularity and fade exponentially."""
-    count = 1 + requests // 4
+    count = 1 + requests // requests_per_key
     weights = rng.pareto(1.2, count) + 0.2
     births = rng.uniform(0.0, requests, count)
-    lives = LIFETIME * requests * rng.lognormal(0.0, 1.2, count)
+    lives = lifetime * requests * rng.lognormal(0.0, 1.2, count)
     keys = rng.choice(count, requests, p=weights / weights.sum())
     return in_order(keys, births[keys] + rng.exponential(lives[keys]), requests)
 
