@@ -48,7 +48,7 @@ def test_a_world_is_valid_and_depends_only_on_its_seed(seed: int, requests: int)
     assert (world.capacities, world.description) == (again.capacities, again.description)
     for field in ("keys", "sizes", "costs"):
         assert np.array_equal(getattr(trace, field), getattr(again.trace, field))
-    assert len(world.capacities) == worlds.CAPACITIES
+    assert len(world.capacities) == len(worlds.SHARES)
     assert 1 <= world.capacities[0] <= world.capacities[-1] <= max(1, trace.working_set // 2)
 
 
@@ -56,7 +56,10 @@ def test_worlds_differ_and_have_the_documented_lengths() -> None:
     drawn = [worlds.draw_world(seed) for seed in range(5000, 5012)]
     assert len({world.description for world in drawn}) == len(drawn)
     assert all(worlds.REQUESTS[0] <= len(world.trace) <= worlds.REQUESTS[1] for world in drawn)
-    assert all(worlds.SHARES[0] <= share <= worlds.SHARES[1] for world in drawn for share in world.shares)
+    for world in drawn:
+        for share, capacity, (low, high) in zip(world.shares, world.capacities, worlds.SHARES, strict=True):
+            assert low <= share <= high
+            assert capacity == int(share * worlds.returning_working_set(world.trace))
 
 
 def test_many_worlds_contain_every_kind_relation_and_share() -> None:

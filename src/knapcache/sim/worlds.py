@@ -39,9 +39,8 @@ from knapcache.sim.trace import Floats, Ints, Trace
 DEVELOPMENT, HELD_OUT = range(100), range(1000, 1100)
 """Seeds of the worlds that a policy may be developed on, and of those that only the final benchmark evaluates."""
 REQUESTS = (20_000, 60_000)
-SHARES = (0.005, 0.5)
-"""Smallest and largest capacity, as shares of the returning working set. Drawn log-uniformly."""
-CAPACITIES = 2
+SHARES = ((0.005, 0.05), (0.05, 0.5))
+"""Ranges of a world's capacities, as shares of the returning working set. Each is drawn log-uniformly."""
 MAX_COMPONENTS = 4
 SIZES = (1, 100_000_000)
 """Limits of a size, so that no key fills the working set alone."""
@@ -88,7 +87,7 @@ def draw_world(seed: int, *, requests: int | None = None) -> World:
         texts.append(f"{name}({text}), {len(here) / count:.0%} {share_text}, {amounts.text}{growth}")
     distinct, keys = np.unique(keys, return_inverse=True)
     trace = Trace(keys, sizes, costs, len(distinct))
-    shares = tuple(sorted(log_uniform(rng, *SHARES) for _ in range(CAPACITIES)))
+    shares = tuple(log_uniform(rng, *limits) for limits in SHARES)
     base = returning_working_set(trace)
     capacities = tuple(max(1, int(share * base)) for share in shares)
     return World(
