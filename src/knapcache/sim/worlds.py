@@ -9,17 +9,26 @@ requests over time, sizes and costs:
                 churn        Zipf popularity; each rank passes to a new key at its own times
                 news         keys appear, are popular at once and fade
                 chats        sessions: a key is requested a geometric number of times, then never again
-                contexts     sessions with one key each; its size and its cost grow with every turn
+                contexts     sessions with one key each; its cost grows with every turn, its size is that of the last
                 turns        sessions whose every turn is a new key, larger and more expensive than the turn before
                 loop         keys in an endless cycle
                 scan         keys that are requested once
                 flood        the same, in a few bursts
 
     share       constant, diurnal (a sine wave), or a window (the component begins late or ends early); floods: bursts
-    sizes       of each key: constant, uniform or log-normal
+    sizes       of each key: constant, uniform or log-normal. In a third of the components every answer to a key has
+                another size, as if the model answered at another length
     costs       of each key: constant, uniform or log-normal, independent of its size; or proportional to the size, with
                 or without a fixed part; or inversely proportional to it. Half the components multiply the cost of
                 every request by noise
+
+A context has the size of its last turn from the beginning. If it grew with every turn, then an answer that stays
+resident would keep the size of its first turn, because sizes are settled only by misses. One early admission would
+decide over the whole session.
+
+A draw in which fewer than MIN_EFFECTIVE_KEYS keys make up the cost is rejected and drawn again: there a handful of
+misses decides, and the comparison of policies measures luck. The number is Kish's effective sample size,
+(Σ c)² / Σ c², over the total costs c of the keys.
 
 The capacities of a world are shares of its returning working set: the sizes of the keys that are requested more than
 once. Keys that never return take no part, because capacity for them would hold everything worth holding.
@@ -42,6 +51,9 @@ REQUESTS = (20_000, 60_000)
 SHARES = ((0.005, 0.05), (0.05, 0.5))
 """Ranges of a world's capacities, as shares of the returning working set. Each is drawn log-uniformly."""
 MAX_COMPONENTS = 4
+MIN_EFFECTIVE_KEYS = 30
+MAX_DRAWS = 20
+"""Draws of a world. The last is accepted in any case: a few requests cannot have many keys."""
 SIZES = (1, 100_000_000)
 """Limits of a size, so that no key fills the working set alone."""
 Keys = tuple[Ints, Ints, str]
@@ -67,8 +79,24 @@ def draw_world(seed: int, *, requests: int | None = None) -> World:
     if seed < 0 or (requests is not None and requests < 1):
         raise InvalidInput(f"seed must be at least 0 and requests at least 1, not {seed} and {requests}")
     rng = np.random.default_rng([seed, 0x776F726C64])  # other streams than those of traffic.py
-    drawn = round(log_uniform(rng, *REQUESTS))
-    count = drawn if requests is None else requests
+    for _ in range(MAX_DRAWS):
+        drawn = round(log_uniform(rng, *REQUESTS))
+        trace, texts = draw_requests(rng, drawn if requests is None else requests)
+        if effective_keys(trace) >= MIN_EFFECTIVE_KEYS:
+            break
+    shares = tuple(log_uniform(rng, *limits) for limits in SHARES)
+    base = returning_working_set(trace)
+    return World(
+        seed=seed,
+        trace=trace,
+        capacities=tuple(max(1, int(share * base)) for share in shares),
+        shares=shares,
+        description=f"{len(trace)} requests: {'; '.join(texts)}",
+    )
+
+
+def draw_requests(rng: np.random.Generator, count: int) -> tuple[Trace, list[str]]:
+    """Draw the requests of a world, and the descriptions of its components."""
     names = [draw_kind(rng, first=k == 0) for k in range(rng.integers(1, MAX_COMPONENTS, endpoint=True))]
     profiles = [draw_share(rng, count, flood=name == "flood") for name in names]
     which = interleave(rng, [share for share, _ in profiles])
@@ -86,17 +114,13 @@ def draw_world(seed: int, *, requests: int | None = None) -> World:
         sizes[here], costs[here], growth = amounts.of_requests(rng, own, turns)
         texts.append(f"{name}({text}), {len(here) / count:.0%} {share_text}, {amounts.text}{growth}")
     distinct, keys = np.unique(keys, return_inverse=True)
-    trace = Trace(keys, sizes, costs, len(distinct))
-    shares = tuple(log_uniform(rng, *limits) for limits in SHARES)
-    base = returning_working_set(trace)
-    capacities = tuple(max(1, int(share * base)) for share in shares)
-    return World(
-        seed=seed,
-        trace=trace,
-        capacities=capacities,
-        shares=shares,
-        description=f"{count} requests: {'; '.join(texts)}",
-    )
+    return Trace(keys, sizes, costs, len(distinct)), texts
+
+
+def effective_keys(trace: Trace) -> float:
+    """Return the effective number of keys that make up the cost of a trace."""
+    costs = np.bincount(trace.keys, trace.costs)
+    return float(costs.sum() ** 2 / (costs**2).sum())
 
 
 def returning_working_set(trace: Trace) -> int:
@@ -241,14 +265,23 @@ class Amounts:
     noise: float
     """Log-sd of a request's cost around the mean of its key."""
     text: str
+    size_noise: float = 0.0
+    """Log-sd of the size of a request's answer around the size of its key."""
 
     def of_requests(self, rng: np.random.Generator, keys: Ints, turns: Ints) -> tuple[Ints, Floats, str]:
-        """Return the size and cost of each request. Both grow linearly with the turn; the growth is drawn."""
+        """Return the size and cost of each request. Both grow linearly with the turn; the growth is drawn.
+
+        All requests of a key have the size of its last turn.
+        """
         noise = rng.lognormal(-(self.noise**2) / 2, self.noise, len(keys)) if self.noise else 1.0
+        length = rng.lognormal(-(self.size_noise**2) / 2, self.size_noise, len(keys)) if self.size_noise else 1.0
+        last = np.zeros(len(self.sizes), np.int64)
+        np.maximum.at(last, keys, turns)
         per_turn = log_uniform(rng, 0.02, 1.0) if turns.any() else 0.0
         growth = np.ones(len(keys)) + per_turn * turns
         text = f", growth {per_turn:.2f} per turn" if per_turn else ""
-        sizes = np.clip(np.ceil(self.sizes[keys] * growth), *SIZES).astype(np.int64)
+        full = self.sizes[keys] * (1.0 + per_turn * last[keys]) * length
+        sizes = np.clip(np.ceil(full), *SIZES).astype(np.int64)
         return sizes, self.costs[keys] * growth * noise, text
 
 
@@ -270,9 +303,12 @@ def draw_amounts(rng: np.random.Generator, keys: int, *, tenants: int = 1) -> Am
         size_factors, cost_factors = rng.lognormal(0.0, 1.5, (2, tenants))
         sizes, costs = sizes * size_factors[tenant], costs * cost_factors[tenant]
         relation_text += f", {tenants} tenants"
-    noise = float(rng.choice([0.0, 0.28]))
-    text = f"sizes {size_scale:.0f} × {size_text}, {relation_text}, cost scale {cost_scale:.2f}, noise {noise:g}"
-    return Amounts(sizes=size_scale * sizes, costs=cost_scale * costs, noise=noise, text=text)
+    noise, size_noise = float(rng.choice([0.0, 0.28])), float(rng.choice([0.0, 0.0, 0.3]))
+    text = (
+        f"sizes {size_scale:.0f} × {size_text}, size noise {size_noise:g}, {relation_text}, "
+        f"cost scale {cost_scale:.2f}, noise {noise:g}"
+    )
+    return Amounts(sizes=size_scale * sizes, costs=cost_scale * costs, noise=noise, text=text, size_noise=size_noise)
 
 
 def draw_spread(rng: np.random.Generator, count: int) -> tuple[Floats, str]:
