@@ -1,4 +1,4 @@
-"""The kernels decide as the plain implementations in tests/support/reference_policies.py, request by request."""
+"""The kernels decide as the plain implementations in tests/support (reference_*.py), request by request."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from knapcache.policy import registry
 from knapcache.policy.base import Policy
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
+from tests.support import reference_classics as plain_classics
 from tests.support import reference_policies as plain
 
 IDS = 30
@@ -86,13 +87,33 @@ def test_a_short_horizon_is_lru() -> None:
     assert hits(registry.find("horizon").build(60, IDS, half_life=0.02), trace) == plain.lru(trace, 60)
 
 
-@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))
+@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120), precision=st.sampled_from([1, 5, 10]))
 @settings(max_examples=25, deadline=None)
-def test_camp_with_all_its_bits_is_close_to_gds(seed: int, capacity: int) -> None:
-    """CAMP differs by rounding, and its L also rises on a hit."""
+def test_camp(seed: int, capacity: int, precision: int) -> None:
     trace = requests(seed)
-    ours, theirs = hits(registry.find("camp").build(capacity, IDS, precision=10), trace), plain.gds(trace, capacity)
-    assert abs(sum(ours) - sum(theirs)) <= 0.05 * len(trace)
+    policy = registry.find("camp").build(capacity, IDS, precision=precision)
+    assert hits(policy, trace) == plain_classics.camp(trace, capacity, precision)
+
+
+@given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120), window=st.sampled_from([0.01, 0.2, 0.7]))
+@settings(max_examples=25, deadline=None)
+def test_w_tinylfu(seed: int, capacity: int, window: float) -> None:
+    trace = requests(seed)
+    policy = registry.find("w-tinylfu").build(capacity, IDS, window=window)
+    assert hits(policy, trace) == plain_classics.w_tinylfu(trace, capacity, IDS, window)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    capacity=st.integers(1, 120),
+    samples=st.sampled_from([1, 4, 32]),
+    period=st.sampled_from([100, 1000]),
+)
+@settings(max_examples=12, deadline=None)
+def test_lhd(seed: int, capacity: int, samples: int, period: int) -> None:
+    trace = requests(seed)
+    policy = registry.find("lhd").build(capacity, IDS, samples=samples, period=period, seed=seed)
+    assert hits(policy, trace) == plain_classics.lhd(trace, capacity, samples, period, 0.9, seed)
 
 
 @given(seed=st.integers(0, 10_000), capacity=st.integers(1, 120))

@@ -3,12 +3,18 @@ that differ in size (Einziger, Eytan, Friedman, Manes 2022: "Lightweight Robust 
 
     window      1 % of the cache, LRU: newcomers, so that a burst of requests hits
     main        the rest, segmented LRU: *probation*, and *protected* (80 % of main) for answers hit in main
-    filter      an answer evicted from the window enters main only if it is requested more often than its victims
+    filter      an answer evicted from the window enters main only if it is requested as often as its victims
 
-Frequencies come from the sketch in sketch.py. Sizes are handled as in the second paper, "aggregated victims": a
-candidate may need several victims, from the old end of probation and then of protected. It is admitted if its own
-frequency is above the sum of theirs; the comparison stops as soon as it is not. An answer too large for the window is
-a candidate at once; one too large for main is rejected.
+Frequencies come from the sketch in sketch.py; W, the additions between two halvings, is ten times the number of cached
+answers. Sizes are handled as in the second paper, "aggregated victims": a candidate may need several victims, from the
+old end of probation and then of protected. It is admitted if its own frequency is not below the sum of theirs; the
+comparison stops as soon as it is. Victims that survive a rejected candidate move to the new end of protected, so that
+the next candidate meets others. An answer too large for the window is a candidate at once; one too large for main is
+rejected.
+
+Caffeine and the first paper reject a candidate as frequent as its victim and leave the victim where it is. Caffeine
+also adapts the size of the window (Einziger et al. 2018: "Adaptive Software Cache Management"); here it is fixed, as in
+both papers. Cost is ignored.
 """
 
 from __future__ import annotations
@@ -27,18 +33,26 @@ WINDOW, PROBATION, PROTECTED = 1, 2, 3
 
 @kernel
 def arrive(head: Records, rows: Records, i: int) -> bool:
-    # W, the additions between two halvings, is ten times the number of residents, as in the first paper.
-    count(head, rows, len(rows) - 3, i, 10 * max(head[0].resident_count, 64))
+    count(head, rows, len(rows) - 3, i, 10 * max(head[0].resident_count, 1))
     if not rows[i].resident:
         return False
     list_number = rows[i].list_number
     list_remove(rows, i)
-    list_add(rows, i, WINDOW if list_number == WINDOW else PROTECTED)
+    if list_number == WINDOW:
+        list_add(rows, i, WINDOW)
+    else:
+        protect(head, rows, i)
+    return True
+
+
+@kernel
+def protect(head: Records, rows: Records, i: int) -> None:
+    """Append i, which is in no list, to protected, and demote its oldest answers to probation until it fits."""
+    list_add(rows, i, PROTECTED)
     while list_size(rows, PROTECTED) > head[0].protected:
         demoted = oldest(rows, PROTECTED)
         list_remove(rows, demoted)
         list_add(rows, demoted, PROBATION)
-    return True
 
 
 @kernel
@@ -61,27 +75,38 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
 
 @kernel
 def candidate_wins(head: Records, rows: Records, i: int) -> bool:
-    """Return whether i is requested more often than its victims in main. If so, evict them."""
+    """Return whether i is requested as often as its victims in main. If so, evict them; if not, protect them."""
     free = head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED)
     if rows[i].entry_size > head[0].main:
         return False
     frequency = estimate(head, rows, len(rows) - 3, i)
-    victims = 0
+    compared, victims = 0, 0
     victim = oldest(rows, PROBATION)
     while free < rows[i].entry_size:
         if victim == len(rows) - PROBATION:  # the sentinel of that list
             victim = oldest(rows, PROTECTED)
+        compared += 1
         victims += estimate(head, rows, len(rows) - 3, victim)
-        if frequency <= victims:
+        if frequency < victims:
+            for _ in range(compared):
+                victim = first_victim(rows)
+                list_remove(rows, victim)
+                protect(head, rows, victim)
             return False
         free += rows[victim].entry_size
         victim = int(rows[victim].newer)
-    while head[0].main - list_size(rows, PROBATION) - list_size(rows, PROTECTED) < rows[i].entry_size:
-        victim = oldest(rows, PROBATION if list_size(rows, PROBATION) > 0 else PROTECTED)
+    for _ in range(compared):
+        victim = first_victim(rows)
         list_remove(rows, victim)
         evict(head, rows, victim)
         head[0].resident_count -= 1
     return True
+
+
+@kernel
+def first_victim(rows: Records) -> int:
+    """Return the oldest answer of probation, or of protected if probation is empty."""
+    return oldest(rows, PROBATION if list_size(rows, PROBATION) > 0 else PROTECTED)
 
 
 @kernel
