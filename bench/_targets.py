@@ -13,12 +13,15 @@ def target(
     *,
     at_most: float | None = None,
     at_least: float | None = None,
+    below: float | None = None,
     unit: str = "",
     worst: float | None = None,
 ) -> Row:
-    """Return the row of one target. Give either `at_most` or `at_least`."""
+    """Return the row of one target. Give one of `at_most`, `at_least` and `below`."""
     if at_most is not None:
         text, met = f"≤ {at_most:g} {unit}", measured <= at_most
+    elif below is not None:
+        text, met = f"< {below:g} {unit}", measured < below
     else:
         assert at_least is not None
         text, met = f"≥ {at_least:g} {unit}", measured >= at_least

@@ -15,6 +15,7 @@ import pytest
 
 from knapcache.policy import registry
 from knapcache.sim.traffic import KINDS
+from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, REQUESTS
 from knapcache_experiments.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
@@ -363,7 +364,8 @@ def test_numbers_of_the_policies() -> None:
     assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
     online = {name for name, spec in registry.SPECS.items() if spec.online}
     assert bench["subject"] == "adaptive"
-    assert len(bench["cells"]) == 16
+    answers = [c for c in bench["cells"] if c["trace"] != "agent_contexts"]
+    assert len(answers) == 16
     assert f"| trace | cache | `{bench['subject']}` | best other | `gdsf-cost` | `lru` | `pfoo` |" in page
     for c in bench["cells"]:
         paid = bench["ratios"][c["trace"]][c["capacity"]]
@@ -381,7 +383,7 @@ def test_numbers_of_the_policies() -> None:
     for kind in KINDS:
         to_best = [f"{c['ratio_to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
         assert f"| {kind} | {' | '.join(to_best)} |" in page
-    paid_of = [bench["ratios"][c["trace"]][c["capacity"]] for c in bench["cells"]]
+    paid_of = [bench["ratios"][c["trace"]][c["capacity"]] for c in answers]
     mean = {
         rival: sum(paid["adaptive"] / paid[rival] for paid in paid_of) / len(paid_of)
         for rival in ("gdsf-cost", "gdsf-cost-trial", "lru")
@@ -393,6 +395,21 @@ def test_numbers_of_the_policies() -> None:
     assert all(b["met"] for b in bench["targets"])
     closed = f"closes {100 * bench['gap_closed']:.0f} % of the gap between LRU and the bound"
     assert closed in " ".join(page.split())
+    if "worlds" in bench:
+        assert (ROOT / "bench" / "results" / "policies_worlds.png").read_bytes().startswith(b"\x89PNG")
+        assert len(bench["cells"]) == 20
+        assert list(bench["worlds"]["distributions"]) == ["development", "held-out", "all"]
+        command = [sys.executable, "bench/policies.py", "--markdown", "bench/results/policies.json"]
+        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for line in printed.splitlines():
+            assert line in page, f"docs/background/policies.md lacks this line of --markdown: {line}"
+
+
+def test_seeds_of_the_worlds() -> None:
+    page = " ".join(text("docs/background/policies.md").split())
+    assert f"Seeds {DEVELOPMENT[0]} to {DEVELOPMENT[-1]} are for development" in page
+    assert f"Seeds {HELD_OUT[0]} to {HELD_OUT[-1]} are held out" in page
+    assert f"has {REQUESTS[0]:,} to {REQUESTS[1]:,} requests" in page
 
 
 def test_numbers_of_the_library() -> None:

@@ -21,7 +21,7 @@ def component(name: str, seed: int = 0, requests: int = REQUESTS, size_noise: fl
     rng = np.random.default_rng(seed)
     own, turns, _ = worlds.KINDS[name](rng, requests)
     distinct, keys = np.unique(own, return_inverse=True)
-    sizes, costs, _ = worlds.Amounts(
+    sizes, costs, _ = worlds.KeyAmounts(
         sizes=rng.uniform(100, 200, len(distinct)),
         costs=rng.uniform(1, 2, len(distinct)),
         noise=0.0,
@@ -105,7 +105,7 @@ def test_the_cost_of_a_context_grows_with_every_turn_and_its_size_is_that_of_the
 
 def test_with_size_noise_every_answer_to_a_key_has_another_size() -> None:
     rng = np.random.default_rng(4)
-    amounts = worlds.Amounts(sizes=np.full(2, 1e6), costs=np.ones(2), noise=0.0, text="", size_noise=0.3)
+    amounts = worlds.KeyAmounts(sizes=np.full(2, 1e6), costs=np.ones(2), noise=0.0, text="", size_noise=0.3)
     sizes, _, _ = amounts.of_requests(rng, np.arange(4000) % 2, np.zeros(4000, np.int64))
     assert len(np.unique(sizes)) > 3900
     assert abs(np.log(sizes).std() - 0.3) < 0.02

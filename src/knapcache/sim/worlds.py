@@ -257,7 +257,7 @@ def interleave(rng: np.random.Generator, shares: list[Floats]) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Amounts:
+class KeyAmounts:
     """Sizes and mean costs of a component's keys."""
 
     sizes: Floats
@@ -285,7 +285,7 @@ class Amounts:
         return sizes, self.costs[keys] * growth * noise, text
 
 
-def draw_amounts(rng: np.random.Generator, keys: int, *, tenants: int = 1) -> Amounts:
+def draw_amounts(rng: np.random.Generator, keys: int, *, tenants: int = 1) -> KeyAmounts:
     """Draw sizes and costs for each key. Each of several tenants has its own factors."""
     size_scale, cost_scale = log_uniform(rng, 300, 30_000), log_uniform(rng, 0.1, 10)
     sizes, size_text = draw_spread(rng, keys)
@@ -308,7 +308,7 @@ def draw_amounts(rng: np.random.Generator, keys: int, *, tenants: int = 1) -> Am
         f"sizes {size_scale:.0f} × {size_text}, size noise {size_noise:g}, {relation_text}, "
         f"cost scale {cost_scale:.2f}, noise {noise:g}"
     )
-    return Amounts(sizes=size_scale * sizes, costs=cost_scale * costs, noise=noise, text=text, size_noise=size_noise)
+    return KeyAmounts(sizes=size_scale * sizes, costs=cost_scale * costs, noise=noise, text=text, size_noise=size_noise)
 
 
 def draw_spread(rng: np.random.Generator, count: int) -> tuple[Floats, str]:
