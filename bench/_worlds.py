@@ -23,9 +23,10 @@ from knapcache.policy import registry
 from knapcache.sim.figures import new_figure, style
 from knapcache.sim.grid import GridCell, run_cell
 from knapcache.sim.sweep import sweep
-from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, draw_world
+from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 
-SETS = {"development": DEVELOPMENT, "held-out": HELD_OUT}
+SETS = {"development": DEVELOPMENT, "held-out": HELD_OUT, "unrestricted": UNRESTRICTED}
+"""Sets of worlds and their seeds. The unrestricted worlds have no targets; they run with "all"."""
 CHOICES = ("development", "held-out", "all", "none")
 NOT_TEXTBOOK = {"adaptive", "horizon", "vsocb", "vsocb-lazy", "vsocb-apx"}
 MAX_WORST, MAX_P95, MEDIAN_BELOW = 1.05, 1.01, 1.0
@@ -38,9 +39,9 @@ def textbook(names: Iterable[str]) -> list[str]:
     return [p for p in names if p in registry.SPECS and registry.SPECS[p].online and p not in NOT_TEXTBOOK]
 
 
-def replay_world(policies: Sequence[str], seed: int) -> list[Row]:
+def replay_world(policies: Sequence[str], unrestricted: bool, seed: int) -> list[Row]:
     """Return one row for each capacity of a world, with the cost ratio of every policy."""
-    world = draw_world(seed)
+    world = draw_world(seed, unrestricted=unrestricted)
     return [
         {
             "seed": seed, "share": share, "capacity": capacity, "description": world.description,
@@ -56,7 +57,8 @@ def measure(choice: str, policies: Sequence[str], jobs: int | None) -> list[Row]
     for name, seeds in SETS.items():
         if choice in (name, "all"):
             report = functools.partial(report_progress, name)
-            rows = sweep(replay_world, seeds, shared=(policies,), jobs=jobs, title=f"{name} worlds", on_progress=report)
+            shared = (policies, name == "unrestricted")
+            rows = sweep(replay_world, seeds, shared=shared, jobs=jobs, title=f"{name} worlds", on_progress=report)
             found += [compare(row, policies[0]) | {"set": name} for world in rows for row in world]
     return found
 
@@ -88,13 +90,15 @@ def distribution(ratios: Sequence[float]) -> Row:
 def summarize(cells: list[Row], subject: str) -> Row:
     """Return what the JSON file holds: distributions by set of worlds and by policy, the cells, and the worst of them.
 
-    Only the worst cells have a description. `draw_world(seed).description` returns that of every world.
+    "all", the distributions by policy and the worst cells are without the unrestricted worlds. Only the worst cells
+    have a description; `draw_world(seed).description` returns that of every world.
     """
     groups = {name: [c for c in cells if c["set"] == name] for name in dict.fromkeys(c["set"] for c in cells)}
-    if len(groups) > 1:
-        groups["all"] = cells
-    by_policy = {p: distribution([c["ratios"][p] / c["best"] for c in cells]) for p in cells[0]["ratios"]}
-    worst = sorted(cells, key=lambda c: -c["ratio"])[:WORST]
+    restricted = [c for c in cells if c["set"] != "unrestricted"]
+    if "held-out" in groups and "development" in groups:
+        groups["all"] = restricted
+    by_policy = {p: distribution([c["ratios"][p] / c["best"] for c in restricted]) for p in cells[0]["ratios"]}
+    worst = sorted(restricted, key=lambda c: -c["ratio"])[:WORST]
     return {
         "subject": subject,
         "textbook": textbook(p for p in cells[0]["ratios"] if p != subject),
@@ -106,9 +110,11 @@ def summarize(cells: list[Row], subject: str) -> Row:
 
 
 def check_targets(record: Row) -> list[Row]:
-    """Return the measured targets, for each set of worlds and for all together."""
+    """Return the measured targets, for each set of worlds and for all together, without the unrestricted ones."""
     targets = []
     for name, d in record["distributions"].items():
+        if name == "unrestricted":
+            continue
         metric = f"{name} worlds, {d['cells']} cells, cost / best textbook policy"
         targets += [
             target(f"{metric}: worst", d["worst"], at_most=MAX_WORST, unit="×"),
@@ -172,7 +178,8 @@ def draw(cells: list[Row], record: Row, path: Path) -> None:
     for name in rivals:
         x = np.sort([c["ratios"][name] / c["best"] for c in cells])
         axes.step(x, np.arange(1, len(x) + 1) / len(x), where="post", label=name, linewidth=1.0, **style(name))
-    for (name, dash), colour in zip((("development", "-"), ("held-out", "--")), ("#0072B2", "#D55E00"), strict=True):
+    lines = (("development", "-", "#0072B2"), ("held-out", "--", "#D55E00"), ("unrestricted", ":", "#009E73"))
+    for name, dash, colour in lines:
         x = np.sort([c["ratio"] for c in cells if c["set"] == name])
         if len(x):
             y = np.arange(1, len(x) + 1) / len(x)

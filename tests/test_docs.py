@@ -15,7 +15,7 @@ import pytest
 
 from knapcache.policy import registry
 from knapcache.sim.traffic import KINDS
-from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, REQUESTS
+from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache_experiments.catalogue import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
@@ -399,7 +399,7 @@ def test_numbers_of_the_policies() -> None:
     if "worlds" in bench:
         assert (ROOT / "bench" / "results" / "policies_worlds.png").read_bytes().startswith(b"\x89PNG")
         assert len(bench["cells"]) == 20
-        assert list(bench["worlds"]["distributions"]) == ["development", "held-out", "all"]
+        assert list(bench["worlds"]["distributions"]) == ["development", "held-out", "unrestricted", "all"]
         command = [sys.executable, "bench/policies.py", "--markdown", "bench/results/policies.json"]
         printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for line in printed.splitlines():
@@ -410,6 +410,7 @@ def test_seeds_of_the_worlds() -> None:
     page = " ".join(text("docs/background/policies.md").split())
     assert f"Seeds {DEVELOPMENT[0]} to {DEVELOPMENT[-1]} are for development" in page
     assert f"Seeds {HELD_OUT[0]} to {HELD_OUT[-1]} are held out" in page
+    assert f"Seeds {UNRESTRICTED[0]} to {UNRESTRICTED[-1]} draw unrestricted worlds" in page
     assert f"has {REQUESTS[0]:,} to {REQUESTS[1]:,} requests" in page
 
 

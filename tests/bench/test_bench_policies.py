@@ -25,7 +25,7 @@ import _mixture  # noqa: E402 - after the change of sys.path
 import _worlds  # noqa: E402
 from policies import PUBLIC_TRACES, check_targets  # noqa: E402
 
-SEEDS = range(5000, 5003)
+SEEDS = range(5000, 5004)
 
 
 def run_bench(traces: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -125,15 +125,16 @@ def test_textbook_policies_are_all_online_policies_of_others() -> None:
 def test_worlds_are_compared_with_the_best_textbook_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_worlds, "SETS", {"development": SEEDS[:2], "held-out": SEEDS[2:]})
+    monkeypatch.setattr(_worlds, "SETS", {"development": SEEDS[:2], "held-out": SEEDS[2:3], "unrestricted": SEEDS[3:]})
     policies = ["gdsf-cost", "lru", "fifo"]
     assert _worlds.measure("none", policies, 1) == []
     assert {c["seed"] for c in _worlds.measure("held-out", policies, 1)} == {5002}
     cells = _worlds.measure("all", policies, 1)
     assert "development worlds: 2 of 2 done" in capsys.readouterr().err
-    assert [(c["set"], c["seed"]) for c in cells] == [("development", s) for s in (5000, 5000, 5001, 5001)] + [
-        ("held-out", 5002)
-    ] * 2
+    sets = ("development", "development", "held-out", "unrestricted")
+    assert [(c["set"], c["seed"]) for c in cells] == [cell for cell in zip(sets, SEEDS, strict=True) for _ in range(2)]
+    world = draw_world(5003, unrestricted=True)
+    assert cells[-1]["description"] == world.description
     world = draw_world(5001)
     rows = replay_grid(world.trace, policies, world.capacities, jobs=1)
     assert [p for c in cells[2:4] for p in c["ratios"].values()] == [row["cost_ratio"] for row in rows]
@@ -141,9 +142,11 @@ def test_worlds_are_compared_with_the_best_textbook_policy(
         best = min(("lru", "fifo"), key=c["ratios"].__getitem__)
         assert (c["best_name"], c["best"]) == (best, c["ratios"][best])
         assert c["ratio"] == c["ratios"]["gdsf-cost"] / c["ratios"][best]
+    cells[-1]["ratio"] = 9.0
     record = json.loads(json.dumps(_worlds.summarize(cells, "gdsf-cost")))
-    assert list(record["distributions"]) == ["development", "held-out", "all"]
-    assert record["distributions"]["all"]["worst"] == max(c["ratio"] for c in cells)
+    assert list(record["distributions"]) == ["development", "held-out", "unrestricted", "all"]
+    assert record["distributions"]["unrestricted"]["worst"] == 9.0
+    assert record["distributions"]["all"]["worst"] == max(c["ratio"] for c in cells[:6]), "without unrestricted worlds"
     assert record["distributions"]["held-out"]["cells"] == 2
     assert record["worst"][0]["description"] == draw_world(record["worst"][0]["seed"]).description
     assert record["by_policy"]["lru"]["min"] >= 1.0

@@ -30,6 +30,8 @@ A draw in which fewer than MIN_EFFECTIVE_KEYS keys make up the cost is rejected 
 misses decides, and the comparison of policies measures luck. The number is Kish's effective sample size,
 (Σ c)² / Σ c², over the total costs c of the keys.
 
+An *unrestricted* world has neither restriction: contexts grow in size too, and the first draw is accepted.
+
 The capacities of a world are shares of its returning working set: the sizes of the keys that are requested more than
 once. Keys that never return take no part, because capacity for them would hold everything worth holding.
 """
@@ -45,8 +47,9 @@ from knapcache.errors import InvalidInput
 from knapcache.sim import traffic
 from knapcache.sim.trace import Floats, Ints, Trace
 
-DEVELOPMENT, HELD_OUT = range(100), range(1000, 1100)
-"""Seeds of the worlds that a policy may be developed on, and of those that only the final benchmark evaluates."""
+DEVELOPMENT, HELD_OUT, UNRESTRICTED = range(100), range(1000, 1100), range(2000, 2050)
+"""Seeds of the worlds that a policy may be developed on, and of those that only the final benchmark evaluates: held-out
+worlds like those for development, and unrestricted ones."""
 REQUESTS = (20_000, 60_000)
 SHARES = ((0.005, 0.05), (0.05, 0.5))
 """Ranges of a world's capacities, as shares of the returning working set. Each is drawn log-uniformly."""
@@ -74,15 +77,15 @@ class World:
     """The components with all their parameters."""
 
 
-def draw_world(seed: int, *, requests: int | None = None) -> World:
+def draw_world(seed: int, *, requests: int | None = None, unrestricted: bool = False) -> World:
     """Draw a world. The number of requests is random unless given. Equal arguments give equal worlds."""
     if seed < 0 or (requests is not None and requests < 1):
         raise InvalidInput(f"seed must be at least 0 and requests at least 1, not {seed} and {requests}")
     rng = np.random.default_rng([seed, 0x776F726C64])  # other streams than those of traffic.py
     for _ in range(MAX_DRAWS):
         drawn = round(log_uniform(rng, *REQUESTS))
-        trace, texts = draw_requests(rng, drawn if requests is None else requests)
-        if effective_keys(trace) >= MIN_EFFECTIVE_KEYS:
+        trace, texts = draw_requests(rng, drawn if requests is None else requests, growing_sizes=unrestricted)
+        if unrestricted or effective_keys(trace) >= MIN_EFFECTIVE_KEYS:
             break
     shares = tuple(log_uniform(rng, *limits) for limits in SHARES)
     base = returning_working_set(trace)
@@ -95,7 +98,7 @@ def draw_world(seed: int, *, requests: int | None = None) -> World:
     )
 
 
-def draw_requests(rng: np.random.Generator, count: int) -> tuple[Trace, list[str]]:
+def draw_requests(rng: np.random.Generator, count: int, *, growing_sizes: bool) -> tuple[Trace, list[str]]:
     """Draw the requests of a world, and the descriptions of its components."""
     names = [draw_kind(rng, first=k == 0) for k in range(rng.integers(1, MAX_COMPONENTS, endpoint=True))]
     profiles = [draw_share(rng, count, flood=name == "flood") for name in names]
@@ -111,7 +114,7 @@ def draw_requests(rng: np.random.Generator, count: int) -> tuple[Trace, list[str
         keys[here] = taken + own
         taken += len(distinct)
         amounts = draw_amounts(rng, len(distinct), tenants=int(rng.integers(2, 7)) if name == "tenants" else 1)
-        sizes[here], costs[here], growth = amounts.of_requests(rng, own, turns)
+        sizes[here], costs[here], growth = amounts.of_requests(rng, own, turns, growing_sizes=growing_sizes)
         texts.append(f"{name}({text}), {len(here) / count:.0%} {share_text}, {amounts.text}{growth}")
     distinct, keys = np.unique(keys, return_inverse=True)
     return Trace(keys, sizes, costs, len(distinct)), texts
@@ -268,10 +271,12 @@ class KeyAmounts:
     size_noise: float = 0.0
     """Log-sd of the size of a request's answer around the size of its key."""
 
-    def of_requests(self, rng: np.random.Generator, keys: Ints, turns: Ints) -> tuple[Ints, Floats, str]:
-        """Return the size and cost of each request. Both grow linearly with the turn; the growth is drawn.
+    def of_requests(
+        self, rng: np.random.Generator, keys: Ints, turns: Ints, *, growing_sizes: bool = False
+    ) -> tuple[Ints, Floats, str]:
+        """Return the size and cost of each request. The cost grows linearly with the turn; the growth is drawn.
 
-        All requests of a key have the size of its last turn.
+        Without `growing_sizes`, all requests of a key have the size of its last turn.
         """
         noise = rng.lognormal(-(self.noise**2) / 2, self.noise, len(keys)) if self.noise else 1.0
         length = rng.lognormal(-(self.size_noise**2) / 2, self.size_noise, len(keys)) if self.size_noise else 1.0
@@ -280,7 +285,7 @@ class KeyAmounts:
         per_turn = log_uniform(rng, 0.02, 1.0) if turns.any() else 0.0
         growth = np.ones(len(keys)) + per_turn * turns
         text = f", growth {per_turn:.2f} per turn" if per_turn else ""
-        full = self.sizes[keys] * (1.0 + per_turn * last[keys]) * length
+        full = self.sizes[keys] * (growth if growing_sizes else 1.0 + per_turn * last[keys]) * length
         sizes = np.clip(np.ceil(full), *SIZES).astype(np.int64)
         return sizes, self.costs[keys] * growth * noise, text
 
