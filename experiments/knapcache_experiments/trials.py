@@ -27,9 +27,16 @@ from knapcache.sim.sweep import sweep
 from knapcache.sim.synthetic import Queries
 from knapcache.sim.trace import Trace
 from knapcache_experiments.as_printed import AsPrinted
+from knapcache_experiments.worst_solver import WorstSolverVSOCB
 
 Floats = npt.NDArray[np.float64]
 AS_PRINTED = "vsocb-as-printed"
+WORST_SOLVER = "vsocb-worst-solver"
+OWN_POLICIES: dict[str, type[AsPrinted] | type[WorstSolverVSOCB]] = {
+    AS_PRINTED: AsPrinted,
+    WORST_SOLVER: WorstSolverVSOCB,
+}
+"""Policies of the experiments that are not in the registry."""
 CHECKPOINTS = 250
 """Rounds at which the curves of a trial are stored."""
 
@@ -149,6 +156,7 @@ def build_policy(trial: Trial, queries: Queries, trace: Trace) -> Policy:
         "berkeley": replace(known, gamma_arrival=0.0),
         "berkeley-multi": replace(known, gamma_arrival=0.0),
         AS_PRINTED: replace(known, clip=False),
+        WORST_SOLVER: known,
     }
     options = dict(trial.options)
     if trial.policy in bandits:
@@ -156,8 +164,8 @@ def build_policy(trial: Trial, queries: Queries, trace: Trace) -> Policy:
         options["confidence"] = confidence if trial.gamma is None else replace(confidence, gamma=trial.gamma)
         if not trial.policy.startswith("berkeley"):
             options["alpha"] = trial.alpha
-    if trial.policy == AS_PRINTED:
-        return AsPrinted(trial.capacity, trace.ids, **options)
+    if trial.policy in OWN_POLICIES:
+        return OWN_POLICIES[trial.policy](trial.capacity, trace.ids, **options)
     return registry.find(trial.policy).build_for(trial.capacity, trace, **options)
 
 
@@ -171,7 +179,7 @@ def require_option(option: str, policies: Iterable[str], supported: Collection[s
 def run_trials(trials: list[Trial], jobs: Jobs, title: str) -> list[list[TrialResult]]:
     """Run all trials and group the results by policy and labels: one group per table row, one result per repeat."""
     for trial in trials:
-        if trial.policy != AS_PRINTED:
+        if trial.policy not in OWN_POLICIES:
             registry.find(trial.policy)
     if any(trial.capacity < 1 for trial in trials):
         raise InvalidInput(f"capacity must be at least 1, not {min(trial.capacity for trial in trials)}")
