@@ -288,7 +288,7 @@ def approximate_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dic
         **head(group),
         "gap": settings.approximate_gap,
         "beta_share": labels.get("beta_share"),
-        "beta": float(np.mean(betas)),
+        "beta": labels.get("beta", float(np.mean(betas))),
         "rounds": labels["rounds"],
         **mean_and_error("regret", regrets),
         "bound": float(harmful.mean()),

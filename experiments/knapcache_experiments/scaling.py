@@ -1,8 +1,9 @@
 """Theorem 1 (2) of the paper: how regret grows with the capacity M, the number of queries N and the rounds T.
 
-The theorem gives Õ(√(N·l(M,Q)·T)): exponents of 1/2 for N, l and T. One of the three is varied at a time, around
-`capacity`, `queries` and `rounds`. Exponents are fitted to the mean regret, with a 95 % interval over repeats, and
-compared with those of √(N·l(M,Q)·T) on the same workloads; l grows with M and may also grow with N.
+The theorem gives Õ(√(N·l(M,Q)·T)): exponents of 1/2 for N, l and T. One of them is varied at a time, around
+`capacity`, `queries` and `rounds`; `both` varies M and N together, and its exponent is that of N. Exponents are fitted
+to the mean regret, with a 95 % interval over repeats, and compared with those of √(N·l(M,Q)·T) on the same workloads; l
+grows with M and may also grow with N.
 
 Two workloads. `paper` is the paper's simulation. It is not the worst case, which the theorem is about. `ties` comes
 close to it: equal sizes and probabilities, and M queries that cost slightly more than the others. The difference is a
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 Group = Sequence[TrialResult]
 SYMBOLS = {"capacity": "M", "queries": "N", "rounds": "T"}
+SWEEPS = {"capacity": ("capacity",), "queries": ("queries",), "both": ("queries", "capacity"), "rounds": ("rounds",)}
+"""What each sweep varies. The first is the quantity of the exponent."""
 VARIANTS = (("vsocb", 1.0), ("vsocb", 0.0), ("vsocb-lazy", 0.3))
 """Policies and their confidence scale γ."""
 
@@ -46,7 +49,7 @@ class ScalingSettings(PaperSettings):
     queries: int = option(400, "number of distinct queries, N")
     capacity: int = option(40, "capacity, M")
     factors: tuple[float, ...] = option((0.25, 0.5, 1.0, 2.0), "factors by which M, N and T are varied, one at a time")
-    multiples: tuple[float, ...] = option((1.0, 2.0, 4.0), "cost differences in `ties`, in standard errors")
+    multiples: tuple[float, ...] = option((2.0, 4.0, 8.0, 12.0), "cost differences in `ties`, in standard errors")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,11 +64,11 @@ class ScalingSettings(PaperSettings):
             )
 
     def points(self) -> Iterator[tuple[str, float, dict[str, int]]]:
-        """Yield the varied quantity, its factor, and M, N and T."""
-        for varied in SYMBOLS:
+        """Yield the name of a sweep, a factor, and M, N and T."""
+        for sweep, varied in SWEEPS.items():
             for factor in self.factors:
                 point = {name: getattr(self, name) for name in SYMBOLS}
-                yield varied, factor, point | {varied: round(factor * point[varied])}
+                yield sweep, factor, point | {name: round(factor * point[name]) for name in varied}
 
 
 def run(settings: ScalingSettings, jobs: Jobs) -> ExperimentResult:
@@ -79,9 +82,9 @@ def run(settings: ScalingSettings, jobs: Jobs) -> ExperimentResult:
             worst[key] = group
     rows = [row(group) for group in worst.values()]
     fits = list(fit_rows(settings, worst))
-    figure, axes = new_figure(3, rows=2, width=4.4, height=3.6)
-    for panel, (workload, varied) in zip(axes, ((w, v) for w in ("paper", "ties") for v in SYMBOLS), strict=True):
-        draw(panel, workload, varied, rows, fits)
+    figure, axes = new_figure(4, rows=2, width=3.9, height=3.6)
+    for panel, (workload, sweep) in zip(axes, ((w, s) for w in ("paper", "ties") for s in SWEEPS), strict=True):
+        draw(panel, workload, sweep, rows, fits)
     return ExperimentResult([*rows, *fits], figure)
 
 
@@ -144,9 +147,9 @@ def fit_rows(settings: ScalingSettings, groups: dict[tuple[Any, ...], Group]) ->
     """Yield the exponents of M, N and T."""
     for policy, gamma in VARIANTS:
         for workload in ("paper", "ties"):
-            for varied in SYMBOLS:
+            for varied, (quantity, *_) in SWEEPS.items():
                 swept = [groups[policy, gamma, workload, varied, factor] for factor in settings.factors]
-                x = [group[0].trial.labels[varied] for group in swept]
+                x = [group[0].trial.labels[quantity] for group in swept]
                 fit = fit_exponent(x, np.transpose([[r.regret[-1] for r in group] for group in swept]))
                 allowed = fit_exponent(x, np.transpose([[shape(r) for r in group] for group in swept]))
                 yield {
@@ -161,37 +164,35 @@ def fit_rows(settings: ScalingSettings, groups: dict[tuple[Any, ...], Group]) ->
                 }
 
 
-def draw(axes: Axes, workload: str, varied: str, rows: list[dict[str, Any]], fits: list[dict[str, Any]]) -> None:
+def draw(axes: Axes, workload: str, sweep: str, rows: list[dict[str, Any]], fits: list[dict[str, Any]]) -> None:
+    quantity = SWEEPS[sweep][0]
     for policy, gamma in VARIANTS:
-        wanted = {"policy": policy, "gamma": gamma, "workload": workload, "varied": varied}
+        wanted = {"policy": policy, "gamma": gamma, "workload": workload, "varied": sweep}
         line = [r for r in rows if wanted.items() <= r.items()]
         (fit,) = (r for r in fits if wanted.items() <= r.items())
         axes.errorbar(
-            [r[varied] for r in line],
+            [r[quantity] for r in line],
             [r["regret_mean"] for r in line],
             [(r["regret_se"] or 0.0) for r in line],
             marker="o",
             markersize=3,
             label=f"{policy}, γ = {gamma:g}"
-            + (f": {SYMBOLS[varied]}^{fit['exponent']:.2f}" if fit["exponent"] is not None else ""),
+            + (f": {SYMBOLS[quantity]}^{fit['exponent']:.2f}" if fit["exponent"] is not None else ""),
             **{**style(policy), "linestyle": ":" if gamma == 0.0 else "-"},
         )
-    # The paper gives no constant: the dashed line begins at the highest first point.
-    scale = max(r["regret_mean"] / r["shape"] for r in rows if (r["workload"], r["varied"]) == (workload, varied))
-    axes.plot(
-        [r[varied] for r in line],
-        [scale * r["shape"] for r in line],
-        color="black",
-        linestyle="--",
-        linewidth=1,
-        label="∝ √(N·l·T)",
-    )
+    # The paper gives no constant: the dashed line touches the highest point from above.
+    scale = max(r["regret_mean"] / r["shape"] for r in rows if (r["workload"], r["varied"]) == (workload, sweep))
+    x, y = [r[quantity] for r in line], [scale * r["shape"] for r in line]
+    axes.plot(x, y, color="black", linestyle="--", linewidth=1, label="∝ √(N·l·T)")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_ylim(top=6 * max(y))  # room for the legend
+    axes.set_xticks(x, [f"{number:,}" for number in x])
+    axes.set_xticks([], minor=True)
     axes.set_title(f"workload {workload}")
-    axes.set_xlabel(f"{varied} {SYMBOLS[varied]}")
+    axes.set_xlabel(f"{quantity} {SYMBOLS[quantity]}" + (", M in proportion" if sweep == "both" else ""))
     axes.set_ylabel("regret")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left")
 
 
 EXPERIMENT = Experiment(

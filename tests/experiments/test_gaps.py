@@ -262,8 +262,8 @@ def test_rows_of_scaling(scaling_run: tuple[ScalingSettings, ExperimentResult]) 
     settings, result = scaling_run
     points = [r for r in result.rows if "exponent" not in r]
     fits = [r for r in result.rows if "exponent" in r]
-    assert len(points) == 3 * len(settings.factors) * 2 * 3  # varied, factors, workloads, policies
-    assert len(fits) == 3 * 2 * 3
+    assert len(points) == 4 * len(settings.factors) * 2 * 3  # sweeps, factors, workloads, policies
+    assert len(fits) == 4 * 2 * 3
     for r in points:
         assert r["regret_mean"] > 0
         if r["workload"] == "ties":  # equal sizes: l(M,Q) = min(M, N − M)
@@ -271,8 +271,8 @@ def test_rows_of_scaling(scaling_run: tuple[ScalingSettings, ExperimentResult]) 
             assert r["shape"] == pytest.approx(math.sqrt(r["queries"] * l * r["rounds"]))
     for r in fits:
         assert r["exponent_low"] <= r["exponent"] <= r["exponent_high"]
-        if r["varied"] == "rounds":
-            assert r["exponent_of_bound"] == pytest.approx(0.5)
+        if r["varied"] == "rounds" or r["workload"] == "ties":  # M and N together: N·l ∝ N²
+            assert r["exponent_of_bound"] == pytest.approx(1.0 if r["varied"] == "both" else 0.5)
 
 
 def test_scaling_reports_the_largest_regret_of_all_multiples() -> None:
