@@ -1,6 +1,7 @@
 """Benchmark of the simulator: replay speed compared with libCacheSim, by number of keys, and in the paper's setting.
 
     python bench/replay.py [--out DIR] [--quick]
+    python bench/replay.py --markdown bench/results/replay.json
 
 Throughput: a million requests for Zipf keys with log-normal sizes. knapcache starts with raw 64-bit keys in memory; its
 time includes numbering them, checking the trace, building the policy and replaying. libCacheSim starts with the same
@@ -8,9 +9,10 @@ requests as a memory-mapped file that was just written (_libcachesim.py). Both c
 one thread, minimum of several runs in turns; kernels are compiled before.
 
 Decisions: nanoseconds per request by the number of keys that the policy remembers, after it has seen all of them, with
-a tenth of them resident. Memory access is part of it: 10^6 rows are 32 to 88 MB, more than the caches of a core, so a
-request for a rare key waits for memory whatever the policy does. The line `touch` shows this cost alone: a loop that
-increments one field in the row of each key.
+a tenth of them resident, and the growth from the fewest to the most keys. Memory access is part of it: 10^6 rows are 32
+to 144 MB, more than the caches of a core. Two lines show its cost alone, with 64 bytes per key. `touch` increments a
+field in the row of each requested key; its accesses overlap. `chase` reads the rows in a random order in which each row
+gives the next one; its accesses wait for each other, as those on the way down a heap do.
 
 Prints tables; writes replay.json and replay.png to DIR.
 """
@@ -23,6 +25,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +48,7 @@ RUNS = 5
 SLOW_WITH_MANY_KEYS = {"vsocb", "vsocb-lazy", "vsocb-apx", "berkeley", "berkeley-multi", "offline", "static"}
 """Policies that scan all keys repeatedly: minutes on such a trace."""
 OPTIONS = {"s3-fifo": {"main_first": True}}  # as libCacheSim does
-DECISION_POLICIES = [name for name in ("lru", "gdsf-cost", "horizon", "adaptive") if name in registry.SPECS]
+DECISION_POLICIES = [name for name in ("lru", "sieve", "gdsf-cost", "horizon", "adaptive") if name in registry.SPECS]
 KEY_COUNTS = (10**4, 31_623, 10**5, 316_228, 10**6)
 MIN_SPEEDUP = {"lru": 1.0, "sieve": 1.0, "gdsf": 5.0}
 MIN_RATE = {"adaptive": 1e6}
@@ -106,11 +109,45 @@ def throughput(name: str, share: float, raw: tuple[Keys, Ints, Floats], path: Pa
     return row
 
 
+ACCESS_ROW = [("requests", "i8"), ("following", "i8"), *((f"other_{k}", "i8") for k in range(6))]
+"""64 bytes, as the row of `gdsf-cost`."""
+
+
 @kernel
 def touch(rows: Records, keys: Ints) -> None:
     """Write to the row of each key, the minimum of any policy."""
     for k in range(len(keys)):
         rows[keys[k]].requests += 1
+
+
+@kernel
+def chase(rows: Records, steps: int) -> int:
+    """Follow the rows from one to the next."""
+    i = 0
+    for _ in range(steps):
+        i = rows[i].following
+    return i
+
+
+def accesses(keys: int, order: Ints, runs: int) -> list[Row]:
+    """Measure the nanoseconds per access of `touch` and `chase`."""
+    table = records(ACCESS_ROW, keys)
+    cycle = np.random.default_rng(keys).permutation(keys)
+    table["following"][cycle] = np.roll(cycle, -1)
+    rows = []
+    calls: dict[str, Callable[[], object]] = {
+        "touch": lambda: touch(table, order),
+        "chase": lambda: chase(table, REQUESTS),
+    }
+    for name, call in calls.items():
+        seconds = []
+        for _ in range(runs + 1):  # the first one compiles
+            start = time.process_time()
+            call()
+            seconds.append(time.process_time() - start)
+        ns = 1e9 * min(seconds[1:]) / REQUESTS
+        rows.append({"policy": name, "keys": keys, "ns_per_request": ns, "row_bytes": table.itemsize})
+    return rows
 
 
 def decisions(keys: int, runs: int) -> list[Row]:
@@ -135,16 +172,8 @@ def decisions(keys: int, runs: int) -> list[Row]:
             seconds.append(time.process_time() - start)
         rows.append({"policy": name, "keys": keys, "ns_per_request": 1e9 * min(seconds) / REQUESTS})
         rows[-1] |= {"miss_ratio": 1.0 - float(run.hits.mean()), "row_bytes": policy.rows.itemsize}
-    table = records([("requests", "i8"), *((f"other_{k}", "i8") for k in range(10))], keys)
-    seconds = []
-    for _ in range(runs + 1):  # the first one compiles
-        start = time.process_time()
-        touch(table, order)
-        seconds.append(time.process_time() - start)
-    return [
-        *rows,
-        {"policy": "touch", "keys": keys, "ns_per_request": 1e9 * min(seconds[1:]) / REQUESTS, "row_bytes": 88},
-    ]
+        rows[-1] |= {"residents": len(policy.residents)}
+    return rows + accesses(keys, order, runs)
 
 
 def paper_setting(name: str, runs: int) -> Row:
@@ -181,6 +210,30 @@ def check_targets(rows: list[Row]) -> list[Row]:
     return targets
 
 
+def markdown(record: Row) -> str:
+    """Return the tables of docs/guides/lab.md."""
+    lines = ["| policy | capacity | knapcache | libCacheSim | times | miss ratio |", "|---|---|---|---|---|---|"]
+    for r in record["rows"]:
+        rate, missed = f"{r['requests_per_second'] / 1e6:.1f}", f"{r['miss_ratio']:.4f}"
+        if "speedup_over_libcachesim" in r:
+            peer = f"{r['libcachesim_requests_per_second'] / 1e6:.1f} | {r['speedup_over_libcachesim']:.1f}"
+            missed += f" / {r['libcachesim_miss_ratio']:.4f}"
+            lines.append(f"| `{r['policy']}` | {r['capacity']} | {rate} | {peer} | {missed} |")
+        elif r["policy"] in MIN_RATE:
+            lines.append(f"| `{r['policy']}` | {r['capacity']} | {rate} | – | – | {missed} |")
+    lines += ["", "| metric | measured | target | met |", "|---|---|---|---|"]
+    lines += [
+        f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |"
+        for b in record["targets"]
+    ]
+    counts = sorted({d["keys"] for d in record["decisions"]})
+    lines += ["", f"| policy | {' | '.join(f'{n:,}' for n in counts)} | growth |", "|---" * (len(counts) + 2) + "|"]
+    for policy in dict.fromkeys(d["policy"] for d in record["decisions"]):
+        ns = [d["ns_per_request"] for d in record["decisions"] if d["policy"] == policy]
+        lines.append(f"| `{policy}` | {' | '.join(f'{t:.0f}' for t in ns)} | {ns[-1] / ns[0]:.1f} |")
+    return "\n".join(lines)
+
+
 def draw(rows: list[Row], by_keys: list[Row], path: Path) -> None:
     """Plot throughput next to libCacheSim, and the cost of a decision by number of keys."""
     figure, (left, right) = new_figure(2, width=5.8)
@@ -205,10 +258,11 @@ def draw(rows: list[Row], by_keys: list[Row], path: Path) -> None:
     left.set_xlabel("million requests per second, one thread")
     left.set_title("10⁶ requests, 80,000 keys, capacity 10 %")
     left.legend(loc="lower right")
-    for name in [*DECISION_POLICIES, "touch"]:
+    only_memory = {"touch": (":", "touch: accesses that overlap"), "chase": ("-.", "chase: accesses that wait")}
+    for name in [*DECISION_POLICIES, *only_memory]:
         points = [(r["keys"], r["ns_per_request"]) for r in by_keys if r["policy"] == name]
-        line_style = {"color": "#000000", "linestyle": ":"} if name == "touch" else style(name)
-        label = "touch: memory access only" if name == "touch" else name
+        pattern, label = only_memory.get(name, ("-", name))
+        line_style = {"color": "#000000", "linestyle": pattern} if name in only_memory else style(name)
         right.plot(*zip(*points, strict=True), marker="o", markersize=4, label=label, **line_style)
     right.set_xscale("log")
     right.set_ylim(bottom=0)
@@ -223,7 +277,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for replay.json and replay.png")
     parser.add_argument("--quick", action="store_true", help="one run of each, only policies with targets")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of an earlier run, and end")
     args = parser.parse_args()
+    if args.markdown:
+        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))))
+        return
     runs = 1 if args.quick else RUNS
     selected = {*MIN_SPEEDUP, *MIN_RATE, *EQUAL_MISS_RATIO} if args.quick else set(registry.SPECS)
     names = [

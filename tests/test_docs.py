@@ -349,13 +349,9 @@ def test_numbers_of_the_replays() -> None:
     for b in bench["targets"]:
         assert f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
     for policy in {d["policy"] for d in bench["decisions"]}:
-        line = " | ".join(f"{d['ns_per_request']:.0f}" for d in bench["decisions"] if d["policy"] == policy)
-        assert f"| `{policy}` | {line} |" in page
-    ns = {(d["policy"], d["keys"]): d["ns_per_request"] for d in bench["decisions"]}
-    adaptive, lru, gdsf, horizon = (ns[p, 10**6] / ns[p, 10**4] for p in ("adaptive", "lru", "gdsf-cost", "horizon"))
-    flat_page = " ".join(page.split())
-    assert f"of `adaptive` costs {adaptive:.1f} times as much, of `lru` {lru:.1f} times, of `gdsf-cost`" in flat_page
-    assert f"{gdsf:.1f} times, of `horizon` {horizon:.1f} times" in flat_page
+        ns = [d["ns_per_request"] for d in bench["decisions"] if d["policy"] == policy]
+        line = f"| `{policy}` | {' | '.join(f'{t:.0f}' for t in ns)} | {ns[-1] / ns[0]:.1f} |"
+        assert line in page, f"the table in docs/guides/lab.md is not the committed result: {line}"
 
 
 def test_numbers_of_the_policies() -> None:

@@ -51,6 +51,8 @@ log = logging.getLogger("knapcache.kernel")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CACHE_LINE = 64
+
 # A record array in a kernel: `rows[i].misses += 1`. NumPy's types cannot express the fields, hence Any.
 Records = Any
 
@@ -60,17 +62,24 @@ def records(fields: list[tuple[str, str]], length: int) -> Records:
 
     Passing a structured array to compiled code is three times faster than passing a `recarray`. But only a `recarray`
     supports `rows[i].field` in plain Python, and there NumPy's own attributes (`size`, `clip`) hide fields of that
-    name.
+    name. The array begins at a cache line: rows of 32 or 64 bytes then never extend over two.
     """
     if hidden := [name for name, _ in fields if hasattr(np.record, name)]:
         raise InvalidInput(f"fields {', '.join(hidden)} would be hidden by attributes of NumPy scalars; rename them")
-    array = np.zeros(length, _layout(tuple(fields)))
+    dtype = layout(fields)
+    content = np.zeros(length * dtype.itemsize + CACHE_LINE, np.uint8)
+    first = -content.ctypes.data % CACHE_LINE  # NumPy aligns to 16 bytes only
+    array = content[first : first + length * dtype.itemsize].view(dtype)
     return array if COMPILED else array.view(np.recarray)
+
+
+def layout(fields: list[tuple[str, str]]) -> np.dtype[Any]:
+    """Return one dtype object per layout: Numba recognises it by address; an equal copy costs 4 µs at every call."""
+    return _layout(tuple(fields))
 
 
 @functools.cache
 def _layout(fields: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
-    """Return one dtype object per layout: Numba recognises it by address; an equal copy costs 4 µs at every call."""
     return np.dtype(list(fields), align=True)
 
 
@@ -190,10 +199,21 @@ instructions. In replays of ARC and S3-FIFO these took a quarter and a third of 
 reference for its whole duration.
 """
 
+as_floats: Callable[[Any], Any]
+as_ints: Callable[[Any], Any]
+as_halves: Callable[[Any], Any]
+"""Return the memory of a record array as float64, int64 or uint32, for packed data. Borrowed, as above."""
+
+prefetch: Callable[[Any, int], None]
+"""Start to load a row of a record array into the caches of the core. Nothing else changes."""
+
+
 if COMPILED:
     import numba
-    from numba import extending
-    from numba.core import caching, compiler, serialize
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba import extending, types
+    from numba.core import caching, cgutils, compiler, serialize
+    from numba.np import arrayobj
 
     class _DiskCache(caching._Cache):
         """The cached machine code of one kernel: one file per signature, with a stamp, a checksum and the code."""
@@ -255,6 +275,55 @@ if COMPILED:
 
     borrowed = cast(Any, _borrowed)
 
+    def _reinterpreted(kind: Any) -> Any:
+
+        @extending.intrinsic
+        def view(_typing: Any, rows: Any) -> Any:
+            target = types.Array(kind, 1, "C")
+
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                source = context.make_array(signature.args[0])(context, builder, values[0])
+                array = context.make_array(target)(context, builder)
+                width = context.get_constant(types.intp, kind.bitwidth // 8)
+                count = builder.udiv(builder.mul(source.nitems, source.itemsize), width)
+                arrayobj.populate_array(  # type: ignore[no-untyped-call]
+                    array,
+                    data=builder.bitcast(source.data, array.data.type),
+                    shape=[count],
+                    strides=[width],
+                    itemsize=width,
+                    meminfo=None,
+                )
+                return array._getvalue()
+
+            return target(rows), generate
+
+        return view
+
+    as_floats, as_ints, as_halves = (_reinterpreted(kind) for kind in (types.float64, types.int64, types.uint32))
+
+    @extending.intrinsic
+    def _prefetch(_typing: Any, rows: Any, i: Any) -> Any:
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, values[0])
+            position = context.cast(builder, values[1], signature.args[1], types.intp)
+            kind = signature.args[0]
+            row = cgutils.get_item_pointer(context, builder, kind, array, [position])  # type: ignore[no-untyped-call]
+            byte, number = ir.IntType(8), ir.IntType(32)
+            call = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+            name = "llvm.prefetch.p0i8"
+            load = cgutils.get_or_insert_function(builder.module, call, name)  # type: ignore[no-untyped-call]
+            start = builder.bitcast(row, byte.as_pointer())
+            for offset in range(0, kind.dtype.size, CACHE_LINE):
+                line = builder.gep(start, [ir.Constant(ir.IntType(64), offset)])
+                builder.call(load, [line, *(ir.Constant(number, n) for n in (1, 3, 1))])  # to write, keep, data
+            return context.get_dummy_value()
+
+        return types.void(rows, i), generate
+
+    prefetch = cast(Any, _prefetch)
+
     def kernel(function: F) -> F:
         """Compile `function` on its first call (see the module docstring)."""
         return _compiled(function, inline=False)
@@ -278,6 +347,11 @@ else:
         return array
 
     borrowed = _same
+    as_floats, as_ints, as_halves = (
+        functools.partial(np.ndarray.view, dtype=kind, type=np.ndarray) for kind in (np.float64, np.int64, np.uint32)
+    )
+
+    def prefetch(rows: Any, i: int) -> None: ...
 
     def kernel(function: F) -> F:
         """Return `function` unchanged: compilation is switched off."""

@@ -16,8 +16,9 @@ from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from knapcache.kernel import Records, borrowed
+from knapcache.kernel import Records, as_floats, as_halves, as_ints, borrowed, prefetch
 
 _functions: dict[Any, Callable[..., Any]] = {}
 """Plain forms by kernel."""
@@ -62,15 +63,22 @@ def _plain_namespace(namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    if value is borrowed:
-        return _same
+    for intrinsic, form in _INTRINSICS:
+        if value is intrinsic:
+            return form
     if type(value) is tuple:
         return tuple(map(_plain_value, value))
     return plain_form(value) if hasattr(value, "py_func") else value
 
 
-def _same(array: Any) -> Any:
-    return array
+_INTRINSICS: list[tuple[Any, Callable[..., Any]]] = [
+    (borrowed, lambda rows: rows),
+    (as_floats, lambda rows: rows.memory_as(np.float64)),
+    (as_ints, lambda rows: rows.memory_as(np.int64)),
+    (as_halves, lambda rows: rows.memory_as(np.uint32)),
+    (prefetch, lambda _rows, _i: None),
+]
+"""Functions that only machine code has (kernel.py), with what stands for each of them."""
 
 
 def _readable(argument: Any) -> Any:
@@ -84,9 +92,10 @@ class Rows:
     A `recarray` does the same, four times slower.
     """
 
-    __slots__ = ("_columns", "_row", "shape")
+    __slots__ = ("_array", "_columns", "_row", "shape")
 
     def __init__(self, array: Records) -> None:
+        self._array = array
         self._row = _row_class(array.dtype)
         self._columns = [array[name] for name in array.dtype.names]
         self.shape = array.shape
@@ -96,6 +105,10 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self.shape[0])
+
+    def memory_as(self, kind: type) -> npt.NDArray[Any]:
+        """Return the memory of the array as numbers of this type."""
+        return self._array.view(kind)  # type: ignore[no-any-return]
 
 
 @functools.cache

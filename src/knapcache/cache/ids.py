@@ -3,7 +3,8 @@
 Ids are assigned from 0 up. When all are in use, the policy gives up the least useful one it finds (`recycle`), and the
 id is assigned to the new key. For a policy that cannot recycle, a clock hand takes the next id that is not resident.
 Such a policy then takes its statistics of the old key for those of the new one. That affects the quality of decisions
-and never an answer: answers are found by key.
+and never an answer: answers are found by key. The hand passes a limited number of ids, because in a cache of a million
+small answers every id may be resident.
 
 A request under way reserves nothing here. It remembers its key and id, and `holds` says later whether they still belong
 together. So a caller that never returns leaks nothing.
@@ -17,6 +18,8 @@ from __future__ import annotations
 from knapcache.policy.base import Policy
 
 MIN_IDS, MAX_IDS = 1 << 17, 1 << 20
+MAX_STEPS = 1024
+"""Ids that the hand passes for one new key. A pass over a million ids takes a tenth of a second."""
 
 
 def table_size(capacity: int) -> int:
@@ -73,10 +76,10 @@ class IdTable:
         self._ids = {key: i for i, key in enumerate(keys)}
 
     def _advance_hand(self) -> tuple[int, bool]:
-        """Return the next id that is not resident; when all are, forget the next one."""
+        """Return the next id that is not resident; when MAX_STEPS ids are resident, forget the next one."""
         resident = self._policy.rows["resident"]
         n = self._max_ids
-        for _ in range(n):
+        for _ in range(min(n, MAX_STEPS)):
             i = self._hand
             self._hand = (i + 1) % n
             if not resident[i]:

@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
-from knapcache.kernel import Records, borrowed, kernel
+from knapcache.kernel import Records, borrowed, kernel, prefetch
 from knapcache.policy.base import Policy
 from knapcache.sim.trace import Floats, Ints, Trace
 
 PIECE = 1 << 18
 """Requests between two progress reports."""
+AHEAD = 16
+"""The row of a request is loaded into the core's caches this many requests before its turn."""
 
 
 @functools.cache
@@ -46,6 +48,8 @@ def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Calla
         head, rows = borrowed(head), borrowed(rows)
         peak = head[0].used
         for k in range(len(keys)):
+            if k + AHEAD < len(keys):
+                prefetch(rows, keys[k + AHEAD])
             for i in range(len(values)):
                 if rows[i].resident:
                     resident_values[k] += values[i]

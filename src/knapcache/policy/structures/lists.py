@@ -18,7 +18,7 @@ from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
 from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, push, unlink
 
-LISTS_ROW = [*LINK_ROW, ("list_number", "i8")]  # the list of the id, 0 for none
+LISTS_ROW = [*LINK_ROW, ("list_number", "u4")]  # the list of the id, 0 for none
 
 
 @inlined
