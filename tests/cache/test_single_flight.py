@@ -323,14 +323,14 @@ def test_every_step_of_a_call_waits_for_the_lock(step: str) -> None:
 def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with small_cache() as cache:
         upstream = Upstream()
-        join = cache._engine.single_flight.join
+        lead = cache._engine.single_flight.lead
 
-        def late(*arguments: Any, **options: Any) -> Any:
-            monkeypatch.setattr(cache._engine.single_flight, "join", join)
+        def late(key: Any) -> Any:
+            monkeypatch.setattr(cache._engine.single_flight, "lead", lead)
             assert cache.fetch(CHAT, request_of(1), upstream(1)).outcome == "miss"  # another caller was quicker
-            return join(*arguments, **options)
+            return lead(key)
 
-        monkeypatch.setattr(cache._engine.single_flight, "join", late)
+        monkeypatch.setattr(cache._engine.single_flight, "lead", late)
         answer = cache.fetch(CHAT, request_of(1), upstream(1))
         assert (answer.outcome, upstream.calls) == ("coalesced", 1)
         assert is_answer(answer.payload, 1)
@@ -445,6 +445,8 @@ async def test_the_end_of_a_call_that_was_given_up_does_not_remove_the_call_that
     assert single_flight.completed == 1
     single_flight.complete(newer, 2)
     single_flight.complete(newer, 3)  # resolved once
+    assert newer.future is not None
+    assert newer.future.result() == newer.result
     assert (newer.future.result().value, single_flight.completed, len(single_flight)) == (2, 2, 0)
 
 
@@ -457,7 +459,7 @@ async def test_a_request_calls_alone_when_two_leaders_are_lost(blocking: bool) -
         first.retry = InFlightCall("k")
         for call, result in ((first, LeaderLost()), (first.retry, error)):
             call.thread = -1  # led by another thread
-            call.future.set_result(CallResult(None, result))
+            call.result = CallResult(None, result)
         joined = single_flight.join("k", 1.0, blocking=blocking)
         if isinstance(error, LeaderLost):
             assert await joined is None

@@ -108,6 +108,7 @@ class Cache:
 
         self._coordinator = Coordinator(opened, open_admission, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
+        self.get_entry_nowait = self._engine.get_entry_nowait  # no method: a call in between costs a hit 0.1 µs
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)
         self.browser = EntryBrowser(self._coordinator, clock, self._engine.reads)
 

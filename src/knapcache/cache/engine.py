@@ -200,23 +200,28 @@ class RequestEngine:
     async def _begin(
         self, lookup: Lookup, request: KeyedRequest, options: FetchOptions, *, blocking: bool
     ) -> Answer | PendingFetch:
-        hit = await self._from_store(lookup, request, options, blocking=blocking)
-        if hit is not None:
-            return hit
+        if lookup.serial >= 0:
+            hit = await self._from_store(lookup, request, options, blocking=blocking)
+            if hit is not None:
+                return hit
         if options.only_cached:
             self.ledger.add_request("misses", request.model, request.tenant)
             raise NotCached("the answer is not in the cache, and only_cached forbids a call")
         if not options.store:
             return self._pending(lookup, None)
-        try:
-            joined = await self.single_flight.join(_flight_key(request, options), self._wait, blocking=blocking)
-        except BaseException:  # a cancelled request counts as well
-            self.ledger.add_request("failed", request.model, request.tenant)
-            raise
-        if isinstance(joined, CallResult):
-            return self.replies.finish(lookup, joined.value, shared=True)
-        pending = self._pending(lookup, joined, blocking=blocking)
-        if joined is None or options.refresh or self.single_flight.completed == lookup.completed:
+        key = request.key.digest, options.refresh  # a refresh does not join a call that began before it
+        call = self.single_flight.lead(key)
+        if call is None:
+            try:
+                joined = await self.single_flight.join(key, self._wait, blocking=blocking)
+            except BaseException:  # a cancelled request counts as well
+                self.ledger.add_request("failed", request.model, request.tenant)
+                raise
+            if isinstance(joined, CallResult):
+                return self.replies.finish(lookup, joined.value, shared=True)
+            call = joined
+        pending = self._pending(lookup, call, blocking=blocking)
+        if call is None or options.refresh or self.single_flight.completed == lookup.completed:
             return pending
         # A call has completed since the lookup, so the answer may have been stored meanwhile.
         try:
@@ -240,7 +245,7 @@ class RequestEngine:
 
     def in_flight(self, request: KeyedRequest, options: FetchOptions) -> bool:
         """Return whether a fetch of this request is in flight."""
-        return _flight_key(request, options) in self.single_flight
+        return (request.key.digest, options.refresh) in self.single_flight
 
     # Lookup.
 
@@ -270,6 +275,20 @@ class RequestEngine:
         if not role.count_memory_hit(digest, entry.size, entry.cost):
             return None
         return self._hit(entry, request, entry.meta.get("meta", EMPTY))
+
+    def get_entry_nowait(self, request: KeyedRequest, usable: Callable[[Entry], bool]) -> Entry | None:
+        """Do the same, and return the entry as it is stored. None also for an entry that is not `usable`."""
+        role, digest = self.coordinator.role, request.key.digest
+        entry = role.store.get_nowait(digest)
+        if entry is None or isinstance(entry, NotInMemory) or not self._matches(entry, request, DEFAULT_OPTIONS):
+            return None
+        _, _, model, size, cost, seconds, _, _, stored, _, payload = entry
+        if not usable(entry) or not role.count_memory_hit(digest, size, cost):
+            return None
+        self.ledger.add_hit(
+            model, request.tenant, stored.get("usd"), seconds, cost, stored.get("tokens", 0), len(payload)
+        )
+        return entry
 
     def _from_memory(self, request: KeyedRequest, options: FetchOptions) -> Answer | Lookup:
         """Count the request. Return a hit from memory, or a lookup that says whether there is more to read."""
@@ -318,7 +337,7 @@ class RequestEngine:
         key, _, model, size, cost, seconds, created, _, stored, _, payload = entry
         usd = stored.get("usd")
         bill = Bill(usd, seconds, cost, "stored", stored.get("tokens", 0))
-        self.ledger.add_served("hit", model, request.tenant, bill, len(payload))
+        self.ledger.add_hit(model, request.tenant, usd, seconds, cost, bill.tokens, len(payload))
         age = max(0.0, self._clock() - created)
         return Answer(payload, meta, "hit", key.hex(), age, usd, model, bill, size)
 
@@ -338,11 +357,6 @@ async def _call_async(pending: PendingFetch, call: Callable[[], Awaitable[Reply]
     with pending:
         reply = await call()
         return pending.complete(reply)
-
-
-def _flight_key(request: KeyedRequest, options: FetchOptions) -> tuple[bytes, bool]:
-    """Return the key of single flight. A refresh does not join a call that began before it."""
-    return request.key.digest, options.refresh
 
 
 def fetch_options(

@@ -13,6 +13,7 @@ Names of models and tenants are numbered. When many numbered names are in no rec
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -95,16 +96,19 @@ class EntryIndex:
     def record(self, i: int, entry: Entry | EntryInfo) -> None:
         """Write the record of id i."""
         self._written = max(self._written, i + 1)
-        records = self.records[: self._written]
-        records[i] = (
+        model, tenant = self.models.find(entry.model), self.tenants.find(entry.tenant)
+        self.records[i] = (
             entry.created,
-            np.inf if entry.expires is None else entry.expires,
+            math.inf if entry.expires is None else entry.expires,
             entry.cost,
-            entry.meta.get("usd", np.nan),
+            entry.meta.get("usd", math.nan),
             entry.seconds,
-            0,
-            0,
+            max(0, model),
+            max(0, tenant),
         )
+        if model >= 0 and tenant >= 0:
+            return
+        records = self.records[: self._written]
         # One after the other: a new number must be in its record before the next call, which may renumber.
         records["model"][i] = self.models.number(entry.model, records["model"])
         records["tenant"][i] = self.tenants.number(entry.tenant, records["tenant"])

@@ -6,8 +6,8 @@
 what the same call would cost today is unknown. A coalesced request saves like a hit. `cost` is in the policy's unit;
 dollars are summed where they are known.
 
-Served requests are counted in one row per pair of model and tenant, and moved into the three rows on `report`: hits are
-the most frequent, and updating three rows takes three times as long.
+Requests are counted in one row per pair of model and tenant, and moved into the three rows on `report`: updating three
+rows takes three times as long.
 
 Names of models and tenants come from clients, so at most MAX_LABELS of each have a row; the rest share one.
 """
@@ -53,6 +53,7 @@ class LedgerRow:
     tokens_saved: int = 0
 
 
+FIELDS = tuple(field.name for field in fields(LedgerRow))
 EXACT = tuple(field.name for field in fields(LedgerRow) if field.type == "int")
 """Fields that are whole numbers; the others are sums of floats."""
 
@@ -66,23 +67,30 @@ class Ledger:
         self._models: dict[str, LedgerRow] = {}
         self._tenants: dict[str, LedgerRow] = {}
         self._counters: dict[str, int] = {}
-        self._served: dict[tuple[str, str], LedgerRow] = {}
+        self._pairs: dict[tuple[str, str], LedgerRow] = {}
+        """Since the last move. Their `requests` are 0: they are derived from the outcomes."""
 
-    def add_served(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
-        """Count a request that was answered without a call of its own: outcome "hit" or "coalesced"."""
-        usd, seconds, cost, _, tokens = bill
+    def add_hit(
+        self, model: str, tenant: str, usd: float | None, seconds: float, cost: float, tokens: int, size: int
+    ) -> None:
+        """Count a hit. size: bytes of its answer. Positional: the hottest path."""
         with self._lock:
-            row = self._served.get((model, tenant))
-            if row is None:
-                if len(self._served) == MAX_PAIRS:
-                    self._move()
-                row = self._served[model, tenant] = LedgerRow()
-            if outcome == "hit":
-                row.hits += 1
-            else:
-                row.coalesced += 1
+            row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
+            row.hits += 1
             if usd is not None:
                 row.usd_saved += usd
+            row.seconds_saved += seconds
+            row.cost_saved += cost
+            row.bytes_saved += size
+            row.tokens_saved += tokens
+
+    def add_coalesced(self, model: str, tenant: str, bill: Bill, size: int) -> None:
+        """Count a request that got the answer of a concurrent call."""
+        usd, seconds, cost, _, tokens = bill
+        with self._lock:
+            row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
+            row.coalesced += 1
+            row.usd_saved += usd or 0.0
             row.seconds_saved += seconds
             row.cost_saved += cost
             row.bytes_saved += size
@@ -91,24 +99,25 @@ class Ledger:
     def add_request(self, outcome: str, model: str, tenant: str) -> None:
         """Count a request that was not served from the cache: outcome "misses", "bypasses" or "failed"."""
         with self._lock:
-            for row in self._rows(model, tenant):
-                row.requests += 1
-                setattr(row, outcome, getattr(row, outcome) + 1)
+            row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
+            setattr(row, outcome, getattr(row, outcome) + 1)
 
-    def add_spent(self, model: str, tenant: str, bill: Bill) -> None:
-        """Add what an answer cost."""
+    def add_spent(self, model: str, tenant: str, bill: Bill, *, admitted: bool) -> None:
+        """Add what an answer cost, and count it if it was admitted."""
+        usd, seconds, cost, _, tokens = bill
         with self._lock:
-            for row in self._rows(model, tenant):
-                row.usd_spent += bill.usd or 0.0
-                row.seconds_spent += bill.seconds
-                row.cost_spent += bill.cost
-                row.tokens_spent += bill.tokens
+            row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
+            row.usd_spent += usd or 0.0
+            row.seconds_spent += seconds
+            row.cost_spent += cost
+            row.tokens_spent += tokens
+            row.admitted += admitted
 
-    def add_admitted(self, model: str, tenant: str) -> None:
-        """Count an answer that was admitted."""
-        with self._lock:
-            for row in self._rows(model, tenant):
-                row.admitted += 1
+    def _new_pair(self, model: str, tenant: str) -> LedgerRow:
+        if len(self._pairs) == MAX_PAIRS:
+            self._move()
+        row = self._pairs[model, tenant] = LedgerRow()
+        return row
 
     def count(self, counter: str, times: int = 1) -> None:
         """Count an event that belongs to no row."""
@@ -116,20 +125,12 @@ class Ledger:
             self._counters[counter] = self._counters.get(counter, 0) + times
 
     def _move(self) -> None:
-        for (model, tenant), served in self._served.items():
-            for row in self._rows(model, tenant):
-                row.requests += served.hits + served.coalesced
-                row.hits += served.hits
-                row.coalesced += served.coalesced
-                row.usd_saved += served.usd_saved
-                row.seconds_saved += served.seconds_saved
-                row.cost_saved += served.cost_saved
-                row.bytes_saved += served.bytes_saved
-                row.tokens_saved += served.tokens_saved
-        self._served = {}
-
-    def _rows(self, model: str, tenant: str) -> tuple[LedgerRow, LedgerRow, LedgerRow]:
-        return self._total, self._row(self._models, model), self._row(self._tenants, tenant)
+        for (model, tenant), pair in self._pairs.items():
+            pair.requests = pair.hits + pair.coalesced + pair.misses + pair.bypasses + pair.failed
+            for row in (self._total, self._row(self._models, model), self._row(self._tenants, tenant)):
+                for name in FIELDS:
+                    setattr(row, name, getattr(row, name) + getattr(pair, name))
+        self._pairs = {}
 
     @staticmethod
     def _row(rows: dict[str, LedgerRow], label: str) -> LedgerRow:

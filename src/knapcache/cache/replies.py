@@ -48,11 +48,13 @@ class ReplyProcessor:
         assert request
         bill = self._bill(request, reply, seconds)
         model = reply.model or request.model
-        self._ledger.add_spent(model, request.tenant, bill)
-        entry = self._entry(request, reply, bill, model) if store and reply.cacheable else None
-        admitted = entry is not None and self._coordinator.role.settle(lookup.id, entry, blocking=blocking)
-        if admitted:
-            self._ledger.add_admitted(model, request.tenant)
+        entry, admitted = None, False
+        try:
+            if store and reply.cacheable:
+                entry = self._entry(request, reply, bill, model)
+            admitted = entry is not None and self._coordinator.role.settle(lookup.id, entry, blocking=blocking)
+        finally:  # it was paid for, whatever happens
+            self._ledger.add_spent(model, request.tenant, bill, admitted=admitted)
         return FetchResult(
             payload=reply.payload,
             meta=reply.meta,
@@ -74,7 +76,7 @@ class ReplyProcessor:
         if not shared and result.fresh:
             self._ledger.add_request("misses", result.model, request.tenant)
             return self._answer(result, request, "miss")
-        self._ledger.add_served("coalesced", result.model, request.tenant, result.bill, len(result.payload))
+        self._ledger.add_coalesced(result.model, request.tenant, result.bill, len(result.payload))
         if result.size:
             self._coordinator.role.count_coalesced(request.key.digest, lookup.id, result.size, result.bill.cost)
         return self._answer(result, request, "coalesced")

@@ -13,8 +13,8 @@ own. So does a blocking request in the thread of the event loop that runs the ca
 Blocking and async requests share the code. `join` is a coroutine in which only the wait differs; with `blocking`
 nothing in it suspends, so `threads.run_blocking` runs it without an event loop.
 
-    Invariant: the future of a call is resolved once, with a CallResult and never with an exception, so abandoned
-    waiters never log "exception was never retrieved".
+    Invariant: a call is resolved once, with a CallResult. Its future, which is created for the first waiter, gets the
+    same result and never an exception, so abandoned waiters never log "exception was never retrieved".
 """
 
 from __future__ import annotations
@@ -46,18 +46,29 @@ class CallResult(NamedTuple):
 class InFlightCall:
     """One call that requests may be waiting for."""
 
-    __slots__ = ("future", "key", "retry", "thread")
+    __slots__ = ("future", "key", "result", "retry", "thread")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.thread = threading.get_ident()
         self.retry: InFlightCall | None = None
         """The call that followed when this one failed."""
-        self.future: Future[CallResult] = Future()
-        self.future.set_running_or_notify_cancel()  # waiters cannot cancel it from here on
+        self.result: CallResult | None = None
+        """How the call ended; None while it is in flight."""
+        self.future: Future[CallResult] | None = None
+        """For waiters. Most calls have none, and creating a future takes as long as the rest of single flight."""
+
+    def add_waiter(self) -> None:
+        """Create the future. The caller holds the lock of single flight."""
+        if self.future is None:
+            self.future = Future()
+            self.future.set_running_or_notify_cancel()  # waiters cannot cancel it from here on
+            if self.result is not None:
+                self.future.set_result(self.result)
 
     async def wait(self, timeout: float, *, blocking: bool) -> CallResult | None:
-        """Return the result, or None after `timeout` seconds."""
+        """Return the result, or None after `timeout` seconds. Call `add_waiter` first."""
+        assert self.future is not None
         if blocking:
             try:
                 return self.future.result(timeout)
@@ -102,6 +113,14 @@ class SingleFlight(Generic[T]):
     def __contains__(self, key: Hashable) -> bool:
         return key in self._calls
 
+    def lead(self, key: Hashable) -> InFlightCall | None:
+        """Return a call that the caller must lead; None if another request leads a call for this key: `join` that."""
+        with self._lock:
+            if key in self._calls:
+                return None
+            call = self._calls[key] = InFlightCall(key)
+            return call
+
     async def join(self, key: Hashable, timeout: float, *, blocking: bool) -> InFlightCall | CallResult | None:
         """Return a call that the caller must lead, the result of another request's call, or None: call alone.
 
@@ -139,6 +158,7 @@ class SingleFlight(Generic[T]):
         with self._lock:
             call = self._calls.get(key)
             if call is not None:
+                call.add_waiter()
                 return call, False
             call = self._calls[key] = InFlightCall(key)
             return call, True
@@ -152,6 +172,8 @@ class SingleFlight(Generic[T]):
             if failed.retry is None:
                 failed.retry = self._calls[failed.key] = InFlightCall(failed.key)
                 leads = True
+            else:
+                failed.retry.add_waiter()
             return failed.retry, leads
 
     def _abandon(self, call: InFlightCall) -> None:
@@ -162,9 +184,12 @@ class SingleFlight(Generic[T]):
 
     def _resolve(self, call: InFlightCall, result: CallResult) -> None:
         with self._lock:
-            if call.future.done():
+            if call.result is not None:
                 return
+            call.result = result
             self.completed += 1
             if self._calls.get(call.key) is call:
                 del self._calls[call.key]
-        call.future.set_result(result)  # outside the lock: callbacks of waiters may run in here
+            future = call.future
+        if future is not None:
+            future.set_result(result)  # outside the lock: callbacks of waiters may run in here

@@ -45,9 +45,12 @@ class Reply:
             raise InvalidInput(f"payload must be bytes and model must be str, not {kinds}")
         if not isinstance(self.tier, (str, type(None))):
             raise InvalidInput(f"tier must be a str such as 'flex' or 'batch', or None, not {self.tier!r}")
-        for name, value in (("seconds", self.seconds), ("cost", self.cost), ("ttl", self.ttl)):
-            if value is not None:
-                amount(name, value)
+        if self.seconds is not None:
+            amount("seconds", self.seconds)
+        if self.cost is not None:
+            amount("cost", self.cost)
+        if self.ttl is not None:
+            amount("ttl", self.ttl)
         try:
             orjson.dumps(dict(self.meta))
         except (TypeError, ValueError) as error:
@@ -75,8 +78,7 @@ class Answer(NamedTuple):
     """Bytes that its entry takes, or would take; 0: it may not be stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """A request that was looked up: a hit, or what `settle` needs when the answer was paid for."""
 
     key: str
@@ -84,15 +86,18 @@ class Lookup:
     hit: Answer | None = None
     bypass: str | None = None
     """Why the request has no key. It can be sent, but its answer is not stored."""
-    request: KeyedRequest | None = field(default=None, repr=False)
-    id: int = field(default=-1, repr=False)
+    request: KeyedRequest | None = None
+    id: int = -1
     """Its id in the policy's table."""
-    serial: int = field(default=-1, repr=False)
+    serial: int = -1
     """Serial of the entry that may be on disk; −1: there is none to read."""
-    started: float = field(default=0.0, repr=False)
+    started: float = 0.0
     """Monotonic time."""
-    completed: int = field(default=-1, repr=False)
+    completed: int = -1
     """Calls that single flight had completed when the lookup began."""
+
+    def __repr__(self) -> str:
+        return f"Lookup(key={self.key!r}, hit={self.hit!r}, bypass={self.bypass!r})"
 
 
 class FetchOptions(NamedTuple):

@@ -14,7 +14,7 @@ go to all waiters of the same fetch, with their headers.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from knapcache.cache import Answer, Reply
@@ -39,9 +39,8 @@ from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_us
 from knapcache.wire.json_util import to_json
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A request to an endpoint whose answers are cached."""
+class Exchange(NamedTuple):
+    """A request to an endpoint whose answers are cached. A tuple, which is created in a third of a dataclass' time."""
 
     format: Format
     body: ParsedBody
@@ -54,16 +53,13 @@ class Exchange:
     """Why the request has no key and is sent as it is; empty: it has one."""
     fresh_for: float | None = None
     """Seconds after which the answer is stale, if it is stored for longer (`stale.py`)."""
+    stream: bool = False
+    """Whether the caller gets a stream."""
 
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint of the format."""
         return self.format.endpoint
-
-    @property
-    def stream(self) -> bool:
-        """Whether the caller gets a stream."""
-        return self.body.get("stream") is True and self.format.streaming is not None
 
     @property
     def include_usage(self) -> bool:
@@ -174,6 +170,7 @@ def make_exchange(
         namespace=namespace,
         context=context,
         bypass=str(parsed) if isinstance(parsed, Uncacheable) else why_no_key(wire_format, body),
+        stream=body.get("stream") is True and wire_format.streaming is not None,
     )
 
 
@@ -279,8 +276,10 @@ def to_response(
         body = exchange.format.to_plain(answer.payload, meta["form"])
     if upstream_headers is None:
         upstream_headers = meta.get("ids", {}).items()
-    headers = [(name, value) for name, value in forwarded_headers(upstream_headers) if name.lower() != "content-type"]
-    return CachedResponse(200, [("content-type", CONTENT_TYPE[form]), *headers, *cache_headers(answer)], body)
+    headers = [("content-type", CONTENT_TYPE[form])]
+    headers += [pair for pair in forwarded_headers(upstream_headers) if pair[0].lower() != "content-type"]
+    headers += cache_headers(answer)
+    return CachedResponse(200, headers, body)
 
 
 def not_cached() -> CachedResponse:

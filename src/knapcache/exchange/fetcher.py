@@ -234,7 +234,7 @@ class Fetcher:
         """
         if exchange.format.per_item is not None and has_items(exchange, exchange.format.per_item):
             return await self._fetch_items(exchange, exchange.format.per_item, send)
-        keyed = await self.keyed_request(exchange)
+        keyed = self._keyed(exchange) if self._is_short(len(exchange.raw)) else await self.keyed_request(exchange)
         if keyed is None:
             return self._bypass(exchange)
         for refresh in (exchange.control.refresh, True):
@@ -252,23 +252,30 @@ class Fetcher:
 
     async def keyed_request(self, exchange: Exchange) -> KeyedRequest | None:
         """Return the request with its key, or None when it has none."""
+        found: KeyedRequest | None = await self._run(len(exchange.raw), partial(self._keyed, exchange))
+        return found
+
+    def _keyed(self, exchange: Exchange) -> KeyedRequest | None:
         if exchange.bypass:
             return None
-        key = partial(self._cache.keyed_request, exchange.endpoint, exchange.body, **exchange.key_args)
-        found: KeyedRequest | None = await self._run(len(exchange.raw), key)
-        return found
+        return self._cache.keyed_request(
+            exchange.endpoint, exchange.body, namespace=exchange.namespace, context=exchange.context
+        )
 
     async def response(
         self, exchange: Exchange, answer: Answer, upstream_headers: Pairs | None = None
     ) -> CachedResponse:
         """Return `to_response`. A long answer that must be converted is converted as a whole, by `offload`."""
-        form = "sse" if exchange.stream else "json"
-        if exchange.format.per_item is None and form == "json" == answer.meta.get("form"):
+        if is_plain(exchange, answer):
             return to_response(exchange, answer, upstream_headers)
         convert = partial(to_whole_response, exchange, answer, upstream_headers)
         size = stored_length(answer.payload, answer.meta.get("form", ""))
         found: CachedResponse = await self._run(size, convert)
         return found
+
+    def _is_short(self, size: int) -> bool:
+        """Return whether work on so many bytes is done here. Callers that are frequent ask before they call `_run`."""
+        return size <= SHORT or self._offload is None
 
     async def _run(self, size: int, work: Callable[[], Any]) -> Any:
         """Return the result of work on so many bytes."""
@@ -294,18 +301,18 @@ class Fetcher:
             finally:
                 await response.close()
             seconds = time.perf_counter() - started
-            parse = partial(plain_reply, exchange, response.status, response.headers, content)
-            reply: Reply = await self._run(len(content), parse)
-            answer = Answer(
-                payload=reply.payload,
-                meta=reply.meta,
-                outcome="miss",
-                key=pending.key,
-                age=0.0,
-                saved_usd=None,
-                model=reply.model,
-            )
-            return FetchedAnswer(await self.response(exchange, answer, response.pairs), pending, reply, seconds)
+            reply: Reply
+            if self._is_short(len(content)):
+                reply = plain_reply(exchange, response.status, response.headers, content)
+            else:
+                parse = partial(plain_reply, exchange, response.status, response.headers, content)
+                reply = await self._run(len(content), parse)
+            answer = Answer(reply.payload, reply.meta, "miss", pending.key, 0.0, None, reply.model)
+            if is_plain(exchange, answer):
+                found = to_response(exchange, answer, response.pairs)
+            else:
+                found = await self.response(exchange, answer, response.pairs)
+            return FetchedAnswer(found, pending, reply, seconds)
         except BaseException as error:
             pending.abandon(error)
             raise
@@ -313,7 +320,11 @@ class Fetcher:
     async def _send(self, exchange: Exchange, upstream: str, send: Send) -> tuple[UpstreamResponse, bool]:
         """Send the request. Return the response, and whether usage was asked for."""
         ask = self._ask_usage and exchange.lacks_usage and upstream not in self._refuse_options
-        response = await send(await self._run(len(exchange.raw), partial(exchange.upstream_body, ask)))
+        if self._is_short(len(exchange.raw)):
+            body = exchange.upstream_body(ask)
+        else:
+            body = await self._run(len(exchange.raw), partial(exchange.upstream_body, ask))
+        response = await send(body)
         if ask and response.status in UNKNOWN_OPTION:
             await response.close()
             ask = False
@@ -357,6 +368,11 @@ class Fetcher:
             await response.close()
         headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("miss")]
         return Fetched(CachedResponse(response.status, headers, content))
+
+
+def is_plain(exchange: Exchange, answer: Answer) -> bool:
+    """Return whether an answer is sent as it is stored."""
+    return exchange.format.per_item is None and answer.meta.get("form") == "json" and not exchange.stream
 
 
 def to_whole_response(exchange: Exchange, answer: Answer, upstream_headers: Pairs | None) -> CachedResponse:

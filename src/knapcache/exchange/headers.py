@@ -134,13 +134,26 @@ def forwarded_headers(headers: Iterable[tuple[str, str]], keep: Collection[str] 
     found: Pairs = []
     of_connection: frozenset[str] = frozenset()
     for pair in headers:
-        name = pair[0].lower()
-        if name == "connection":
-            if pair[1].lower() not in ("keep-alive", "close"):
-                of_connection |= nominated(pair[1])
-        elif (name not in NOT_FORWARDED or name in keep) and not name.startswith(NOT_FORWARDED_PREFIXES):
+        name = pair[0]
+        if _forwarded.get(name) or is_forwarded(name) or (keep and name.lower() in keep):
             found.append(pair)
+        elif name.lower() == "connection" and pair[1].lower() not in ("keep-alive", "close"):
+            of_connection |= nominated(pair[1])
     return [pair for pair in found if pair[0].lower() not in of_connection] if of_connection else found
+
+
+MAX_KNOWN_NAMES = 1000
+_forwarded: dict[str, bool] = {}
+"""Names of response headers that are forwarded, as upstreams spell them. Invariant: at most MAX_KNOWN_NAMES."""
+
+
+def is_forwarded(spelled: str) -> bool:
+    """Return whether a response header may be sent to a client."""
+    name = spelled.lower()
+    found = name not in NOT_FORWARDED and not name.startswith(NOT_FORWARDED_PREFIXES)
+    if found and len(_forwarded) < MAX_KNOWN_NAMES and len(name) <= MAX_REQUEST_ID:
+        _forwarded[spelled] = True
+    return found
 
 
 def sandboxed(headers: Pairs) -> Pairs:
@@ -152,4 +165,4 @@ def sandboxed(headers: Pairs) -> Pairs:
 
 def request_ids(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the provider's request ids, which are stored beside an answer."""
-    return {name: headers[name] for name in REQUEST_IDS if len(headers.get(name, "")) in range(1, MAX_REQUEST_ID + 1)}
+    return {name: value for name in REQUEST_IDS if (value := headers.get(name)) and len(value) <= MAX_REQUEST_ID}

@@ -29,12 +29,12 @@ def extend_ttl(exchange: Exchange, ttl: float | None, window: float) -> Exchange
     fresh_for = ttl if exchange.control.ttl is None else exchange.control.ttl
     if fresh_for is None or exchange.format.per_item is not None:
         return exchange
-    return replace(exchange, fresh_for=fresh_for, control=replace(exchange.control, ttl=fresh_for + window))
+    return exchange._replace(fresh_for=fresh_for, control=replace(exchange.control, ttl=fresh_for + window))
 
 
 def refreshed(exchange: Exchange) -> Exchange:
     """Return the exchange with a fresh answer asked for."""
-    return replace(exchange, control=replace(exchange.control, refresh=True, only_cached=False))
+    return exchange._replace(control=replace(exchange.control, refresh=True, only_cached=False))
 
 
 def stale_seconds(answer: Answer) -> float:

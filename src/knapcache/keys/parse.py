@@ -32,6 +32,8 @@ from knapcache.errors import Uncacheable
 from knapcache.keys.numbers import MAX_DIGITS, MAX_EXPONENT, from_decimal, from_float, from_int
 from knapcache.keys.scan import BLANKS, check_cost, exact_cost, max_memory, width
 
+LEAVES = frozenset((str, int, bool, type(None)))
+"""Types of parsed values that are in normal form as they are."""
 MAX_DEPTH = 200
 """Objects and lists within one another. orjson writes at most 254."""
 SHORT = 1 << 15
@@ -133,15 +135,15 @@ def normalize(node: Any, depth: int = 0) -> None:
     if depth == MAX_DEPTH:
         raise Uncacheable(f"more than {MAX_DEPTH} levels of nesting")
     if type(node) is dict:
+        if LEAVES.issuperset(map(type, node.values())):  # most are, and this is a single step
+            return
         for name, value in node.items():
             kind = type(value)
-            if kind is str:  # the most frequent
-                continue
             if kind is dict or kind is list:
                 normalize(value, depth + 1)
             elif kind is float:
                 node[name] = from_float(value)  # an existing name: the dict may be iterated meanwhile
-    elif len(node) <= 16 or not set(map(type, node)) <= {int, str}:  # skips arrays of tokens in one step
+    elif not LEAVES.issuperset(map(type, node)):
         for index, value in enumerate(node):
             kind = type(value)
             if kind is dict or kind is list:

@@ -219,7 +219,7 @@ def terminated(block: SseBlock) -> bytes:
 
 def complete_answer(body: bytes, form: Form, answer: Mapping[str, Any]) -> CompleteAnswer:
     """Return a stored answer with the model, usage and service tier that it names. All formats have the same fields."""
-    model, usage, tier = (answer.get(name) for name in ("model", "usage", "service_tier"))
+    model, usage, tier = answer.get("model"), answer.get("usage"), answer.get("service_tier")
     return CompleteAnswer(
         body=body,
         form=form,

@@ -137,7 +137,7 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
     with Cache("8MB", path=tmp_path / "answers.db", policy="lru", shadows=()) as cache:
         for words in (1, 200):
             capacity = 1 << 20
-            fast_path = FastPath(cache, None, lambda _: None, capacity)  # type: ignore[arg-type]
+            fast_path = FastPath(cache, lambda _: None, capacity)
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             most = 0
@@ -158,7 +158,7 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
 def test_the_oldest_requests_are_dropped_and_no_longer_charged() -> None:
     with Cache("8MB", policy="lru", shadows=()) as cache:
         bodies = [json.dumps({"model": "m", "messages": [], "n": k}).encode() for k in range(10)]
-        fast_path = FastPath(cache, None, lambda _: None, 3 * charge(bodies[0]))  # type: ignore[arg-type]
+        fast_path = FastPath(cache, lambda _: None, 3 * charge(bodies[0]))
         for k, raw in enumerate(bodies):
             exchange = make_exchange(Endpoint.CHAT, {}, raw, parse_request(raw), "n", {"upstream": "u"})
             fast_path.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import time
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from knapcache.serve.http.fast_path import MAX_LENGTH as MAX_BODY
+from knapcache.serve.http.limited_protocol import LimitedProtocol
+from knapcache.serve.settings.endpoints import TenantSettings
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.events import EventList
@@ -166,3 +169,44 @@ def test_an_incomplete_request_is_dropped(proxy: RunningProxy) -> None:
     connection.socket.sendall(request("hello")[:-5])
     connection.socket.close()
     assert warm(proxy, "other").outcome_and_text(request("hello"))[0] == "hit"
+
+
+def test_a_repeated_head_is_not_parsed_again(
+    proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch, upstream: FakeUpstream
+) -> None:
+    parsed: list[bytes] = []
+    on_header = LimitedProtocol.on_header
+
+    def count(protocol: LimitedProtocol, name: bytes, value: bytes) -> None:
+        parsed.append(name)
+        on_header(protocol, name, value)
+
+    monkeypatch.setattr(LimitedProtocol, "on_header", count)
+    connection = warm(proxy, "hello")  # its third request stores the head
+    parsed.clear()
+    assert connection.outcome_and_text(request("hello"))[0] == "hit"
+    assert connection.outcome_and_text(request("a longer text")) == ("miss", "You said: a longer text")
+    assert connection.outcome_and_text(request("a longer text"))[0] == "hit"
+    assert parsed == []
+    assert connection.outcome_and_text(request("hello", head="x-title: other"))[0] == "hit"
+    assert len(parsed) == 4
+    connection.socket.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    received = b""
+    while not received.endswith(b"ok\n"):
+        received += connection.socket.recv(1000)
+    assert connection.outcome_and_text(request("hello"))[0] == "hit"
+    assert upstream.count() == 2
+
+
+def test_a_repeated_head_of_a_tenant_that_was_removed_is_rejected(start: Start) -> None:
+    keys = {name: "sha256:" + hashlib.sha256(name.encode()).hexdigest() for name in ("old-key", "new-key")}
+    proxy = start(tenants=[{"name": "one", "keys": [keys["old-key"]]}])
+    connection = warm(proxy, "hello", key="old-key")
+    assert connection.outcome_and_text(request("hello", key="old-key"))[0] == "hit"
+    proxy.proxy.authenticator.replace_tenants(
+        [TenantSettings.model_validate({"name": "one", "keys": [keys["new-key"]]})]
+    )
+    for text in ("hello", "another"):
+        connection.socket.sendall(request(text, key="old-key"))
+        assert connection.response()[0].startswith("HTTP/1.1 401")
+    assert connection.outcome_and_text(request("hello", key="new-key"))[0] == "hit"

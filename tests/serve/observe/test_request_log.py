@@ -160,6 +160,8 @@ def test_kill_9_loses_less_than_a_second_and_leaves_what_the_lab_can_read(after:
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     output = [process.stdout.readline()]
+    while used(tmp_path) <= len(HEADER):
+        time.sleep(0.005)
     time.sleep(after)
     process.send_signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -226,7 +228,7 @@ print(log.dropped)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     dropped = int(done.stdout)
-    assert dropped == 300
+    assert dropped in (300, 400), "lines that are written together are lost together"
     assert len(read_trace(tmp_path)) == 410 - dropped
 
 

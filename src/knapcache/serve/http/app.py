@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from knapcache.model import Endpoint
-from knapcache.serve.http.access import AccessControl
+from knapcache.serve.http.access import AccessControl, RequestHead
 from knapcache.serve.http.asgi_request import (
     CLIENT_CLOSED_REQUEST,
     AsgiRequest,
     ClientDisconnected,
+    RawPairs,
     Receive,
     RequestRejected,
     Scope,
@@ -71,9 +72,17 @@ class App:
             else:
                 await self._forwarded(scope, receive, send)
 
-    def fast_response(self, headers: list[tuple[bytes, bytes]], endpoint: Endpoint, body: bytes) -> list[bytes] | None:
+    def fast_response(self, head: RequestHead, endpoint: Endpoint, body: bytes) -> tuple[bytes, ...] | None:
         """Return the response to a hit that needs no task, or None (uvicorn_protocol.py)."""
-        return None if self._handler is None else self._handler.fast_response(headers, endpoint, body)
+        return None if self._handler is None else self._handler.fast_response(head, endpoint, body)
+
+    def known_head(self, headers: RawPairs) -> RequestHead | None:
+        """Return the facts about a head that was accepted before, or None."""
+        return None if self._access is None else self._access.known(headers)
+
+    def repeated_head(self, headers: tuple[tuple[bytes, bytes], ...]) -> RequestHead | None:
+        """Return the same for headers without content-length."""
+        return None if self._access is None else self._access.known_without_length(headers)
 
     async def _admin(self, scope: Any, receive: Any, send: Any) -> None:
         assert self._proxy.admin_app is not None

@@ -10,13 +10,16 @@ import contextlib
 import functools
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from knapcache.errors import Uncacheable
 from knapcache.serve.decompress import ENCODINGS, DecompressionError, Decompressor
 from knapcache.threads import DeadlinePool
+
+if TYPE_CHECKING:
+    from knapcache.serve.http.access import RequestHead
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,6 +29,10 @@ RawPairs = list[tuple[bytes, bytes]]
 
 WRITER_EXTENSION = "knapcache.response_writer"
 """ASGI extension under which our server protocol offers its own `ResponseWriter` (uvicorn_protocol.py)."""
+HEAD_EXTENSION = "knapcache.request_head"
+"""ASGI extension under which our server protocol passes on what access.py knows about the head, or None."""
+SERVER_HEADERS = frozenset(("date", "server"))
+"""Headers that our own server adds."""
 REFUSED = "knapcache.refused"
 """Key of the scope under which our server protocol stores the status of an error that it sent (limited_protocol.py)."""
 NO_EXTENSIONS: dict[str, Any] = {}
@@ -61,9 +68,15 @@ class ResponseWriter(Protocol):
     def write(self, body: bytes, more: bool = True) -> None:
         """Send a piece of the body. more=False: it is the last one."""
 
+    @property
+    def respond(self) -> Callable[[int, Pairs, bytes], Awaitable[None]] | None:
+        """Sends a whole response, whose headers have its length; None: the writer cannot."""
+
 
 class AsgiWriter:
     """A `ResponseWriter` over plain ASGI, for servers that do not offer their own."""
+
+    respond = None
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self.disconnected = self._ended = False
@@ -117,13 +130,16 @@ class AsgiRequest:
     """One request."""
 
     __slots__ = (
-        "_headers", "_receive", "_scope", "_send", "_writer", "caller", "method", "path", "query", "raw_headers",
-        "raw_path", "response_started", "started",
+        "_headers", "_receive", "_scope", "_send", "_writer", "caller", "known_head", "method", "path", "query",
+        "raw_headers", "raw_path", "response_started", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._writer: ResponseWriter | None = scope.get("extensions", NO_EXTENSIONS).get(WRITER_EXTENSION)
+        extensions = scope.get("extensions", NO_EXTENSIONS)
+        self._writer: ResponseWriter | None = extensions.get(WRITER_EXTENSION)
+        self.known_head: RequestHead | None = extensions.get(HEAD_EXTENSION)
+        """What access.py knows about the head, if the server protocol has asked for it."""
         self.started = started
         """Arrival, by `time.perf_counter`."""
         self.method: str = scope["method"]
@@ -221,6 +237,11 @@ class AsgiRequest:
     async def respond(self, status: int, headers: Pairs, body: bytes) -> None:
         """Send a whole response."""
         headers.append(("content-length", str(len(body))))
+        writer = self._writer
+        if writer is not None and writer.respond is not None:
+            self.response_started = True
+            await writer.respond(status, headers, body)
+            return
         await self.send_head(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
@@ -252,8 +273,12 @@ def joined_headers(pairs: RawPairs) -> dict[str, str]:
 
 
 def asgi_headers(headers: Iterable[tuple[str, str]]) -> RawPairs:
-    """Encode headers as ASGI has them."""
-    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
+    """Encode headers as ASGI has them, without SERVER_HEADERS."""
+    return [
+        (name.encode("latin-1"), value.encode("latin-1", "replace"))
+        for name, value in headers
+        if name.lower() not in SERVER_HEADERS
+    ]
 
 
 def too_large(limit: int) -> RequestRejected:

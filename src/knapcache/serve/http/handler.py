@@ -32,7 +32,6 @@ from knapcache.serve.http.access import AccessControl, RequestHead
 from knapcache.serve.http.asgi_request import (
     CLIENT_CLOSED_REQUEST,
     AsgiRequest,
-    RawPairs,
     RequestRejected,
     ResponseWriter,
     model_not_found,
@@ -46,14 +45,12 @@ from knapcache.wire.cache_control import NO_DIRECTIVES
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
 
-FastResponse = Callable[[RawPairs, Endpoint, bytes], list[bytes] | None]
+FastResponse = Callable[[RequestHead, Endpoint, bytes], tuple[bytes, ...] | None]
 
 MAX_NAMESPACE = 256
 """Characters of a namespace that a caller chooses."""
 UNUSABLE = "a stored answer does not have what this request asks for"
 """Why a request that has a key is sent without the cache."""
-SERVER_HEADERS = ("date", "server")
-"""Headers that our own server adds."""
 
 
 class Handler:
@@ -87,7 +84,7 @@ class Handler:
             )
             self._fetch = self._stale.fetch
         else:  # the fast path does not know stale answers
-            self._fast_path = FastPath(proxy.cache, access, self._append_event)
+            self._fast_path = FastPath(proxy.cache, proxy.events.append_short)
             self.fast_response = self._fast_path.respond
 
     async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
@@ -225,7 +222,7 @@ class Call:
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
             event = self._event("stale", status, answers[0])
-            background.add_done_callback(lambda _: self._append_event(self._with_attempts(event)))
+            background.add_done_callback(lambda _: self._append_event(event._replace(**self._take_attempts())))
             return
         for answer in answers:
             self._record("failed" if fetched.failed else answer.outcome, status, answer)
@@ -235,7 +232,7 @@ class Call:
 
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
-        headers, body = own_headers(fetched.headers), fetched.body
+        headers, body = fetched.headers, fetched.body
         if isinstance(fetched, LiveStream):
             return await self._write_live(headers, fetched.blocks)
         try:
@@ -266,7 +263,7 @@ class Call:
         response = await self.send(self.exchange.upstream_body(False))
         try:
             headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("bypass")]
-            await self._request.send_head(response.status, own_headers(headers))
+            await self._request.send_head(response.status, headers)
             async for piece in response.iter_bytes():
                 self._mark_first_byte()
                 await self._request.send_body(piece)
@@ -291,20 +288,21 @@ class Call:
             self._ttfb = time.perf_counter() - self._request.started
 
     def _record(self, outcome: str, status: int, answer: Answer | None = None) -> None:
-        event = self._event(outcome, status, answer)
-        self._append_event(event if outcome == "hit" else self._with_attempts(event))
+        self._append_event(self._event(outcome, status, answer, attempts=outcome != "hit"))
 
-    def _event(self, outcome: str, status: int, answer: Answer | None) -> Event:
+    def _event(self, outcome: str, status: int, answer: Answer | None, *, attempts: bool = False) -> Event:
+        """Return the event of the request. attempts: with the upstream calls that are in no event yet."""
         seconds = time.perf_counter() - self._request.started
         key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
         if answer is not None:
             key, size, (usd, upstream_seconds, cost, _, tokens) = answer.key, answer.size, answer.bill
+        upstream = "" if outcome in ("hit", "stale") else self.upstream.name
+        calls = self._take_attempts() if attempts and (self._attempts or self._error) else {"upstream": upstream}
         return Event(
             time=self._time, endpoint=self.exchange.endpoint.value, model=self.model, tenant=self._head.principal.name,
             outcome=outcome, status=status, seconds=seconds, ttfb=self._ttfb or seconds, stream=self.exchange.stream,
             key=key, size=size, cost=cost, usd=usd, tokens=tokens, upstream_seconds=upstream_seconds,
-            upstream="" if outcome in ("hit", "stale") else self.upstream.name,
-            trace=self._request.headers.get("traceparent", ""), reason=self._reason(outcome),
+            trace=self._request.headers.get("traceparent", ""), reason=self._reason(outcome), **calls,
         )  # fmt: skip
 
     def _reason(self, outcome: str) -> str:
@@ -314,16 +312,17 @@ class Call:
             return exchange.bypass or UNUSABLE
         return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""
 
-    def _with_attempts(self, event: Event) -> Event:
-        """Add the upstream calls that are in no event yet: of several embeddings, the first that was fetched has
-        them.
+    def _take_attempts(self) -> dict[str, Any]:
+        """Return the fields of an event for the upstream calls that are in no event yet; none if there are none.
+
+        Of several embeddings, the first that was fetched has them.
         """
         if not self._attempts and not self._error:
-            return event
+            return {}
         attempts, error = tuple(self._attempts), self._error
         self._attempts.clear()
         self._error = ""
-        return event._replace(upstream=self.upstream.name, attempts=attempts, error=error)
+        return {"upstream": self.upstream.name, "attempts": attempts, "error": error}
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
@@ -346,10 +345,5 @@ def too_long_to_key(length: int, limit: int) -> Uncacheable:
     return Uncacheable(f"the body has {length} bytes, and only bodies of up to max_cached_body = {limit} are cached")
 
 
-def no_fast_response(_headers: RawPairs, _endpoint: Endpoint, _body: bytes) -> None:
+def no_fast_response(_head: RequestHead, _endpoint: Endpoint, _body: bytes) -> None:
     """Serve nothing at once."""
-
-
-def own_headers(headers: Pairs) -> Pairs:
-    """Return the headers without those that our own server adds."""
-    return [pair for pair in headers if pair[0].lower() not in SERVER_HEADERS]

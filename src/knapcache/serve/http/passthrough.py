@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 BODY_HEADERS = ("content-encoding", "content-length")
 """Response headers that hold for the body as it came, which is how it is forwarded."""
-SERVER_HEADERS = ("date", "server")
-"""Headers that our own server adds."""
 AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
 """Control characters, backslashes, empty segments and dot segments. Servers differ in what they read them as."""
 MAX_DECODINGS = 4
@@ -181,7 +179,6 @@ async def forward(response: Response, request: AsgiRequest) -> None:
     """Send the upstream's response to the client as it arrives."""
     try:
         headers = sandboxed(forwarded_headers(response.pairs, keep=BODY_HEADERS))
-        headers = [pair for pair in headers if pair[0].lower() not in SERVER_HEADERS]
         await request.send_head(response.status, [*headers, *outcome_headers("passthrough")])
         async for piece in response.iter_bytes():
             await request.send_body(piece)

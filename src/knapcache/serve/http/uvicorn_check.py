@@ -55,7 +55,7 @@ CYCLE_ATTRIBUTES = {
     "response_complete", "response_started", "scope", "transport", "waiting_for_100_continue",
 }  # fmt: skip
 """All attributes of a cycle. `RequestCycle` replaces the constructor, so a new attribute would be missing there."""
-FAST_PATH_OWN_ATTRIBUTES = ("_body",)
+FAST_PATH_OWN_ATTRIBUTES = ("_body", "_repeatable", "_repeated")
 
 
 def http_protocol() -> Any:

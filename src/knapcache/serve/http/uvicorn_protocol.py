@@ -11,6 +11,7 @@ connections that close after the response are passed on to uvicorn's own cycle.
     HOLDING ──▶ PASSED_ON    the body is longer than MAX_LENGTH, or the connection will close
     HOLDING ──▶ IDLE         end of the message: fast response or RequestCycle
     PASSED_ON ──▶ IDLE       end of the message
+    IDLE ──▶ IDLE            a whole request with a repeated head (access.py): fast response or RequestCycle
 
     Invariant: while a request is held, no cycle is open on its connection. So a cycle's request came before or after.
 
@@ -24,13 +25,43 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from knapcache.serve.http.asgi_request import MAX_UNREAD, WRITER_EXTENSION, RawPairs
+from knapcache.model import Endpoint
+from knapcache.serve.http.access import RepeatedHead, RequestHead, repeated_head
+from knapcache.serve.http.asgi_request import (
+    HEAD_EXTENSION,
+    MAX_UNREAD,
+    SERVER_HEADERS,
+    WRITER_EXTENSION,
+    Pairs,
+    RawPairs,
+)
 from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.serve.http.limited_protocol import HOLDING, IDLE, LimitedProtocol
 from knapcache.wire import PROXY_PATHS
 
 PATHS = {path.encode(): endpoint for path, endpoint in PROXY_PATHS.items()}
 OK = b"HTTP/1.1 200 OK\r\n"
+CLOSE = "connection: close\r\n"
+
+
+class DefaultHeaders:
+    """uvicorn's default headers as encoded lines. uvicorn makes a new list of them once a second."""
+
+    __slots__ = ("_headers", "_lines")
+
+    def __init__(self) -> None:
+        self._headers: RawPairs | None = None
+        self._lines = b""
+
+    def lines(self, headers: RawPairs) -> bytes:
+        """Return the lines."""
+        if headers is not self._headers:
+            self._lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
+            self._headers = headers
+        return self._lines
+
+
+default_headers = DefaultHeaders()
 
 
 class FastPathProtocol(LimitedProtocol):
@@ -38,6 +69,45 @@ class FastPathProtocol(LimitedProtocol):
 
     _body: bytes | bytearray = b""
     """The body so far of a request that is held."""
+    _repeated: RepeatedHead | None = None
+    """The head of an earlier request."""
+    _repeatable = False
+    """Whether the head of the last request may be repeated."""
+
+    def data_received(self, data: bytes) -> None:
+        """Serve a request with a repeated head; parse anything else."""
+        if self.state is not IDLE:
+            super().data_received(data)
+            return
+        repeated = self._repeated
+        if repeated is not None and (self.cycle is None or self.cycle.response_complete):
+            body = repeated.body_of(data)
+            if body is not None:
+                self._serve_repeated(repeated, body)
+                return
+        messages, self._repeatable = self.messages, False
+        super().data_received(data)
+        if self._repeatable and self.messages == messages + 1 and self.state is IDLE:
+            self._repeated = repeated_head(
+                data,
+                self.url,
+                PATHS[self.url],
+                self.headers,
+                max_head=self._connections.max_headers,
+                max_body=min(self._connections.max_body, MAX_LENGTH),
+            )
+
+    def _serve_repeated(self, repeated: RepeatedHead, body: bytes) -> None:
+        """Answer a request whose head is known: nothing is parsed."""
+        app: Any = self.app
+        head = app.repeated_head(repeated.headers)
+        if head is not None and self._respond_fast(head, repeated.endpoint, body):
+            self.messages += 1
+            return
+        self.on_message_begin()
+        self.url = repeated.url
+        self.headers += repeated.headers_with_length(len(body))
+        self._start_cycle(body, head)
 
     def on_headers_complete(self) -> None:
         """Hold the request, or pass it on."""
@@ -67,39 +137,51 @@ class FastPathProtocol(LimitedProtocol):
         if self.state is HOLDING:
             if self.parser.should_keep_alive() and self.parser.get_http_version() == "1.1":
                 body, self._body = bytes(self._body), b""
-                if self._respond_fast(body):
+                app: Any = self.app
+                head = app.known_head(self.headers)
+                upgrade = self.parser.should_upgrade()
+                self._repeatable = head is not None and not upgrade
+                if head is not None and self._respond_fast(head, PATHS[self.url], body):
                     return
-                if not self.parser.should_upgrade():
-                    self._start_cycle(body)
+                if not upgrade:
+                    self.check_head()
+                    self._start_cycle(body, head)
                     return
                 self._body = body
             self._pass_on()
         super().on_message_complete()
 
-    def _respond_fast(self, body: bytes) -> bool:
+    def _respond_fast(self, head: RequestHead, endpoint: Endpoint, body: bytes) -> bool:
         """Write the response to a hit. Return False if the request takes more."""
         # A client that sends requests and reads no responses is served by a cycle, which waits for it.
         if self.flow.write_paused:
             return False
         app: Any = self.app
-        response = app.fast_response(self.headers, PATHS[self.url], body)
+        response = app.fast_response(head, endpoint, body)
         if response is None:
             return False
-        headers = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
-        self.transport.write(b"".join((OK, *headers, *response)))
+        self.transport.write(b"".join((OK, default_headers.lines(self.server_state.default_headers), *response)))
         # Not on_response_complete: no request waits, reading is not paused, and connections.py has the idle timeout.
         self.state = IDLE
         self.server_state.total_requests += 1
         return True
 
-    def _start_cycle(self, body: bytes) -> None:
-        """Start the application with a complete request."""
-        self.check_head()
+    def _start_cycle(self, body: bytes, head: RequestHead | None) -> None:
+        """Start the application with a complete request. head: what access.py knows about its head, or None."""
         self.state = IDLE
-        self.cycle = RequestCycle(self, body)
+        self.cycle = RequestCycle(self, body, head)
         task = self.loop.create_task(self.cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+
+    def on_response_complete(self) -> None:
+        """Continue with the next request. Without one, no timer is started: connections.py has the idle timeout."""
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _pass_on(self) -> None:
         """Give the request to uvicorn's own cycle, with the body so far."""
@@ -115,9 +197,10 @@ class RequestCycle(RequestResponseCycle):
     Head and body of a response go out in one write if both come in the same iteration of the event loop.
     """
 
-    def __init__(self, protocol: FastPathProtocol, body: bytes) -> None:  # replaces uvicorn's, same attributes
+    # Replaces uvicorn's constructor, with the same attributes.
+    def __init__(self, protocol: FastPathProtocol, body: bytes, head: RequestHead | None) -> None:
         self.scope = protocol.scope
-        self._extensions: Any = {WRITER_EXTENSION: self}
+        self._extensions: Any = {WRITER_EXTENSION: self, HEAD_EXTENSION: head}
         self.scope["extensions"] = self._extensions
         self.scope["method"], self.scope["query_string"] = "POST", b""
         self.scope["path"], self.scope["raw_path"] = protocol.url.decode("ascii"), protocol.url
@@ -162,6 +245,28 @@ class RequestCycle(RequestResponseCycle):
             self.start(message["status"], message["headers"])
         else:
             self.write(message["body"], message.get("more_body", False))
+
+    async def respond(self, status: int, headers: Pairs, body: bytes) -> None:
+        """Send a whole response in one write. Waits while the client reads too slowly."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.response_started:
+            raise RuntimeError("The response has already started.")
+        if not self.disconnected:
+            lines = [
+                f"{name}: {value}\r\n" for spelled, value in headers if (name := spelled.lower()) not in SERVER_HEADERS
+            ]
+            if CLOSE in lines:
+                self.keep_alive = False
+                lines.remove(CLOSE)
+                lines.append(CLOSE)
+            encoded = "".join(lines).encode("latin-1", "replace")
+            if encoded.count(b"\n") != len(lines) or encoded.count(b"\r") != len(lines):
+                raise RuntimeError("A header contains a line break.")
+            default = default_headers.lines(self.default_headers)
+            self._head = b"".join((STATUS_LINE[status], default, encoded, b"\r\n"))
+            self.response_started, self.chunked_encoding, self.expected_content_length = True, False, len(body)
+        self.write(body, more=False)
 
     def start(self, status: int, headers: RawPairs) -> None:
         """Send the head, together with the first piece of the body if that comes at once."""

@@ -8,9 +8,10 @@
 A day is a calendar day in the machine's time zone, 23 or 25 hours long when clocks change. Minutes and hours are
 counted in Unix time, which has no clock changes.
 
-`consume` adds a batch to a few rows under a lock; the event loop waits for nothing else. What other policies would have
-saved comes from the cache's statistics, which may need the disk. So a thread polls them once a second while there is
-traffic. The same thread saves the file SAVE_INTERVAL seconds after a change, and ends when there is nothing left to do.
+`consume` adds a batch to one row under a lock; the event loop waits for nothing else. Before rows are read, that row is
+moved into them (`_merge`). What other policies would have saved comes from the cache's statistics, which may need
+the disk. So a thread polls them once a second while there is traffic. The same thread saves the file SAVE_INTERVAL
+seconds after a change, and ends when there is nothing left to do.
 
 The file is written as a whole beside the old one and renamed, so it is never half written. A file that cannot be read
 is renamed to history.json.damaged and logged, and history starts again. Several workers have one history, the owner's:
@@ -77,6 +78,9 @@ class History:
         self._save_lock = threading.Lock()
         self._table = self._load() or HistoryTable(since=clock())
         self._models, self._tenants = LabelLimiter(self._table.models), LabelLimiter(self._table.tenants)
+        self._pending: dict[tuple[str, str], UsageRow] = {}
+        """By model and tenant: what was consumed in the current minute and is not in the table yet."""
+        self._pending_time = clock()
         self._changes = self._polled = self._saved = 0  # change counters: now, at the last poll, at the last save
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -88,24 +92,41 @@ class History:
 
     def consume(self, events: Sequence[Event]) -> None:
         """Add a batch of requests."""
-        batch: dict[tuple[str, str], UsageRow] = {}
-        for event in events:
-            pair = event.model, event.tenant
-            row = batch.get(pair)
-            if row is None:
-                row = batch[pair] = UsageRow()
-            row.count(event)
-        with self._lock:
-            for (model, tenant), row in batch.items():
-                self._table.models.setdefault(self._models.label(model), UsageRow()).add(row)
-                self._table.tenants.setdefault(self._tenants.label(tenant), UsageRow()).add(row)
-            if batch:
-                self._add(sum_rows(batch.values()))
-
-    def _add(self, row: UsageRow) -> None:
-        """Add to the total and to the current minute, hour and day. Called under the lock."""
+        if not events:
+            return
         now = self._clock()
+        with self._lock:
+            if now // MINUTE != self._pending_time // MINUTE:
+                self._merge()
+            self._pending_time = now
+            pending = self._pending
+            for event in events:
+                pair = event.model, event.tenant
+                row = pending.get(pair)
+                if row is None:
+                    row = pending[pair] = UsageRow()
+                row.count(event)
+            self._changed()
+
+    def _merge(self) -> None:
+        """Move what was consumed since the last call into the table. Called under the lock, before the table is read.
+
+        Not called for every batch: batches are small, and this adds to seven rows.
+        """
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        for (model, tenant), row in pending.items():
+            self._table.models.setdefault(self._models.label(model), UsageRow()).add(row)
+            self._table.tenants.setdefault(self._tenants.label(tenant), UsageRow()).add(row)
+        self._add(sum_rows(pending.values()), self._pending_time)
+
+    def _add(self, row: UsageRow, now: float) -> None:
+        """Add to the total and to the minute, hour and day of a time. Called under the lock."""
         self._table.add(row, int(now // MINUTE), int(now // HOUR), self._day(now).toordinal())
+
+    def _changed(self) -> None:
+        """Count a change, and start the thread that saves it. Called under the lock."""
         self._changes += 1
         if self._thread is None and not self._closed.is_set():
             self._thread = threading.Thread(target=self._poll_and_save, name="knapcache-history", daemon=True)
@@ -131,7 +152,8 @@ class History:
                 row.shadows = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
                 self._shadow_costs = costs
                 if row.evictions or any(row.shadows.values()):
-                    self._add(row)
+                    self._add(row, self._clock())
+                    self._changed()
                     self._polled = self._changes
 
     def _read_stats(self) -> dict[str, Any] | None:
@@ -160,11 +182,13 @@ class History:
     def today(self) -> UsageRow:
         """Return the row since midnight."""
         with self._lock:
+            self._merge()
             return sum_rows([self._table.days.get(self._day(self._clock()).toordinal(), UsageRow())])
 
     def total(self) -> UsageRow:
         """Return the row since the history began."""
         with self._lock:
+            self._merge()
             return sum_rows([self._table.total])
 
     @property
@@ -175,11 +199,13 @@ class History:
     def models(self) -> dict[str, UsageRow]:
         """Return the total by model."""
         with self._lock:
+            self._merge()
             return {name: sum_rows([row]) for name, row in self._table.models.items()}
 
     def tenants(self) -> dict[str, UsageRow]:
         """Return the total by tenant."""
         with self._lock:
+            self._merge()
             return {name: sum_rows([row]) for name, row in self._table.tenants.items()}
 
     def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
@@ -192,6 +218,7 @@ class History:
         last = int(self._clock() // step)
         points = {k: UsageRow() for k in range(last - steps + 1, last + 1)}
         with self._lock:
+            self._merge()
             rows, unit = (self._table.minutes, MINUTE) if step < HOUR else (self._table.hours, HOUR)
             for k, row in rows.items():
                 point = points.get(k * unit // step)
@@ -202,6 +229,7 @@ class History:
     def _daily_points(self) -> list[tuple[float, UsageRow]]:
         today = self._day(self._clock()).toordinal()
         with self._lock:
+            self._merge()
             days = {day: sum_rows([row]) for day, row in self._table.days.items()}
         last = max([today, *days])
         first = max(last - MAX_DAYS + 1, min([today, *days]))  # a clock that was once at 1970 makes no endless chart
@@ -226,6 +254,7 @@ class History:
             with self._lock:
                 if self._saved == self._changes:
                     return True
+                self._merge()
                 changes, document = self._changes, pack(self._table)
             try:
                 _replace(self._path, document)
@@ -268,6 +297,7 @@ class History:
     def check(self) -> None:
         """Raise CorruptState unless days, models and tenants each add up to the total."""
         with self._lock:
+            self._merge()
             self._table.check()
 
 

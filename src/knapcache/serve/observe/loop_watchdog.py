@@ -40,15 +40,18 @@ class LoopWatchdog:
         """Seconds of the longest stall."""
         self.longest_cpu = 0.0
         """Seconds of the longest CPU stall."""
-        self._counts = {clock: [0] * (len(BUCKETS) + 1) for clock in CLOCKS}
-        self._totals = dict.fromkeys(CLOCKS, 0.0)
+        self._wall, self._cpu_bound = ([0] * (len(BUCKETS) + 1) for _ in CLOCKS)
+        self._wall_total = self._cpu_total = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._cpu = 0.0
         self._logged = float("-inf")
 
     def start(self) -> None:
         """Measure the running event loop until `stop`."""
-        self._schedule(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        # time.monotonic, because loop.time() of uvloop is the start of the iteration and not the time of the call.
+        self._due, self._cpu = time.monotonic() + INTERVAL, time.process_time()
+        self._timer = loop.call_later(INTERVAL, self._measure, loop)
 
     def stop(self) -> None:
         """End the measurement. The numbers stay."""
@@ -63,21 +66,23 @@ class LoopWatchdog:
     def samples(self, clock: str) -> tuple[list[tuple[str, float]], float]:
         """Return cumulated counts of stalls by upper bound, and their sum in seconds. clock: one of CLOCKS."""
         bounds = [*map(str, BUCKETS), "+Inf"]
-        return list(zip(bounds, accumulate(self._counts[clock]), strict=True)), self._totals[clock]
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        # time.monotonic, because loop.time() of uvloop is the start of the iteration and not the time of the call.
-        self._due, self._cpu = time.monotonic() + INTERVAL, time.process_time()
-        self._timer = loop.call_later(INTERVAL, self._measure, loop)
+        counts, total = {"wall": (self._wall, self._wall_total), "cpu": (self._cpu_bound, self._cpu_total)}[clock]
+        return list(zip(bounds, accumulate(counts), strict=True)), total
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
-        stall = max(0.0, time.monotonic() - self._due)
-        cpu_stall = min(stall, time.process_time() - self._cpu)
-        for clock, seconds in zip(CLOCKS, (stall, cpu_stall), strict=True):
-            self._counts[clock][bisect_left(BUCKETS, seconds)] += 1
-            self._totals[clock] += seconds
-        self.longest, self.longest_cpu = max(self.longest, stall), max(self.longest_cpu, cpu_stall)
-        if stall > LONG_STALL and time.monotonic() - self._logged > LOG_INTERVAL:
-            self._logged = time.monotonic()
+        now, cpu = time.monotonic(), time.process_time()
+        stall = max(0.0, now - self._due)
+        cpu_stall = min(stall, cpu - self._cpu)
+        self._wall[bisect_left(BUCKETS, stall)] += 1
+        self._cpu_bound[bisect_left(BUCKETS, cpu_stall)] += 1
+        self._wall_total += stall
+        self._cpu_total += cpu_stall
+        if stall > self.longest:
+            self.longest = stall
+        if cpu_stall > self.longest_cpu:
+            self.longest_cpu = cpu_stall
+        if stall > LONG_STALL and now - self._logged > LOG_INTERVAL:
+            self._logged = now
             log.warning("Event loop blocked for %.1f seconds; no request was served during that time.", stall)
-        self._schedule(loop)
+        self._due, self._cpu = now + INTERVAL, cpu
+        self._timer = loop.call_later(INTERVAL, self._measure, loop)

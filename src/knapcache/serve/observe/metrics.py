@@ -94,30 +94,37 @@ class Metrics(Collector):
 
     def consume(self, events: Sequence[Event]) -> None:
         """Count a batch."""
-        models, tenants, endpoints = self._models.labels, self._tenants.labels, self._endpoints.labels
         series, durations, calls = self._series, self._durations, self._calls
-        for event in events:
-            admit, seconds, ttfb = event.status < 400, event.seconds, event.ttfb
-            outcome = event.outcome if event.outcome in durations else OTHER
-            endpoint = endpoints.get(event.endpoint) or self._endpoints.label(event.endpoint, admit=admit)
-            model = models.get(event.model) or self._models.label(event.model, admit=admit)
-            tenant = tenants.get(event.tenant) or self._tenants.label(event.tenant, admit=admit)
+        for (
+            _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
+            upstream, attempts, _, _, _,
+        ) in events:  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
-            if row is None:
-                row = self._new_series((endpoint, model, tenant, outcome))
+            if row is None:  # new names, or names that are counted as "other"
+                row = self._find_series(endpoint, model, tenant, outcome, admit=status < 400)
             row[0] += 1
-            if event.usd is not None:
-                row[1] += event.usd
-            row[2] += event.upstream_seconds
-            row[3] += event.tokens
-            to_last_byte, to_first_byte = durations[outcome]
-            to_last_byte.counts[bisect_left(BUCKETS, seconds)] += 1
+            if usd is not None:
+                row[1] += usd
+            row[2] += upstream_seconds
+            row[3] += tokens
+            to_last_byte, to_first_byte = durations[outcome if outcome in durations else OTHER]
+            bucket = bisect_left(BUCKETS, seconds)
+            to_last_byte.counts[bucket] += 1
             to_last_byte.total += seconds
-            to_first_byte.counts[bisect_left(BUCKETS, ttfb)] += 1
+            to_first_byte.counts[bucket if ttfb == seconds else bisect_left(BUCKETS, ttfb)] += 1
             to_first_byte.total += ttfb
-            for status in event.attempts:
-                call = self._upstreams.label(event.upstream), CODES.get(status // 100, NO_RESPONSE)
+            for status in attempts:
+                call = self._upstreams.label(upstream), CODES.get(status // 100, NO_RESPONSE)
                 calls[call] = calls.get(call, 0) + 1
+
+    def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> list[float]:
+        labels = (
+            self._endpoints.labels.get(endpoint) or self._endpoints.label(endpoint, admit=admit),
+            self._models.labels.get(model) or self._models.label(model, admit=admit),
+            self._tenants.labels.get(tenant) or self._tenants.label(tenant, admit=admit),
+            outcome if outcome in self._durations else OTHER,
+        )
+        return self._series.get(labels) or self._new_series(labels)
 
     def _new_series(self, labels: Labels) -> list[float]:
         if len(self._series) >= MAX_SERIES:

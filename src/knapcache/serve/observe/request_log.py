@@ -47,6 +47,10 @@ PARTS = 8
 MIN_CAPACITY = 1 << 16
 CURRENT = "requests.csv"
 PART = re.compile(r"requests-(\d{6,})\.csv(\.gz)?")
+LINGER = 0.1
+"""Seconds that lines wait for others, so that they are written together."""
+MAX_ENDS = 4096
+"""Lines whose end is remembered."""
 LEVEL = 3
 """gzip level: as fast as 1; a tenth larger than 6 in less than half of its time."""
 
@@ -78,11 +82,18 @@ class RequestLog:
             self._open()
         except OSError as error:
             raise InvalidInput(f"cannot write the request log to {folder}: {error.strerror}") from None
-        self._worker: BatchWorker[Event] = BatchWorker("request-log", self._write, max_waiting)
+        self._worker: BatchWorker[bytes] = BatchWorker("request-log", self._write, max_waiting, LINGER)
+        self._ends: dict[tuple[str, int, float, float | None, float, str], str] = {}
+        """Lines after their first field, by what they are made of. Hits repeat them."""
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Queue a batch for the thread."""
-        self._worker.offer(events)
+        """Format a batch, and queue it for the thread.
+
+        Not in the thread: while it formats a thousand lines, it would keep the interpreter's lock for 5 ms at a time.
+        """
+        if len(self._ends) > MAX_ENDS:
+            self._ends.clear()
+        self._worker.offer(list(format_lines(events, self._digest_key, self._ends)))
 
     @property
     def dropped(self) -> int:
@@ -96,8 +107,8 @@ class RequestLog:
 
     # In the thread.
 
-    def _write(self, events: Sequence[Event]) -> None:
-        lines = list(format_lines(events, self._digest_key))
+    def _write(self, batch: Sequence[bytes]) -> None:
+        lines = list(batch)
         try:
             if self._descriptor < 0:
                 self._open()
@@ -203,13 +214,31 @@ class RequestLog:
                 self._compress(file)
 
 
-def format_lines(events: Iterable[Event], digest_key: bytes | None = None) -> Iterable[bytes]:
-    """Yield a line for each request that a replay can use. With `digest_key`, keys are replaced by their digests."""
+def format_lines(
+    events: Iterable[Event],
+    digest_key: bytes | None = None,
+    ends: dict[tuple[str, int, float, float | None, float, str], str] | None = None,
+) -> Iterable[bytes]:
+    """Yield a line for each request that a replay can use. With `digest_key`, keys are replaced by their digests.
+
+    ends   remembers lines after their first field
+    """
+    ends = {} if ends is None else ends
     for event in events:
-        key, size, cost = event.key, event.size, event.cost
-        if key and digest_key is not None:
-            key = hashlib.blake2b(key.encode(), digest_size=32, key=digest_key).hexdigest()
-        if size > 0 and event.outcome in ANSWERED and key and math.isfinite(cost) and cost >= 0.0:
-            usd = UNKNOWN if event.usd is None else event.usd
-            line = f"{event.time:.3f},{key},{size},{cost},{usd},{event.upstream_seconds:.6g},{event.outcome}\n"
-            yield line.encode()
+        values = event.key, event.size, event.cost, event.usd, event.upstream_seconds, event.outcome
+        end = ends.get(values)
+        if end is None:
+            end = ends[values] = format_end(*values, digest_key)
+        if end:
+            yield f"{event.time:.3f}{end}".encode()
+
+
+def format_end(
+    key: str, size: int, cost: float, usd: float | None, seconds: float, outcome: str, digest_key: bytes | None
+) -> str:
+    """Return a line after its first field; empty if a replay cannot use the request."""
+    if not (size > 0 and outcome in ANSWERED and key and math.isfinite(cost) and cost >= 0.0):
+        return ""
+    if digest_key is not None:
+        key = hashlib.blake2b(key.encode(), digest_size=32, key=digest_key).hexdigest()
+    return f",{key},{size},{cost},{UNKNOWN if usd is None else usd},{seconds:.6g},{outcome}\n"

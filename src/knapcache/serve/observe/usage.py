@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import SAVED, Event
 
 COUNTED_AS = {
     "hit": "hits",
@@ -73,24 +73,28 @@ class UsageRow:
 
     def count(self, event: Event) -> None:
         """Add one request."""
+        outcome, usd, cost = event.outcome, event.usd, event.cost
         self.requests += 1
-        name = COUNTED_AS.get(event.outcome, "failed")
-        setattr(self, name, getattr(self, name) + 1)
-        if event.usd is not None:
+        if outcome == "hit":  # the most frequent
+            self.hits += 1
+        else:
+            name = COUNTED_AS.get(outcome, "failed")
+            setattr(self, name, getattr(self, name) + 1)
+        if usd is not None:
             self.priced += 1
-        elif event.cost > 0.0:
+        elif cost > 0.0:
             self.unpriced += 1
-        if event.saved:
+        if outcome in SAVED:
             self.tokens_saved += event.tokens
-            self.usd_saved += event.usd or 0.0
+            self.usd_saved += usd or 0.0
             self.seconds_saved += event.upstream_seconds
-            self.cost_saved += event.cost
+            self.cost_saved += cost
             self.bytes_saved += event.size
         else:
             self.tokens_spent += event.tokens
-            self.usd_spent += event.usd or 0.0
+            self.usd_spent += usd or 0.0
             self.seconds_spent += event.upstream_seconds
-            self.cost_spent += event.cost
+            self.cost_spent += cost
 
     def add(self, other: UsageRow) -> None:
         """Add all requests of another row."""

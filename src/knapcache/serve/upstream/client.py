@@ -55,6 +55,7 @@ from knapcache.serve.upstream.response import MAX_BODY, Response
 KEEP_ALIVE = 60.0
 """Seconds that an idle connection is kept. Most providers keep theirs longer."""
 CONTENT_LENGTH = re.compile(rb"(?:^|\r\n)content-length: *(\d+) *\r\n", re.IGNORECASE)
+MAX_CACHED_HEADS, MAX_CACHED_HEAD = 256, 4096
 UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -124,6 +125,8 @@ class Client:
         self._connect_timeout, self.total_timeout, self._socket_path = connect_timeout, total_timeout, socket_path
         self._proxy, self._tls = proxy, tls or TlsFiles()
         self._idle: dict[Origin, list[Connection]] = {}
+        self._heads: dict[tuple[str, str, str, bytes, bool], tuple[Origin, bool, bytes]] = {}
+        """Heads of requests. Invariant: at most MAX_CACHED_HEADS, of about MAX_CACHED_HEAD bytes; oldest first."""
         self._open: set[Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -145,6 +148,43 @@ class Client:
         content   an iterator without a content-length header is sent in chunks
         raw       leave the response's body encoded; the headers then say which encodings are accepted
         """
+        cached = self._heads.get((method, url, path, headers, raw))
+        origin, forwarded, head = cached or self._make_head(method, url, path, headers, raw)
+        length = None
+        if isinstance(content, bytes):
+            head = b"%bcontent-length: %d\r\n\r\n" % (head, len(content))
+        elif content is None:
+            head += b"\r\n"
+        else:
+            announced = CONTENT_LENGTH.search(headers)
+            if announced is None:
+                head += b"transfer-encoding: chunked\r\n\r\n"
+            else:
+                length = int(announced[1])
+                head += b"\r\n"
+        total = self.total_timeout
+        deadline = None if total is None else asyncio.get_running_loop().time() + total
+        response = None
+        try:
+            connection = self._idle_connection(origin) or await self._new_connection(origin, deadline)
+            response = Response(self, connection, method, raw)
+            await response.send(head, content, length, deadline)
+            if response.status == 407 and forwarded:
+                response.abort()
+                raise ProxyRefused(407)
+        except OSError as error:  # TimeoutError is one, too
+            safe_to_retry = response is None or response.safe_to_retry
+            raise upstream_failed(self.name, error, safe_to_retry=safe_to_retry) from without_traceback(error)
+        finally:
+            if response is not None and not response.status:
+                response.abort()
+        return response
+
+    def _make_head(self, method: str, url: str, path: str, headers: bytes, raw: bool) -> tuple[Origin, bool, bytes]:
+        """Return the origin, whether a proxy reads the request, and the head without framing and last line.
+
+        The same caller sends the same head with every request. So heads are cached.
+        """
         if UNSAFE.search(path):
             raise ValueError("a path must not contain spaces, line breaks or control characters")
         origin, host, base_path = parse_base_url(url)
@@ -157,35 +197,15 @@ class Client:
             head.append(f"host: {host}\r\n".encode("latin-1"))
         if not raw:
             head.append(b"accept-encoding: gzip\r\n")
-        length = None
-        if isinstance(content, bytes):
-            head.append(b"content-length: %d\r\n" % len(content))
-        elif content is not None:
-            announced = CONTENT_LENGTH.search(headers)
-            if announced is None:
-                head.append(b"transfer-encoding: chunked\r\n")
-            else:
-                length = int(announced[1])
-        head.append(b"\r\n")
-        total = self.total_timeout
-        deadline = None if total is None else asyncio.get_running_loop().time() + total
-        response = None
-        try:
-            response = Response(self, await self._connection(origin, deadline), method, raw)
-            await response.send(b"".join(head), content, length, deadline)
-            if response.status == 407 and forward is not None:
-                response.abort()
-                raise ProxyRefused(407)
-        except OSError as error:  # TimeoutError is one, too
-            safe_to_retry = response is None or response.safe_to_retry
-            raise upstream_failed(self.name, error, safe_to_retry=safe_to_retry) from without_traceback(error)
-        finally:
-            if response is not None and not response.status:
-                response.abort()
-        return response
+        made = origin, forward is not None, b"".join(head)
+        if len(path) + len(headers) <= MAX_CACHED_HEAD:
+            if len(self._heads) >= MAX_CACHED_HEADS:
+                del self._heads[next(iter(self._heads))]
+            self._heads[method, url, path, headers, raw] = made
+        return made
 
-    async def _connection(self, origin: Origin, deadline: float | None) -> Connection:
-        """Return an idle connection, or a new one."""
+    def _idle_connection(self, origin: Origin) -> Connection | None:
+        """Return an idle connection, or None."""
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()  # the one used last, so that the others reach their KEEP_ALIVE
@@ -194,6 +214,10 @@ class Client:
             if not connection.has_unread_bytes():
                 return connection
             connection.transport.abort()
+        return None
+
+    async def _new_connection(self, origin: Origin, deadline: float | None) -> Connection:
+        """Return a new connection."""
         limit = asyncio.get_running_loop().time() + self._connect_timeout
         try:
             async with asyncio.timeout_at(limit if deadline is None else min(limit, deadline)):

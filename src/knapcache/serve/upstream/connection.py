@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
         """The exchange that owns the connection; None while it is idle."""
         self.idle_since = 0.0
         self._writable: asyncio.Future[None] | None = None
+        self._poll: select.poll | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
@@ -86,12 +87,13 @@ class Connection(asyncio.Protocol):
         """Return whether bytes have arrived on the idle connection, or it was closed, and the event loop has not read
         that yet.
         """
-        sock = self.transport.get_extra_info("socket")
-        if sock is None:
-            return False
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        if self._poll is None:
+            sock = self.transport.get_extra_info("socket")
+            if sock is None:
+                return False
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
 
     def release(self) -> None:
         """End the exchange and give the connection back to the pool."""

@@ -112,6 +112,8 @@ class Response:
         self._request_written = True
         self._upload: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._waiting_since = 0.0
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._decompressor: Decompressor | None = None
@@ -250,6 +252,9 @@ class Response:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _fail(self, error: Exception) -> None:
         """Close the connection. A response that is complete stays so, and the first error stays."""
@@ -286,8 +291,16 @@ class Response:
                 self._end(CLOSED)
                 self._wake()
 
-    def _fail_idle(self) -> None:
-        self._fail(TimeLimit(f"timeout: no data for {self._pool.idle_timeout:g} s"))
+    def _check_idle(self) -> None:
+        """Fail if a reader has waited for `idle_timeout`; check again when that may be the case."""
+        loop, self._idle_timer = asyncio.get_running_loop(), None
+        if self._waiter is None:
+            return  # nobody waits: the next reader starts the timer again
+        remaining = self._waiting_since + self._pool.idle_timeout - loop.time()
+        if remaining <= 0:
+            self._fail(TimeLimit(f"timeout: no data for {self._pool.idle_timeout:g} s"))
+        else:
+            self._idle_timer = loop.call_later(remaining, self._check_idle)
 
     def _fail_total(self) -> None:
         self._fail(TotalTimeout(f"timeout: the answer was not complete after {self._pool.total_timeout:g} s"))
@@ -301,11 +314,12 @@ class Response:
         if self._error is None and self.state is not COMPLETE:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = loop.call_later(self._pool.idle_timeout, self._fail_idle)
+            self._waiting_since = loop.time()
+            if self._idle_timer is None:  # it stays until the end: a timer for each read would take as long as the read
+                self._idle_timer = loop.call_later(self._pool.idle_timeout, self._check_idle)
             try:
                 await self._waiter
             finally:
-                timer.cancel()
                 self._waiter = None
         if self._error is not None:
             raise self._error

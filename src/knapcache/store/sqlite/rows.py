@@ -77,9 +77,9 @@ class Sealer:
         """Return the ids of the rows in which an entry may be: first that of new rows."""
         return (row_id(key),) if self.encryption is None else tuple(map(row_id, self.encryption.names(key)))
 
-    def row(self, entry: Entry) -> tuple[Any, ...]:
-        """Return the row: id, then COLUMNS."""
-        tenant, model, meta = encode_fields(entry)
+    def row(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> tuple[Any, ...]:
+        """Return the row: id, then COLUMNS. fields: `encode_fields` of the entry, if it is known."""
+        tenant, model, meta = fields or encode_fields(entry)
         numbers = (entry.size, entry.cost, entry.seconds, entry.created, entry.expires)
         key, request, payload = entry.key, entry.request, entry.payload
         if self.encryption is not None:

@@ -30,6 +30,7 @@ from knapcache.store.base import (
     StoreOptions,
     Totals,
     content_size,
+    encode_fields,
     purge_filter,
     validate_entry,
     validate_key,
@@ -129,17 +130,15 @@ class SqliteStore:
             raise InvalidInput(f"a SQLite URL is sqlite:PATH or sqlite:///ABSOLUTE/PATH, not 'sqlite:{location}'")
         if not location:
             raise InvalidInput("a SQLite store needs a path, such as sqlite:answers.db")
-        names = ("secret", "synchronous", "clock", "exclusive", "encryption_keys")
-        settings |= {name: getattr(options, name) for name in names}
+        for name in ("secret", "synchronous", "clock", "exclusive", "encryption_keys"):
+            settings[name] = getattr(options, name)
         try:
             return cls(location, options.size_limit, **settings)
         except NotOwner:
             return cls(location, options.size_limit, own=False, **settings)
 
     @classmethod
-    def open_file(
-        cls, path: Path, *, own: bool, secret: bytes = b"", encryption_keys: Sequence[bytes] = ()
-    ) -> SqliteStore:
+    def open_file(cls, path: Path, *, own: bool, secret: bytes = b"", encryption_keys: Sequence[bytes] = ()) -> Self:
         """Open an existing file with the smallest size limit that does not shrink it."""
         size_limit = layout.DiskLayout.for_file(path.stat().st_size).size_limit
         return cls(path, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
@@ -166,9 +165,9 @@ class SqliteStore:
     def max_counted_keys(self) -> int:
         return self._spool.max_counted_keys
 
-    def entry_size(self, entry: Entry) -> int:
+    def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
         """Return the bytes that an entry takes in the file, its share of everything around it included."""
-        return layout.entry_size(content_size(entry) + self._sealer.overhead, entry.expires is not None)
+        return layout.entry_size(content_size(entry, fields) + self._sealer.overhead, entry.expires is not None)
 
     # Reading.
 
@@ -228,11 +227,11 @@ class SqliteStore:
         keys = [validate_key(key) for key in evict]
         row = sealed = refusal = None
         if put is not None:
-            put = validate_entry(put, self.entry_size(put))
+            put = validate_entry(put, self.entry_size(put, fields := encode_fields(put)))
             if put.size > self.max_entry_size:
                 refusal = f"the entry has {put.size} bytes, at most {self.max_entry_size} are allowed"
             else:
-                row = self._sealer.row(put)
+                row = self._sealer.row(put, fields)
         if snapshot is not None:
             sealed = self._sealer.protect(b"snapshot", snapshot)
             if len(snapshot) > self.max_snapshot_size:
