@@ -31,7 +31,10 @@ from proxy import (  # noqa: E402
 
 def hit_rows(ours: float, echo: float, litellm: float, canned: float) -> list[dict[str, Any]]:
     per_second = {OURS: ours, ECHO: echo, LITELLM: litellm, CANNED: canned}
-    return [{"server": name, "requests_per_second": n, "rounds": [n / 2, n]} for name, n in per_second.items()]
+    return [
+        {"server": name, "requests_per_second": n, "rounds": [n / 2, n], "p99_us": 1e7 / n}
+        for name, n in per_second.items()
+    ]
 
 
 def test_targets() -> None:
@@ -39,11 +42,13 @@ def test_targets() -> None:
         {"path": "direct"},
         {"path": OURS, "plain_added_us": 900.0, "stream_added_us": 1100.0},
     ]
-    targets = check_targets(hit_rows(10_000, 16_000, 100, 50_000), misses)
-    assert [row["met"] for row in targets] == [True, True, True, True, False]
-    assert targets[0]["measured"] == pytest.approx(0.625)
+    targets = check_targets(hit_rows(12_800, 16_000, 100, 50_000), misses)
+    assert [row["met"] for row in targets] == [True, True, True, True, True, False]
+    assert [row["measured"] for row in targets[:2]] == pytest.approx([0.8, 1.25])
     targets = check_targets(hit_rows(7_000, 16_000, 200, 17_000), misses)
-    assert [row["met"] for row in targets] == [False, False, False, True, False]
+    assert [row["met"] for row in targets] == [False, False, False, False, True, False]
+    (limit,) = [row for row in check_targets(hit_rows(20_000, 16_000, 100, 23_000), []) if "limit" in row["metric"]]
+    assert limit["measured"] == pytest.approx(1.15), "relative to the fastest server"
     assert check_targets([], []) == [], "no measurement, no target"
 
 
@@ -83,4 +88,4 @@ def test_a_short_run_writes_json_and_a_figure(tmp_path: Path) -> None:
     assert [row["server"] for row in record["rows"]] == [OURS, ECHO]
     assert all(row["requests_per_second"] > 0 and row["cpu_us"] > 0 for row in record["rows"])
     assert [row["path"] for row in record["misses"]] == [DIRECT, OURS, PASSTHROUGH, AIOHTTP]
-    assert len(record["targets"]) == 3
+    assert len(record["targets"]) == 4

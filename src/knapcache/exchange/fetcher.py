@@ -136,7 +136,7 @@ class LiveStream(Fetched):
     ) -> None:
         super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
         self.blocks = self._read()
-        """The last ones are yielded after the answer is stored."""
+        """Blocks that arrive together are yielded together. The last ones are yielded after the answer is stored."""
         self._response, self._tee, self._pending, self._started = response, tee, pending, started
         self._finish_abandoned, self._reading, self._run = finish_abandoned, True, run
 
@@ -153,8 +153,8 @@ class LiveStream(Fetched):
         tee = self._tee
         try:
             async for data in self._response.iter_bytes():
-                for block in tee.feed(data):
-                    yield block
+                if blocks := tee.feed(data):
+                    yield blocks[0] if len(blocks) == 1 else b"".join(blocks)
                 if tee.ended:
                     break
                 if tee.overflowed:

@@ -49,7 +49,7 @@ def choices_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
         raise Incomplete("no choices")
     indices = [choice.get("index", 0) for choice in choices]
-    if not all(type(index) is int for index in indices) or len(set(indices)) < len(indices):
+    if set(map(type, indices)) != {int} or len(set(indices)) < len(indices):
         raise Incomplete("indices of choices are not distinct integers")
     for choice in choices:
         if not choice.get("finish_reason") or not isinstance(choice["finish_reason"], str):

@@ -25,6 +25,8 @@ CHUNK_LENGTH = 24
 WORDS = re.compile(r"\S*\s*")
 NOT_APPENDED = frozenset({"role", "type", "id", "format", "finish_reason", "stop_reason", "native_finish_reason"})
 """Strings that later deltas repeat or leave empty. They are replaced, not appended to."""
+SPECIAL_TEXTS = NOT_APPENDED | {"name"}
+"""Strings that are not simply appended."""
 
 
 def read_object(text: bytes | str) -> dict[str, Any]:
@@ -97,7 +99,12 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
     """Merge a delta into `whole`, in place. The delta is neither changed nor referenced. Call `join_texts` at last."""
     for name, value in delta.items():
         before = whole.get(name)
-        if value is None or before is None:
+        kind = type(value)
+        if kind is str and type(before) is TextParts and name not in SPECIAL_TEXTS:  # most deltas
+            before.append(value)
+        elif kind is int or kind is float or kind is bool:
+            whole[name] = value
+        elif value is None or before is None:
             if value is not None or name not in whole:
                 whole[name] = copy_delta(value)
         elif isinstance(before, (str, TextParts)) and isinstance(value, str):

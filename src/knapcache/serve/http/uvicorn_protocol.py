@@ -259,6 +259,7 @@ class RequestCycle(RequestResponseCycle):
             if CLOSE in lines:
                 self.keep_alive = False
                 lines.remove(CLOSE)
+            if not self.keep_alive:
                 lines.append(CLOSE)
             encoded = "".join(lines).encode("latin-1", "replace")
             if encoded.count(b"\n") != len(lines) or encoded.count(b"\r") != len(lines):
