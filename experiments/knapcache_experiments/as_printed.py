@@ -15,7 +15,8 @@ from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence, count_arrival, count_miss
 from knapcache.kernel import Records, kernel
 from knapcache.policy.base import Policy, insert, remove
-from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, add_recommendation, recommend
+from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW
+from knapcache.policy.vsocb.recommendation import add_recommendation, recommend
 
 REPAIRS = ("E1", "E7", "E2", "E4", "E6")
 """The repairs that change decisions, in the order in which `errata` adds them."""

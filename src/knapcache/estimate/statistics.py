@@ -125,6 +125,12 @@ def radius_log(head: Records) -> float:
 
 
 @kernel
+def unit_radius(head: Records) -> float:
+    """Return ρ = γ·(c2 − c1)·√(L1/2), the cost radius of a query that was paid for once; that of others is ρ/√T_c."""
+    return head[0].gamma_cost * cost_spread(head) * math.sqrt(0.5 * radius_log(head))  # type: ignore[no-any-return]
+
+
+@kernel
 def cost_floor(head: Records) -> float:
     """Return the least value of a cost estimate: c1, or 0 if it is unknown or clipping is off."""
     h = head[0]
@@ -195,7 +201,7 @@ def values_are_static(head: Records) -> bool:
     fixed_radius = h.horizon > 0 and h.queries > 0 and h.range_known
     if h.gamma_cost == 0.0 or fixed_radius:
         return True
-    return bool(h.gamma_cost * cost_spread(head) * math.sqrt(0.5 * radius_log(head)) <= NO_RADIUS * cost_floor(head))
+    return bool(unit_radius(head) <= NO_RADIUS * cost_floor(head))
 
 
 @kernel

@@ -8,7 +8,8 @@ Theory of operation. Values w ≥ 0, sizes S ≥ 1, capacity M, any number of it
        OPT ≤ λ·M + Σ max(0, w − λS) = (break solution) + U        U = λ·r               (Lagrange's bound, Dantzig's)
 
    If U is within the tolerance (see `approximate`), the break solution is the answer.
-2. `groups`: fixing. Items with |w − λS| ≥ U − gain keep their decision. Equal items among the others are grouped.
+2. `groups`: fixing. Items with |w − λS| ≥ U − gain keep their decision, and so do the ends of chains of equal value.
+   Equal items among the others are grouped.
 3. `bounds`: the first core is deliberately small, some hundred items next to the price. Its search is quick and nearly
    always finds the optimum or comes close. With that `gain`, fixing leaves a small final core.
 4. `core`: the search. The answer is proven when the search is complete and the threshold of fixing has covered
@@ -42,7 +43,14 @@ from knapcache.oracle.bounds import (
     wider_threshold,
 )
 from knapcache.oracle.core import Core, search
-from knapcache.oracle.groups import ROUNDING, group_equal, near_items, reduced_cost, split_classes
+from knapcache.oracle.groups import (
+    ROUNDING,
+    drop_chain_ends,
+    group_equal,
+    near_items,
+    reduced_cost,
+    split_classes,
+)
 from knapcache.oracle.price import break_items, choose_dense, choose_tied, compute_densities, value_near_price
 from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.sums import accurate_sum, all_integers, gcd, to_integers, two_sum
@@ -51,6 +59,8 @@ from knapcache.oracle.sums import accurate_sum, all_integers, gcd, to_integers, 
 # times all sizes, with a wide margin; it is negligible next to ordinary values.
 LAST_BIT = -1073
 UNDERFLOW = 2.0**-1000
+# Relative error of a compensated sum of up to 2^21 values, apart from its last rounding: (n·2^-53)^2.
+COMPENSATED = 2.0**-64
 # Integers up to this value, and their sums, are exact as floats.
 EXACT_INTEGERS = 2.0**53
 CORE_LIMIT = 2.0**61
@@ -114,19 +124,20 @@ def select(
     density, items = np.empty(values.shape[0], np.int64), np.empty(values.shape[0], np.int64)
     space = Workspace(values=values, sizes=sizes, chosen=chosen, density=density, items=items)
     options, frozen = SearchOptions(beta, tol, work_limit), FrozenItems(0, 0.0, 0.0, 0.0)
-    value, upper_bound, price, proven, work, _ = select_in(space, capacity, frozen, options)
+    value, upper_bound, price, proven, work, _ = select_in(space, capacity, frozen, options, chosen[:0])
     return value, upper_bound, price, proven, work
 
 
 @kernel
 def select_in(
-    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions
+    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions, start: Flags
 ) -> tuple[float, float, float, bool, int, float]:
     """Do the same as `select` for a workspace and some frozen items; also returns U − gain.
 
-    `capacity`, `value` and `upper_bound` include the frozen items.
+    `capacity`, `value` and `upper_bound` include the frozen items. `start` is a set to start from, such as the solution
+    before a few values changed, or empty. A good one shortens the search. One that does not fit is ignored.
     """
-    gap, open_, price, least_left_out, work = improve_break(space, capacity, frozen, options)
+    gap, open_, price, least_left_out, work = improve_break(space, capacity, frozen, options, start)
     found, exact = accurate_sum(space.values, space.chosen, True)
     value, error = two_sum(frozen.kept, found)
     exact = exact and frozen.kept_error == 0.0 and error == 0.0
@@ -142,7 +153,7 @@ def select_in(
 
 @kernel
 def improve_break(
-    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions
+    space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions, start: Flags
 ) -> tuple[float, float, float, float, int]:
     """Do steps 1–4; returns (gap, U − gain, λ, a lower bound on C*, work)."""
     values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
@@ -167,16 +178,44 @@ def improve_break(
         allowed = max(allowed, 0.5)  # integers that differ by less than 1 are equal
     gap, gain, work = bound, 0.0, 0
     if gap > allowed:
-        gap, gain, work = widen(space, BreakSolution(price, free, bound), allowed, options.work_limit)
+        gain, flips = gain_of_start(space, start, free)
+        gap, gain, work = widen(space, BreakSolution(price, free, bound), gain, flips, allowed, options.work_limit)
     if integral:
         gap = np.floor(gap)
     return gap, bound - gain, price, least_left_out, work
 
 
 @kernel
-def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: int) -> tuple[float, float, int]:
+def gain_of_start(space: Workspace, start: Flags, free: int) -> tuple[float, Ints]:
+    """Return what the set `start` is worth more than the break solution, rounded down, and the items to flip for it.
+
+    (0, none) if it is not worth more, or does not fit.
+    """
+    values, sizes, chosen, density = space.values, space.sizes, space.chosen, space.density
+    flips, count = np.empty(start.shape[0], np.int64), 0
+    gain, lost, total = 0.0, 0.0, 0.0
+    for i in range(start.shape[0]):
+        if density[i] >= 0 and start[i] != chosen[i]:
+            flips[count] = i
+            count += 1
+            gain, error = two_sum(gain, values[i] if start[i] else -values[i])
+            lost += error
+            total += values[i]
+            free += -sizes[i] if start[i] else sizes[i]
+    gain = (gain + lost) - (abs(gain) + abs(lost)) * ROUNDING - total * COMPENSATED
+    if free < 0 or gain <= 0.0:
+        return 0.0, flips[:0]
+    return gain, flips[:count]
+
+
+@kernel
+def widen(
+    space: Workspace, broken: BreakSolution, gain: float, flips: Ints, allowed: float, work_limit: int
+) -> tuple[float, float, int]:
     """Search cores of growing width until the best is proven or the work limit is reached; returns (gap, gain,
     work).
+
+    `gain` is that of a known solution, and `flips` are its differences from the break solution.
     """
     values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
     price, free, bound = broken.price, broken.free, broken.bound
@@ -186,8 +225,7 @@ def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: i
         threshold = threshold_for(below, bound, FIRST_CORE)
     else:
         below = items  # not used
-    gain, gap, ceiling, work, rounds = 0.0, bound, bound, 0, 0
-    flips = items[:0].copy()
+    gap, ceiling, work, rounds = max(0.0, bound - gain), bound, 0, 0
     last = False
     while gap > allowed and not last:
         needed = bound - gain - 0.75 * allowed  # a quarter of the tolerance is for rounding
@@ -195,9 +233,10 @@ def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: i
         threshold = min(threshold, needed)
         # Among ties the first core could be large. Any part of it is enough for a first solution.
         limit = FIRST_MAX if rounds == 0 and not last else values.shape[0] + 1
-        near = items[: near_items(values, sizes, density, price, threshold, limit, items)]
+        found = near_items(values, sizes, density, price, threshold, limit, items)
+        near = items[: drop_chain_ends(values, sizes, chosen, price, threshold, items[:found])]
         member, first, count = group_equal(values, sizes, chosen, near)
-        if not last and near.shape[0] < FIRST_MAX and first.shape[0] < MIN_CLASSES:
+        if not last and found < FIRST_MAX and first.shape[0] < MIN_CLASSES:
             threshold = wider_threshold(below, bound, threshold)
             continue
         top = bound
@@ -221,16 +260,16 @@ def widen(space: Workspace, broken: BreakSolution, allowed: float, work_limit: i
             flips = flipped_items(near, member, flipped)
         # The gap is what the search left open and what fixing gave away, and never more than an earlier round proved.
         gap = max(0.0, ceiling - gain)
-        if near.shape[0] < limit:
+        if found < limit:
             gap = min(gap, max(0.0, core_gap, bound - threshold - gain))
             ceiling = min(ceiling, (gain + gap) * (1.0 + ROUNDING))
         rounds += 1
         # Go straight to the needed threshold unless that core is much larger: a better gain may shrink it first.
         needed = bound - gain - 0.75 * allowed
-        if near.shape[0] == limit:
+        if found == limit:
             threshold = min(threshold, needed)
             continue
-        many = not last and expected_count(below, bound, needed) > 16 * max(near.shape[0], FIRST_CORE)
+        many = not last and expected_count(below, bound, needed) > 16 * max(found, FIRST_CORE)
         threshold = threshold * 8.0 if many else needed
     for i in flips:
         chosen[i] = not chosen[i]

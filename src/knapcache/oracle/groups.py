@@ -8,6 +8,12 @@ Grouping. A cache counts requests, so many of its items have equal value and equ
 does not matter which of them are flipped, only how many, and flipping more than (U − known)/|w − λS| of a class cannot
 pay. Any number up to c is a sum of 1, 2, 4, … and a remainder: log c pieces instead of c items. Without grouping, a
 search among ties is fifty times slower.
+
+Chains. Of two items of equal value the smaller one is at least as good: a solution that holds the larger one alone can
+exchange them. So there is an optimum that holds the smallest items of each value, as the break solution does. It adds
+an item only if it also adds all smaller ones of that value that are out, and removes one only if it also removes all
+larger ones that are in. The bound is then reduced by the *sum* of their reduced costs. If that is too much, the item
+keeps its decision. So of thousands of items of equal value, about a hundred remain.
 """
 
 from __future__ import annotations
@@ -23,6 +29,8 @@ ROUNDING = 2.0**-50
 # Odd numbers of 31 bits, for hashing: their products with 31 bits fit into int64.
 MIX_VALUE, MIX_SIZE, LOW_BITS = 1540483477, 668265263, 2**31 - 1
 BLOCK = 4096
+# Relative rounding error of a sum of up to 2^31 numbers.
+SUM_ROUNDING = 2.0**-20
 
 
 @kernel
@@ -46,6 +54,33 @@ def near_items(
             count += (cost < threshold) & (density[i] >= 0)  # no branch: among ties it would be mispredicted
         if count >= limit:
             return limit
+    return count
+
+
+@kernel
+def drop_chain_ends(values: Floats, sizes: Ints, chosen: Flags, price: float, threshold: float, items: Ints) -> int:
+    """Keep those of the items whose chain up to them costs less than the threshold, in order; returns how many."""
+    m = items.shape[0]
+    costs = np.empty(m, np.float64)
+    for k in range(m):
+        costs[k] = max(0.0, reduced_cost(values[items[k]], sizes[items[k]], price))
+    slots = 16
+    while slots < 2 * m:
+        slots *= 2
+    table, sums = np.full(slots, -1, np.int64), np.zeros(slots, np.float64)
+    bits, keep = values.view(np.int64), np.empty(m, np.bool_)
+    for k in argsort(costs):  # of equal value: outside by increasing size, inside by decreasing size
+        i = items[k]
+        slot = hash_slot(bits[i], int(chosen[i]), slots)
+        while table[slot] >= 0 and not (values[table[slot]] == values[i] and chosen[table[slot]] == chosen[i]):
+            slot = (slot + 1) & (slots - 1)
+        table[slot] = i
+        sums[slot] += costs[k]
+        keep[k] = sums[slot] * (1.0 - SUM_ROUNDING) < threshold
+    count = 0
+    for k in range(m):
+        items[count] = items[k]
+        count += keep[k]
     return count
 
 

@@ -31,7 +31,7 @@ from knapcache.model import Selection
 from knapcache.oracle.exact import FrozenItems, SearchOptions, Workspace, select_in
 from knapcache.oracle.groups import ROUNDING
 from knapcache.oracle.problem import SIZES_LIMIT, VALUES_LIMIT, Floats, Ints, read_problem
-from knapcache.oracle.sums import two_sum
+from knapcache.oracle.sums import argsort, two_sum
 
 SAMPLE = 4096
 # Target number of near items: enough that some dozen changes move neither the price nor the gap out of its margin.
@@ -41,6 +41,7 @@ FROZEN_OUT, FROZEN_IN = -1, -2
 
 
 NOTHING_FROZEN = FrozenItems(0, 0.0, 0.0, 0.0)
+NO_START = np.zeros(0, np.bool_)
 
 
 class Margins(NamedTuple):
@@ -147,7 +148,9 @@ class WarmSolver:
             density=self._space.density[:k],
             items=self._space.items[:k],
         )
-        value, upper_bound, price, proven, _, open_ = select_in(near, self._capacity, self._frozen, self._options)
+        value, upper_bound, price, proven, _, open_ = select_in(
+            near, self._capacity, self._frozen, self._options, self._chosen[self._near[:k]]
+        )
         low, high, margin = self._margins
         if not (low <= price <= high and open_ <= margin):
             return None
@@ -158,7 +161,7 @@ class WarmSolver:
     def _solve_all(self) -> tuple[float, float, float, bool]:
         self.cold_solves += 1
         value, upper_bound, price, proven, _, open_ = select_in(
-            self._space, self._capacity, NOTHING_FROZEN, self._options
+            self._space, self._capacity, NOTHING_FROZEN, self._options, NO_START
         )
         self._ready = price > 0.0 and len(self._values) > MIN_NEAR
         if self._ready:
@@ -166,23 +169,9 @@ class WarmSolver:
         return float(value), float(upper_bound), float(price), bool(proven)
 
     def _freeze(self, price: float, min_margin: float) -> None:
-        """Choose the margins from a sample, so that about the wanted number of items is near, and freeze the others.
-
-        More items are near if `min_margin` requires it.
-        """
+        """Choose the margins, at least `min_margin`, and freeze all items they allow."""
         n = len(self._values)
-        stride = max(1, n // SAMPLE)
-        w, size_cost = self._values[::stride], price * self._sizes[::stride]
-        useful = (w > 0.0) & (self._sizes[::stride] <= self._capacity)
-        off, apart = np.abs(w - size_cost)[useful], np.abs(w / size_cost - 1.0)[useful]
-        # Ties are near with any margins. Half the width: with few distinct densities the interval then ends before the
-        # next one.
-        off, apart = np.sort(off[apart > 1e-12]), np.sort(apart[apart > 1e-12])
-        wanted = min(len(off) - 1, 8 + max(MIN_NEAR, n // NEAR_SHARE) // (2 * stride))
-        width = 0.5 * float(apart[wanted]) if wanted >= 0 else 0.5
-        width = min(width, 0.5)
-        margin = max(min_margin, float(off[wanted]) if wanted >= 0 else 0.0)
-        self._margins = Margins(price * (1.0 - width), price * (1.0 + width), margin)
+        self._margins = Margins(*choose_margins(self._values, self._sizes, self._capacity, price, min_margin))
         spare = max(MIN_NEAR, n // NEAR_SHARE)
         self._near_count, self._frozen = freeze(self._space, self._capacity, self._margins, self._position)
         near = self._space.items[: self._near_count]
@@ -212,6 +201,29 @@ class WarmSolver:
         wrong = [what for what, holds in equal.items() if not holds]
         if wrong:
             raise CorruptState(f"{', '.join(wrong)}: stored and recomputed numbers differ")
+
+
+@kernel
+def choose_margins(
+    values: Floats, sizes: Ints, capacity: int, price: float, min_margin: float
+) -> tuple[float, float, float]:
+    """Return lo, hi and g so that about the wanted number of items is near, estimated from a sample.
+
+    More items are near if `min_margin` requires it.
+    """
+    n = values.shape[0]
+    stride, m = max(1, n // SAMPLE), 0
+    off, apart = np.empty(n // stride + 1, np.float64), np.empty(n // stride + 1, np.float64)
+    for i in range(0, n, stride):
+        size_cost = price * sizes[i]
+        off[m], apart[m] = abs(values[i] - size_cost), abs(values[i] / size_cost - 1.0)
+        m += values[i] > 0.0 and sizes[i] <= capacity and apart[m] > 1e-12  # ties are near with any margins
+    wanted = min(m - 1, 8 + max(MIN_NEAR, n // NEAR_SHARE) // (2 * stride))
+    if wanted < 0:
+        return price * 0.5, price * 1.5, min_margin
+    # Half the width: with few distinct densities the interval then ends before the next one.
+    width = min(0.5, 0.5 * apart[argsort(apart[:m])[wanted]])
+    return price * (1.0 - width), price * (1.0 + width), max(min_margin, off[argsort(off[:m])[wanted]])
 
 
 @kernel

@@ -12,7 +12,8 @@ from typing import ClassVar
 from knapcache.estimate.statistics import count_arrival, count_miss
 from knapcache.kernel import Records, kernel
 from knapcache.policy.base import make_settle, remove
-from knapcache.policy.vsocb.policy import VSOCB, recommend
+from knapcache.policy.vsocb.policy import VSOCB, record_size
+from knapcache.policy.vsocb.recommendation import recommend
 
 
 @kernel
@@ -36,7 +37,7 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 @kernel
 def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     count_miss(head, rows, i, cost)
-    rows[i].entry_size = size
+    record_size(head, rows, i, size)
     replace(head, rows)
 
 

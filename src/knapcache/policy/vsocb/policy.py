@@ -25,7 +25,8 @@ named where it acts:
 One choice is ours and costs nothing: lines 23–28 run only on a miss. Between two misses nothing can enter the
 cache, so a call on a hit could only evict answers early.
 
-Due calls that provably change nothing are skipped: see certificate.py.
+Due calls that provably change nothing are skipped: see certificate.py. The others look at the queries near the price
+only: see near_queries.py. Neither changes a decision.
 
 With `lazy`, residents outside M̂ stay until their space is needed: see lazy_residents.py. The regret bound holds,
 because regret comes only from queries that are *not* cached, and lazy residents only add cached queries.
@@ -34,7 +35,7 @@ because regret comes only from queries that are *not* cached, and lazy residents
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -45,22 +46,13 @@ from knapcache.estimate.statistics import (
     Confidence,
     count_arrival,
     count_miss,
-    empirical_value,
     relative_value,
-    values_of,
 )
 from knapcache.kernel import Records, kernel
 from knapcache.oracle.exact import select
-from knapcache.policy.base import HEAD, ROW, Policy, insert, make_settle
+from knapcache.policy.base import HEAD, ROW, Policy, TraceLike, insert, make_settle
 from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW
-from knapcache.policy.vsocb.certificate import (
-    CERTIFICATE_HEAD,
-    CERTIFICATE_ROW,
-    KEEP_TOLERANCE,
-    Candidates,
-    certify,
-    update_certificate,
-)
+from knapcache.policy.vsocb.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, KEEP_TOLERANCE, update_certificate
 from knapcache.policy.vsocb.lazy_residents import (
     evict_all_lazy,
     evict_lazy_until_fits,
@@ -68,11 +60,15 @@ from knapcache.policy.vsocb.lazy_residents import (
     release,
     update_lazy_residents,
 )
+from knapcache.policy.vsocb.near_queries import FROZEN_OUT, NEAR_HEAD, NEAR_ROW, check_near, make_near, update_side
+from knapcache.policy.vsocb.recommendation import RELATIVE_TOLERANCE, UNLIMITED, add_recommendation, recommend_warm
+from knapcache.policy.vsocb.recycling import recycle
 
 VSOCB_HEAD = [
     *HEAD,
     *STATISTICS_HEAD,
     *CERTIFICATE_HEAD,
+    *NEAR_HEAD,
     *POOL_HEAD,
     ("alpha", "f8"),
     ("beta", "f8"),  # 0: exact Oracle, Algorithm 2; above: approximate, Algorithm 3
@@ -80,18 +76,19 @@ VSOCB_HEAD = [
     ("last_call", "i8"),  # T_t
     ("oracle_work", "i8"),  # states the Oracle examined, in all calls
     ("recommended_size", "i8"),  # Invariant: Σ S(q) over q ∈ M̂, at most capacity
+    ("seen_size", "i8"),  # Invariant: Σ S(q) over q ∈ Q_t
+    ("hand", "i8"),  # where `recycle` continues
+    ("forgotten", "i8"),  # arrivals of recycled queries
 ]
 VSOCB_ROW = [
     *ROW,
     *STATISTICS_ROW,
     *CERTIFICATE_ROW,
+    *NEAR_ROW,
     *POOL_ROW,
     ("misses_at_call", "i8"),  # T_r(q)
     ("recommended", "?"),  # q ∈ M̂. Invariant: unless lazy, every resident is recommended
 ]
-
-RELATIVE_TOLERANCE = 1e-13
-UNLIMITED = -1
 
 
 @kernel
@@ -99,6 +96,8 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
     """Lines 2–6: count the arrival; a hit is one in M_{t−1} (E5)."""
     count_arrival(head, rows, i)
     update_certificate(head, rows, i)
+    if rows[i].side == FROZEN_OUT:  # an arrival raises the value
+        update_side(head, rows, i)
     return bool(rows[i].resident)
 
 
@@ -109,14 +108,15 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     count_miss(head, rows, i, cost)  # lines 10–11
     record_size(head, rows, i, size)  # line 9
     update_certificate(head, rows, i)
+    update_side(head, rows, i)
     # Line 17 (P̂ and Ĉ of all queries) waits for a call (E8).
     if oracle_is_due(head, rows, i):  # line 23
         q.misses_at_call = q.misses  # line 24, for q_t alone (E3)
         head[0].last_call = head[0].t
-        if head[0].skip and head[0].certified:
+        if head[0].skip and (head[0].certified or head[0].recommended_size == head[0].seen_size):
             head[0].calls_skipped += 1  # line 25 would keep M̂
         else:
-            changed = recommend(head, rows, True)  # line 25
+            changed = recommend_warm(head, rows)  # line 25
             update_lazy_residents(head, rows, changed)
             if not head[0].lazy:
                 evict_all_lazy(head, rows)  # line 26: M̂_t ∩ M_{t−1} …
@@ -141,87 +141,13 @@ def oracle_is_due(head: Records, rows: Records, i: int) -> bool:
 
 
 @kernel
-def recommend(head: Records, rows: Records, fill: bool) -> np.ndarray:
-    """M̂_t = Oracle(Q_t, Ĉ_t, P̂_t, S, M); with `fill`, use the space it leaves by empirical value (E7).
-
-    Return the ids in exactly one of M̂_t and M̂_{t−1}.
-    """
-    h = head[0]
-    h.oracle_calls += 1
-    ids, sizes, previous = np.empty(h.seen, np.int64), np.empty(h.seen, np.int64), np.empty(h.seen, np.bool_)
-    n = 0
-    for i in range(len(rows) - 1):
-        if rows[i].misses > 0:  # q ∈ Q_t
-            ids[n], sizes[n], previous[n] = i, rows[i].entry_size, rows[i].recommended
-            n += 1
-    values, chosen = values_of(head, rows, ids, True), np.zeros(n, np.bool_)
-    queries = Candidates(ids=ids, values=values, sizes=sizes, previous=previous, chosen=chosen)
-    value, upper_bound, price, _, work = select(
-        values, sizes, h.capacity, h.beta, RELATIVE_TOLERANCE, UNLIMITED, chosen
-    )
-    h.oracle_work += work
-    if fill:
-        proven = not fill_with_unproven(head, rows, queries)
-        certify(head, rows, queries, value, upper_bound, price, proven and h.beta == 0.0)
-    h.recommended_size = 0
-    changed, n = np.empty(n, np.int64), 0
-    for k in range(len(ids)):
-        if chosen[k]:
-            h.recommended_size += sizes[k]
-        if chosen[k] != previous[k]:
-            rows[ids[k]].recommended = chosen[k]
-            changed[n] = ids[k]
-            n += 1
-    return changed[:n]
-
-
-@kernel
-def fill_with_unproven(head: Records, rows: Records, queries: Candidates) -> bool:
-    """E7: call the Oracle again for queries of value 0 and the space left, by empirical value.
-
-    Return whether there was such a query.
-    """
-    free = head[0].capacity
-    unproven = 0
-    for k in range(len(queries.ids)):
-        if queries.chosen[k]:
-            free -= queries.sizes[k]
-        elif queries.values[k] == 0.0:
-            unproven += 1
-    if unproven == 0:
-        return False
-    where = np.empty(unproven, np.int64)
-    values = np.empty(unproven, np.float64)
-    sizes = np.empty(unproven, np.int64)
-    m = 0
-    for k in range(len(queries.ids)):
-        if queries.values[k] == 0.0 and not queries.chosen[k]:
-            where[m] = k
-            values[m] = empirical_value(head, rows, queries.ids[k])
-            sizes[m] = queries.sizes[k]
-            m += 1
-    chosen = np.zeros(unproven, np.bool_)
-    select(values, sizes, free, head[0].beta, RELATIVE_TOLERANCE, UNLIMITED, chosen)
-    for m in range(unproven):
-        queries.chosen[where[m]] = chosen[m]
-    return True
-
-
-@kernel
-def add_recommendation(head: Records, rows: Records, i: int) -> None:
-    """M̂ ∪ {i}."""
-    if not rows[i].recommended:
-        rows[i].recommended = True
-        head[0].recommended_size += rows[i].entry_size
-        head[0].certified = False
-
-
-@kernel
 def record_size(head: Records, rows: Records, i: int, size: int) -> None:
     """Set S(q_t), which the paper takes for constant. Drop q_t from M̂ if its grown answer no longer fits."""
     h, q = head[0], rows[i]
     if size != q.entry_size and q.misses > 1:
         h.certified = False
+        make_near(head, rows, i)
+    h.seen_size += size - q.entry_size
     if q.recommended:
         h.recommended_size += size - q.entry_size
         if h.recommended_size > h.capacity:
@@ -245,6 +171,7 @@ class VSOCB(Policy):
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, release)
     release_kernel = release  # a forgotten query stays in M̂: its next answer is admitted
+    recycle_kernel = recycle
 
     def __init__(
         self,
@@ -255,10 +182,11 @@ class VSOCB(Policy):
         beta: float = 0.0,
         lazy: bool = False,
         skip: bool = True,
+        warm: bool = True,
         confidence: Confidence = Confidence(gamma=0.0),  # noqa: B008 - frozen
     ) -> None:
         """`alpha`: growth between two Oracle calls; `beta`: tolerance of the approximate Oracle, 0 for the exact one;
-        `lazy`: see lazy_residents.py; `skip`: see certificate.py.
+        `lazy`: see lazy_residents.py; `skip`: see certificate.py; `warm`: see near_queries.py.
         """
         super().__init__(capacity, ids)
         if not 0.0 < alpha < math.inf:
@@ -266,8 +194,15 @@ class VSOCB(Policy):
         if not 0.0 <= beta < math.inf:
             raise InvalidInput(f"beta must not be negative and must be finite, not {beta}")
         self.head["alpha"], self.head["beta"], self.head["lazy"] = alpha, beta, lazy
-        self.head["skip"] = skip
+        self.head["skip"], self.head["warm"] = skip, warm
         confidence.write(self.head)
+
+    @classmethod
+    def for_trace(cls, capacity: int, trace: TraceLike, *, remember: int | None = None, **options: Any) -> Self:
+        """Build for `trace` with an id for every key, or with a table of `remember` recycled ids."""
+        if remember is not None and remember < 1:
+            raise InvalidInput(f"remember must be at least 1, not {remember}")
+        return cls(capacity, min(trace.ids, remember or trace.ids), **options)
 
     @property
     def oracle_work(self) -> int:
@@ -293,7 +228,10 @@ class VSOCB(Policy):
         )
         self._expect("recommended size within capacity", bool(self.head["recommended_size"][0] <= self.capacity), True)
         self._expect("seen", int(self.head["seen"][0]), int((self.rows["misses"] > 0).sum()))
-        self._expect("t", int(self.head["t"][0]), int(self.rows["arrivals"].sum()))
+        self._expect("seen_size", int(self.head["seen_size"][0]), int(self.rows["entry_size"].sum()))
+        arrivals = int(self.rows["arrivals"].sum()) + int(self.head["forgotten"][0])
+        self._expect("t", int(self.head["t"][0]), arrivals)
+        self._expect("differences of near queries", check_near(self.head, self.rows), "")
         if self.head["certified"][0]:
             self._expect("M̂ optimal", self._is_optimal(), True)
         lazy = self.rows["pool_id"][: int(self.head["pool_size"][0])].tolist()
@@ -327,6 +265,7 @@ class LazyVSOCB(VSOCB):
         alpha: float = 0.5,
         beta: float = 0.0,
         skip: bool = True,
+        warm: bool = True,
         confidence: Confidence = Confidence(gamma=0.3, gamma_arrival=0.0),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, skip=skip, confidence=confidence)
+        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, skip=skip, warm=warm, confidence=confidence)
