@@ -13,7 +13,8 @@ import pytest
 from knapcache.oracle import solve
 from knapcache.oracle.approximate import certified_beta
 from knapcache.oracle.bounds import best_exchange, cardinality_bound
-from knapcache.oracle.exact import select
+from knapcache.oracle.exact import FrozenItems, SearchOptions, Workspace, select, select_in
+from knapcache.oracle.groups import drop_chain_ends
 from knapcache.oracle.price import break_items, compute_densities
 from knapcache.oracle.sums import accurate_sum, argsort, merge_argsort, radix_argsort
 from knapcache.oracle.textbook import textbook
@@ -205,3 +206,43 @@ def test_both_sorts_are_correct_and_stable(n: int) -> None:
         assert merge_argsort(keys).tolist() == expected
         if n:
             assert radix_argsort(keys).tolist() == expected
+
+
+def test_of_equal_values_only_the_items_next_to_the_price_are_searched() -> None:
+    rng = np.random.default_rng(8)
+    sizes = rng.integers(1000, 30_000, 20_000)
+    values = (rng.integers(1, 4, 20_000) * 0.25).astype(np.float64)
+    price, threshold = 1e-4, 0.2
+    chosen = values > price * sizes
+    costs = np.abs(values - price * sizes)
+    near = np.flatnonzero(costs < threshold)
+    expected = []
+    for value in np.unique(values):
+        for inside in (False, True):
+            chain = near[(values[near] == value) & (chosen[near] == inside)]
+            chain = chain[np.argsort(costs[chain], kind="stable")]
+            expected += chain[np.cumsum(costs[chain]) < threshold].tolist()
+    items = near.copy()
+    kept = items[: drop_chain_ends(values, sizes, chosen, price, threshold, items)].tolist()
+    assert kept == sorted(expected)
+    assert 0 < len(kept) < len(near) // 10
+
+
+def test_a_start_changes_neither_value_nor_proof() -> None:
+    rng = np.random.default_rng(9)
+    nothing, options = FrozenItems(0, 0.0, 0.0, 0.0), SearchOptions(0.0, 1e-13, -1)
+    work = {"none": 0, "optimum": 0, "random": 0}
+    for mode in CACHE_MODES:
+        values, sizes, capacity = cache_like(mode, rng, 600)
+        best = np.zeros(600, np.bool_)
+        value = select(values, sizes, capacity, 0.0, 1e-13, -1, best)[0]
+        for name, start in (("none", best[:0]), ("optimum", best), ("random", rng.random(600) < 0.1)):
+            chosen, scratch = np.zeros(600, np.bool_), np.empty((2, 600), np.int64)
+            space = Workspace(values=values, sizes=sizes, chosen=chosen, density=scratch[0], items=scratch[1])
+            found, upper_bound, _, proven, states, _ = select_in(space, capacity, nothing, options, start.copy())
+            assert proven
+            assert found == pytest.approx(value, rel=2e-13)
+            assert upper_bound >= value
+            assert sizes[chosen].sum() <= capacity
+            work[name] += states
+    assert work["optimum"] < work["none"]
