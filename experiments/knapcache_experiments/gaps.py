@@ -19,6 +19,7 @@ printed sum is negative, and `refuted` that of runs which also have a positive �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,8 +33,7 @@ from knapcache.sim.gaps import gaps as gaps_of
 from knapcache.sim.synthetic import Workload, draw_queries
 from knapcache.sim.trace import Floats
 from knapcache.sim.valid_sets import MAX_ENUMERATED, BanditInstance
-from knapcache_experiments.experiment import Experiment, ExperimentResult, option
-from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.fits import fit_exponent
 from knapcache_experiments.gap_instances import GapWorkload
 from knapcache_experiments.gaps_plot import draw_gaps
@@ -73,13 +73,16 @@ APPROXIMATE = (Variant("vsocb-apx", 1.0, {}), Variant(WORST_SOLVER, 1.0, {}), Va
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapsSettings(PaperSettings):
-    """Settings of the gap experiment."""
+class GapsSettings(ExperimentSettings):
+    """Settings of the gap experiment. Mean costs and noise are not among them: the gaps determine them."""
 
     repeats: int = option(20, "independent repeats, each with its own instance and requests")
     queries: int = option(12, f"number of distinct queries, N; at most {MAX_ENUMERATED}")
     capacity: int = option(24, "capacity, M")
     rounds: int = option(1_000_000, f"largest number of requests, T; runs start at T = {FIRST_HORIZON:,}")
+    sizes: str = option("uniform:10", "size distribution: uniform:10, uniform:3 or lognormal:5.5")
+    arrivals: str = option("zipf:0.8", "arrival distribution: uniform, zipf:A or power:A")
+    alpha: float = option(0.5, "VSOCB's α: relative growth of counts before the next Oracle call")
     gaps: tuple[float, ...] = option((0.001, 0.003, 0.01, 0.03), "smallest gaps Δ_min of the instances")
     approximate_gap: float = option(0.01, "Δ_min of the instances for Theorem 2")
     beta_shares: tuple[float, ...] = option((0.9,), "tolerances β, as shares of Δ_min ÷ cost(M*)")
@@ -87,6 +90,11 @@ class GapsSettings(PaperSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0.0 < self.alpha < math.inf:
+            raise InvalidInput(f"alpha must be above 0 and finite, not {self.alpha}")
+        for name, least in (("capacity", 1), ("rounds", 10)):
+            if getattr(self, name) < least:
+                raise InvalidInput(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 2 <= self.queries <= MAX_ENUMERATED:
             raise InvalidInput(f"queries must be between 2 and {MAX_ENUMERATED}, not {self.queries}")
         if min(*self.gaps, self.approximate_gap) <= 0:
@@ -95,6 +103,7 @@ class GapsSettings(PaperSettings):
             raise InvalidInput(f"beta_shares must be between 0 and 1, not {', '.join(map(str, self.beta_shares))}")
         if min(self.betas) < 0:
             raise InvalidInput(f"betas must not be negative, not {min(self.betas)}")
+        self.all_fits()  # raises InvalidInput on bad values
 
     @property
     def horizons(self) -> list[int]:
@@ -114,6 +123,10 @@ class GapsSettings(PaperSettings):
             gap=gap,
             reach=max(*self.gaps, self.approximate_gap),
         )
+
+    def all_fits(self) -> Workload:
+        """Return the workload of the case in which everything fits."""
+        return Workload(queries=self.queries, rounds=self.horizons[0], sizes=self.sizes, arrivals=self.arrivals)
 
     def instance(self, gap: float, repeat: int) -> BanditInstance:
         """Return the instance that the trials of a repeat run on."""
@@ -308,7 +321,7 @@ def all_fits_trials(settings: GapsSettings) -> Iterator[Trial]:
     for variant in VARIANTS:
         for repeat in range(settings.repeats):
             labels = {"claim": ALL_FITS, "rounds": settings.horizons[0]}
-            yield trial(settings, variant, settings.workload(rounds=settings.horizons[0]), repeat, labels)
+            yield trial(settings, variant, settings.all_fits(), repeat, labels)
 
 
 def all_fits_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dict[str, Any]:
@@ -316,9 +329,7 @@ def all_fits_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dict[s
     rounds = group[0].trial.labels["rounds"]
     expected, bounds = [], []
     for result in group:
-        queries = draw_queries(
-            settings.workload(rounds=rounds), np.random.default_rng([settings.seed, result.trial.repeat])
-        )
+        queries = draw_queries(settings.all_fits(), np.random.default_rng([settings.seed, result.trial.repeat]))
         instance = BanditInstance(queries.probabilities[0], queries.costs, queries.sizes, result.trial.capacity)
         expected.append(first_misses(instance, rounds))
         bounds.append(float(theory.problem_dependent_bound(instance, rounds)))
