@@ -4,8 +4,8 @@
 
 Every key is requested once, so that the policy remembers all of them. Then requests follow Zipf's law, with log-normal
 sizes and costs. Costs scatter by 30 % from miss to miss, so that `vsocb-lazy` has a cost radius. A settle is a miss:
-the policy counts it, calls the Oracle if that is due, and decides. The time is CPU time of one thread, includes the hits
-in between, and is divided by the number of settles. The first tenth of the requests is reported apart (`first`): there
+the policy counts it, calls the Oracle if that is due, and decides. The time is CPU time of one thread, with the hits
+in between, divided by the number of settles. The first tenth of the requests is reported apart (`first`): there
 the cost radius still changes much. `scratch` is the same policy when every call solves all remembered keys. It is
 measured on the first SCRATCH_REQUESTS. Kernels are compiled before.
 
