@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache.errors import CorruptState
+from knapcache.errors import CorruptState, InvalidInput
+from knapcache.policy import registry
 from knapcache.policy.structures import heap, packed_heap
 from knapcache.policy.structures.heap import HeapPolicy
 from knapcache.policy.structures.packed_heap import PackedHeapPolicy
@@ -81,3 +84,21 @@ def test_check_detects_a_lowered_priority(layout: ModuleType, kind: type[HeapPol
     policy.rows["priority"][7] = 0.5
     with pytest.raises(CorruptState, match="priority of id 7 is below"):
         policy.check()
+
+
+@pytest.mark.parametrize("name", ["gds", "gdsf-cost"])
+def test_a_copy_of_the_rows_has_every_byte_of_the_packed_positions(name: str) -> None:
+    rows = registry.find(name).build(1000, IDS).rows
+    content = np.random.default_rng(0).integers(0, 256, rows.nbytes, np.uint8)
+    rows.view(np.uint8)[:] = content
+    other = np.zeros_like(rows)
+    other[:] = rows
+    assert rows.copy().tobytes() == copy.deepcopy(rows).tobytes() == other.tobytes() == content.tobytes()
+
+
+def test_padding_in_the_rows_of_a_packed_heap_is_refused() -> None:
+    class Padded(PackedHeapPolicy):
+        row_fields: ClassVar = [*PackedHeapPolicy.row_fields, ("flag", "?")]
+
+    with pytest.raises(InvalidInput, match="no padding"):
+        Padded(1, IDS)

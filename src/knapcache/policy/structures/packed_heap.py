@@ -12,7 +12,7 @@ resident, the priorities take 1.6 MB instead of 18 MB. A move down the heap wait
         n uint32    id at each position
 
 The root is at index 3, so that the children of each position begin at a multiple of 4. A spare row that holds positions
-has no valid fields.
+has no valid fields. Copies of `rows` must copy every byte, so the fields of a row leave no padding.
 
 For priorities that rarely tie. Under LFU, where ties are the common case, it was no faster than heap.py. Rejected:
 eight children per position. That heap has two thirds of the levels and makes a half more comparisons; it was no faster.
@@ -24,12 +24,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, as_floats, as_halves, as_ints, inlined
 from knapcache.policy.base import HEAD, ROW, Policy
 from knapcache.policy.structures.heap import check_slots, make_heap
 
 PACKED_HEAP_HEAD = [("heap_size", "i8"), ("heap_at", "i8"), ("heap_slots", "i8")]
-PACKED_HEAP_ROW = [("heap_slot", "u4"), ("priority", "f8"), ("tiebreak", "i8")]
+PACKED_HEAP_ROW = [("filler", "(3,)u1"), ("heap_slot", "u4"), ("priority", "f8"), ("tiebreak", "i8")]
+"""The filler ends at a multiple of 4: NumPy does not copy padding, and positions may be stored there."""
 ROOT, LINE = 3, 64
 
 
@@ -86,6 +88,9 @@ class PackedHeapPolicy(Policy):
 
     def __init__(self, capacity: int, ids: int) -> None:
         super().__init__(capacity, ids)
+        row = self.rows.dtype
+        if sum(row[name].itemsize for name in row.names) != row.itemsize:
+            raise InvalidInput(f"the fields of a row must leave no padding between them, not {row.descr}")
         self.head["heap_slots"] = self._slots(ids)
         self.head["heap_at"] = -(-self.ids * self.rows.itemsize // LINE) * LINE // 8
 
