@@ -4,11 +4,11 @@
     python bench/learned.py --markdown FILE
 
 Replays the public traces ($KNAPCACHE_TRACES) and synthetic traffic. LRB, 3L-Cache and GL-Cache are those of
-libCacheSim's package (Linux x86-64), set to minimise the number of misses; they ignore cost. LRB trains its first model
-after 131,072 labelled samples and is LRU until then; 3L-Cache starts as LRU too. The public traces are too short for
-both. Hence the synthetic trace, and a policy like LRB that trains on smaller batches, with and without cost
-(_lrb_like.py). It needs LightGBM, which is not in requirements.lock: `pip install lightgbm`. What is not installed is
-reported and left out.
+libCacheSim's package (Linux x86-64), set to minimise the number of misses; they ignore cost. GL-Cache trains by trace
+time, which is not passed: it never trains here. LRB trains its first model after 131,072 labelled samples and is LRU
+until then; 3L-Cache starts as LRU too. The public traces are too short for these two. Hence the synthetic trace, and a
+policy like LRB that trains on smaller batches, with and without cost (_lrb_like.py). It needs LightGBM, which is not in
+requirements.lock: `pip install lightgbm`. What is not installed is reported and left out.
 
 Prints tables of cost ratios and miss ratios; writes learned.json to DIR. --markdown prints the tables of
 docs/background/policies.md from such a file and runs nothing.
