@@ -110,7 +110,7 @@ def throughput(name: str, share: float, raw: tuple[Keys, Ints, Floats], path: Pa
 
 
 ACCESS_ROW = [("requests", "i8"), ("following", "i8"), *((f"other_{k}", "i8") for k in range(6))]
-"""64 bytes, as the row of `gdsf-cost`."""
+"""64 bytes: one cache line."""
 
 
 @kernel

@@ -199,11 +199,6 @@ instructions. In replays of ARC and S3-FIFO these took a quarter and a third of 
 reference for its whole duration.
 """
 
-as_floats: Callable[[Any], Any]
-as_ints: Callable[[Any], Any]
-as_halves: Callable[[Any], Any]
-"""Return the memory of a record array as float64, int64 or uint32, for packed data. Borrowed, as above."""
-
 prefetch: Callable[[Any, int], None]
 """Start to load a row of a record array into the caches of the core. Nothing else changes."""
 
@@ -213,7 +208,6 @@ if COMPILED:
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba import extending, types
     from numba.core import caching, cgutils, compiler, serialize
-    from numba.np import arrayobj
 
     class _DiskCache(caching._Cache):
         """The cached machine code of one kernel: one file per signature, with a stamp, a checksum and the code."""
@@ -275,33 +269,6 @@ if COMPILED:
 
     borrowed = cast(Any, _borrowed)
 
-    def _reinterpreted(kind: Any) -> Any:
-
-        @extending.intrinsic
-        def view(_typing: Any, rows: Any) -> Any:
-            target = types.Array(kind, 1, "C")
-
-            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                source = context.make_array(signature.args[0])(context, builder, values[0])
-                array = context.make_array(target)(context, builder)
-                width = context.get_constant(types.intp, kind.bitwidth // 8)
-                count = builder.udiv(builder.mul(source.nitems, source.itemsize), width)
-                arrayobj.populate_array(  # type: ignore[no-untyped-call]
-                    array,
-                    data=builder.bitcast(source.data, array.data.type),
-                    shape=[count],
-                    strides=[width],
-                    itemsize=width,
-                    meminfo=None,
-                )
-                return array._getvalue()
-
-            return target(rows), generate
-
-        return view
-
-    as_floats, as_ints, as_halves = (_reinterpreted(kind) for kind in (types.float64, types.int64, types.uint32))
-
     @extending.intrinsic
     def _prefetch(_typing: Any, rows: Any, i: Any) -> Any:
 
@@ -347,9 +314,6 @@ else:
         return array
 
     borrowed = _same
-    as_floats, as_ints, as_halves = (
-        functools.partial(np.ndarray.view, dtype=kind, type=np.ndarray) for kind in (np.float64, np.int64, np.uint32)
-    )
 
     def prefetch(rows: Any, i: int) -> None: ...
 

@@ -16,9 +16,8 @@ from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from knapcache.kernel import Records, as_floats, as_halves, as_ints, borrowed, prefetch
+from knapcache.kernel import Records, borrowed, prefetch
 
 _functions: dict[Any, Callable[..., Any]] = {}
 """Plain forms by kernel."""
@@ -63,22 +62,20 @@ def _plain_namespace(namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    for intrinsic, form in _INTRINSICS:
-        if value is intrinsic:
-            return form
+    if value is borrowed:
+        return _same
+    if value is prefetch:
+        return _nothing
     if type(value) is tuple:
         return tuple(map(_plain_value, value))
     return plain_form(value) if hasattr(value, "py_func") else value
 
 
-_INTRINSICS: list[tuple[Any, Callable[..., Any]]] = [
-    (borrowed, lambda rows: rows),
-    (as_floats, lambda rows: rows.memory_as(np.float64)),
-    (as_ints, lambda rows: rows.memory_as(np.int64)),
-    (as_halves, lambda rows: rows.memory_as(np.uint32)),
-    (prefetch, lambda _rows, _i: None),
-]
-"""Functions that only machine code has (kernel.py), with what stands for each of them."""
+def _same(array: Any) -> Any:
+    return array
+
+
+def _nothing(_array: Any, _i: int) -> None: ...
 
 
 def _readable(argument: Any) -> Any:
@@ -92,10 +89,9 @@ class Rows:
     A `recarray` does the same, four times slower.
     """
 
-    __slots__ = ("_array", "_columns", "_row", "shape")
+    __slots__ = ("_columns", "_row", "shape")
 
     def __init__(self, array: Records) -> None:
-        self._array = array
         self._row = _row_class(array.dtype)
         self._columns = [array[name] for name in array.dtype.names]
         self.shape = array.shape
@@ -105,10 +101,6 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self.shape[0])
-
-    def memory_as(self, kind: type) -> npt.NDArray[Any]:
-        """Return the memory of the array as numbers of this type."""
-        return self._array.view(kind)  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.kernel import Records, inlined, layout, records
+from knapcache.kernel import Records, inlined, records
 from knapcache.model import Decision
 from knapcache.plain import uncompiled
 
@@ -139,7 +139,7 @@ class Policy:
     recycle_kernel: ClassVar[Callable[..., Any] | None] = None
     """recycle(head, rows) -> id, if the policy can work with fewer ids than there are keys."""
     spare: int = 1
-    """Rows after those of the ids: for sentinels of linked lists, one per list, at least one; and for packed data."""
+    """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
     compiled: bool = True
     """Whether `arrive`, `settle`, `forget` and `recycle` call compiled kernels, or their plain forms. May be changed
     between two calls: both work on the same arrays."""
@@ -152,13 +152,8 @@ class Policy:
         if not 1 <= ids <= 2**31:
             raise InvalidInput(f"ids must be at least 1 and at most 2^31, not {ids}")
         self.head = records(self.head_fields, 1)
-        self.spare = self.spare_rows(ids, layout(self.row_fields).itemsize)
         self.rows = records(self.row_fields, ids + self.spare)
         self.head["capacity"] = capacity
-
-    def spare_rows(self, ids: int, row_bytes: int) -> int:  # noqa: ARG002
-        """Return how many rows of `row_bytes` bytes follow those of the ids. Structures that are packed add theirs."""
-        return self.spare
 
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, **options: Any) -> Self:
@@ -216,8 +211,7 @@ class Policy:
 
     def check(self) -> None:
         """Recompute the totals; raise CorruptState if they differ. Subclasses check their own structures too."""
-        rows = self.rows[: self.ids]
-        self._expect("used", self.used, int(rows["entry_size"][rows["resident"]].sum()))
+        self._expect("used", self.used, int(self.rows["entry_size"][self.rows["resident"]].sum()))
         if self.used > self.capacity:
             raise CorruptState(f"used {self.used} is above capacity {self.capacity}")
 
@@ -244,7 +238,7 @@ class Policy:
     @property
     def residents(self) -> frozenset[int]:
         """Ids whose answers are resident."""
-        return frozenset(np.flatnonzero(self.rows["resident"][: self.ids]).tolist())
+        return frozenset(np.flatnonzero(self.rows["resident"]).tolist())
 
     def _id(self, i: int) -> int:
         i = _integer("id", i)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
 from knapcache.policy.base import insert, make_settle
-from knapcache.policy.structures.packed_heap import PackedHeapPolicy, evict_until_fits, heap_add, heap_release
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
 
 
 @inlined
@@ -43,10 +43,10 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     heap_add(head, rows, i)
 
 
-class GDS(PackedHeapPolicy):
+class GDS(HeapPolicy):
     """GreedyDual-Size with the mean cost of a miss."""
 
-    head_fields: ClassVar = [*PackedHeapPolicy.head_fields, ("t", "i8"), ("inflation", "f8")]
-    row_fields: ClassVar = [*PackedHeapPolicy.row_fields, ("misses", "i8"), ("paid", "f8")]
+    head_fields: ClassVar = [*HeapPolicy.head_fields, ("t", "i8"), ("inflation", "f8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, heap_release)

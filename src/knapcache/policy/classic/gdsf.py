@@ -19,14 +19,7 @@ from typing import ClassVar
 
 from knapcache.kernel import Records, inlined
 from knapcache.policy.base import evict, insert, make_settle, remove
-from knapcache.policy.structures.packed_heap import (
-    PackedHeapPolicy,
-    evict_until_fits,
-    heap_add,
-    heap_release,
-    heap_remove,
-    heap_top,
-)
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release, heap_remove, heap_top
 
 
 @inlined
@@ -70,18 +63,18 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
             evict(head, rows, victim)
 
 
-class GDSF(PackedHeapPolicy):
+class GDSF(HeapPolicy):
     """GreedyDual-Size with Frequency."""
 
     head_fields: ClassVar = [
-        *PackedHeapPolicy.head_fields,
+        *HeapPolicy.head_fields,
         ("t", "i8"),
         ("clock", "f8"),
         ("by_cost", "?"),
         ("history", "?"),
         ("trial", "?"),
     ]
-    row_fields: ClassVar = [*PackedHeapPolicy.row_fields, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, heap_release)
 

@@ -18,17 +18,11 @@ each hit. To lower a priority, remove the id and add it again.
 Comparing heap_priority instead of the priority of the id keeps each comparison within the row of its position. The
 tiebreak exists because ties are the common case under LFU. Without it the order would depend on the heap's history,
 and decisions could not be reproduced.
-
-`make_heap` makes the kernels for any layout of the positions. This file has the layout in columns, packed_heap.py one
-that takes fewer cache lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
-
-import numpy.typing as npt
+from typing import ClassVar
 
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
@@ -61,148 +55,6 @@ def leaves_before(rows: Records, a: int, b: int) -> bool:
     return bool(precedes(rows[a].priority, rows[a].tiebreak, rows[b].priority, rows[b].tiebreak))
 
 
-class HeapKernels(NamedTuple):
-    """The operations of a heap. Each takes `head` and `rows` first."""
-
-    add: Callable[..., Any]
-    remove: Callable[..., Any]
-    top: Callable[..., int]
-    rebuild: Callable[..., Any]
-    evict_until_fits: Callable[..., float]
-    release: Callable[..., Any]
-
-
-def make_heap(
-    slot_key: Callable[..., Any],
-    slot_id: Callable[..., Any],
-    set_slot: Callable[..., Any],
-    least_child: Callable[..., Any],
-) -> HeapKernels:
-    """Return the kernels of a 4-ary heap over a layout of its positions.
-
-    slot_key(head, rows, k)                               (priority, tiebreak) at position k
-    slot_id(head, rows, k)                                id at position k
-    set_slot(head, rows, i, k, priority, tiebreak)        put id i at position k
-    least_child(head, rows, first)                        of positions `first` … `first` + 3, the one that leaves first
-    """
-
-    @inlined
-    def sift_up(head: Records, rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:
-        """Move id i from position k towards the top until its parent leaves before it."""
-        while k > 0:
-            parent = (k - 1) >> 2
-            parent_priority, parent_tiebreak = slot_key(head, rows, parent)
-            if not precedes(priority, tiebreak, parent_priority, parent_tiebreak):
-                break
-            set_slot(head, rows, slot_id(head, rows, parent), k, parent_priority, parent_tiebreak)
-            k = parent
-        set_slot(head, rows, i, k, priority, tiebreak)
-
-    @inlined
-    def sift_down(head: Records, rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:
-        """Move id i from position k towards the bottom until it leaves before all of its children."""
-        n = head[0].heap_size
-        while True:
-            first = 4 * k + 1
-            if first + 3 < n:
-                c = least_child(head, rows, first)
-                child_priority, child_tiebreak = slot_key(head, rows, c)
-            elif first < n:
-                c = first
-                child_priority, child_tiebreak = slot_key(head, rows, c)
-                for other in range(first + 1, n):
-                    other_priority, other_tiebreak = slot_key(head, rows, other)
-                    if precedes(other_priority, other_tiebreak, child_priority, child_tiebreak):
-                        c, child_priority, child_tiebreak = other, other_priority, other_tiebreak
-            else:
-                break
-            if not precedes(child_priority, child_tiebreak, priority, tiebreak):
-                break
-            set_slot(head, rows, slot_id(head, rows, c), k, child_priority, child_tiebreak)
-            k = c
-        set_slot(head, rows, i, k, priority, tiebreak)
-
-    @inlined
-    def add(head: Records, rows: Records, i: int) -> None:
-        """Add id i, whose priority and tiebreak are set."""
-        k = head[0].heap_size
-        head[0].heap_size = k + 1
-        sift_up(head, rows, i, k, rows[i].priority, rows[i].tiebreak)
-
-    @inlined
-    def remove_id(head: Records, rows: Records, i: int) -> None:
-        """Remove id i from any position. The last id takes its place and moves up or down from there."""
-        head[0].heap_size -= 1
-        n = head[0].heap_size
-        k = rows[i].heap_slot
-        if k == n:
-            return
-        priority, tiebreak = slot_key(head, rows, n)
-        removed_priority, removed_tiebreak = slot_key(head, rows, k)
-        if precedes(priority, tiebreak, removed_priority, removed_tiebreak):
-            sift_up(head, rows, slot_id(head, rows, n), k, priority, tiebreak)
-        else:
-            sift_down(head, rows, slot_id(head, rows, n), k, priority, tiebreak)
-
-    @inlined
-    def top(head: Records, rows: Records) -> int:
-        """Return the id that leaves first. The heap must not be empty."""
-        while True:
-            i = slot_id(head, rows, 0)
-            priority, tiebreak = slot_key(head, rows, 0)
-            if rows[i].priority == priority and rows[i].tiebreak == tiebreak:
-                return int(i)
-            sift_down(head, rows, i, 0, rows[i].priority, rows[i].tiebreak)
-
-    @inlined
-    def rebuild(head: Records, rows: Records) -> None:
-        """Restore the heap order after many priorities have changed, up or down."""
-        n = head[0].heap_size
-        for k in range(n):
-            i = slot_id(head, rows, k)
-            set_slot(head, rows, i, k, rows[i].priority, rows[i].tiebreak)
-        for k in range((n - 2) >> 2, -1, -1):
-            priority, tiebreak = slot_key(head, rows, k)
-            sift_down(head, rows, slot_id(head, rows, k), k, priority, tiebreak)
-
-    @inlined
-    def evict_until_fits(head: Records, rows: Records, size: int) -> float:
-        """Evict from the top until `size` more units fit. Return the greatest priority evicted, −1 if none was."""
-        highest = -1.0
-        while head[0].used + size > head[0].capacity:
-            victim = top(head, rows)
-            highest = rows[victim].priority
-            remove_id(head, rows, victim)
-            evict(head, rows, victim)
-        return highest
-
-    @inlined
-    def release(head: Records, rows: Records, i: int) -> None:
-        """Remove the resident i: the release kernel of policies with a heap."""
-        remove_id(head, rows, i)
-        remove(head, rows, i)
-
-    return HeapKernels(add, remove_id, top, rebuild, evict_until_fits, release)
-
-
-@inlined
-def slot_key(head: Records, rows: Records, k: int) -> tuple[float, int]:  # noqa: ARG001 - every layout has this signature
-    return rows[k].heap_priority, rows[k].heap_tiebreak
-
-
-@inlined
-def slot_id(head: Records, rows: Records, k: int) -> int:  # noqa: ARG001
-    return rows[k].heap_id  # type: ignore[no-any-return]
-
-
-@inlined
-def set_slot(head: Records, rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:  # noqa: ARG001
-    rows[k].heap_priority = priority
-    rows[k].heap_tiebreak = tiebreak
-    rows[k].heap_id = i
-    rows[i].heap_slot = k
-
-
 @inlined
 def slot_precedes(rows: Records, a: int, b: int) -> bool:
     """Return whether the id at heap position a leaves before the one at position b."""
@@ -210,15 +62,113 @@ def slot_precedes(rows: Records, a: int, b: int) -> bool:
 
 
 @inlined
-def least_child(head: Records, rows: Records, first: int) -> int:  # noqa: ARG001
-    a = first + int(slot_precedes(rows, first + 1, first))
-    b = first + 2 + int(slot_precedes(rows, first + 3, first + 2))
-    return a + (b - a) * int(slot_precedes(rows, b, a))
+def set_slot(rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:
+    """Put id i at position k."""
+    rows[k].heap_priority = priority
+    rows[k].heap_tiebreak = tiebreak
+    rows[k].heap_id = i
+    rows[i].heap_slot = k
 
 
-heap_add, heap_remove, heap_top, heap_rebuild, evict_until_fits, heap_release = make_heap(
-    slot_key, slot_id, set_slot, least_child
-)
+@inlined
+def sift_up(rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:
+    """Move id i from position k towards the top until its parent leaves before it."""
+    while k > 0:
+        parent = (k - 1) >> 2
+        if not precedes(priority, tiebreak, rows[parent].heap_priority, rows[parent].heap_tiebreak):
+            break
+        set_slot(rows, rows[parent].heap_id, k, rows[parent].heap_priority, rows[parent].heap_tiebreak)
+        k = parent
+    set_slot(rows, i, k, priority, tiebreak)
+
+
+@inlined
+def sift_down(head: Records, rows: Records, i: int, k: int, priority: float, tiebreak: int) -> None:
+    """Move id i from position k towards the bottom until it leaves before all of its children."""
+    n = head[0].heap_size
+    while True:
+        first = 4 * k + 1
+        if first + 3 < n:
+            a = first + int(slot_precedes(rows, first + 1, first))
+            b = first + 2 + int(slot_precedes(rows, first + 3, first + 2))
+            c = a + (b - a) * int(slot_precedes(rows, b, a))
+        elif first < n:
+            c = first
+            for other in range(first + 1, n):
+                if slot_precedes(rows, other, c):
+                    c = other
+        else:
+            break
+        if not precedes(rows[c].heap_priority, rows[c].heap_tiebreak, priority, tiebreak):
+            break
+        set_slot(rows, rows[c].heap_id, k, rows[c].heap_priority, rows[c].heap_tiebreak)
+        k = c
+    set_slot(rows, i, k, priority, tiebreak)
+
+
+@inlined
+def heap_add(head: Records, rows: Records, i: int) -> None:
+    """Add id i, whose priority and tiebreak are set."""
+    k = head[0].heap_size
+    head[0].heap_size = k + 1
+    sift_up(rows, i, k, rows[i].priority, rows[i].tiebreak)
+
+
+@inlined
+def heap_remove(head: Records, rows: Records, i: int) -> None:
+    """Remove id i from any position. The last id takes its place and moves up or down from there."""
+    head[0].heap_size -= 1
+    n = head[0].heap_size
+    k = rows[i].heap_slot
+    if k == n:
+        return
+    priority, tiebreak = rows[n].heap_priority, rows[n].heap_tiebreak
+    if precedes(priority, tiebreak, rows[k].heap_priority, rows[k].heap_tiebreak):
+        sift_up(rows, rows[n].heap_id, k, priority, tiebreak)
+    else:
+        sift_down(head, rows, rows[n].heap_id, k, priority, tiebreak)
+
+
+@inlined
+def heap_top(head: Records, rows: Records) -> int:
+    """Return the id that leaves first. The heap must not be empty."""
+    while True:
+        i = rows[0].heap_id
+        if rows[i].priority == rows[0].heap_priority and rows[i].tiebreak == rows[0].heap_tiebreak:
+            return int(i)
+        sift_down(head, rows, i, 0, rows[i].priority, rows[i].tiebreak)
+
+
+@inlined
+def heap_rebuild(head: Records, rows: Records) -> None:
+    """Restore the heap order after many priorities have changed, up or down."""
+    n = head[0].heap_size
+    for k in range(n):
+        i = rows[k].heap_id
+        rows[k].heap_priority = rows[i].priority
+        rows[k].heap_tiebreak = rows[i].tiebreak
+    for k in range((n + 2) >> 2, -1, -1):
+        if k < n:
+            sift_down(head, rows, rows[k].heap_id, k, rows[k].heap_priority, rows[k].heap_tiebreak)
+
+
+@inlined
+def evict_until_fits(head: Records, rows: Records, size: int) -> float:
+    """Evict from the top until `size` more units fit. Return the greatest priority evicted, −1 if none was."""
+    highest = -1.0
+    while head[0].used + size > head[0].capacity:
+        victim = heap_top(head, rows)
+        highest = rows[victim].priority
+        heap_remove(head, rows, victim)
+        evict(head, rows, victim)
+    return highest
+
+
+@inlined
+def heap_release(head: Records, rows: Records, i: int) -> None:
+    """Remove the resident i: the release kernel of policies with a heap."""
+    heap_remove(head, rows, i)
+    remove(head, rows, i)
 
 
 class HeapPolicy(Policy):
@@ -236,23 +186,15 @@ class HeapPolicy(Policy):
 def check_heap(head: Records, rows: Records) -> None:
     """Raise CorruptState unless the heap holds exactly the residents, in heap order."""
     n = int(head["heap_size"][0])
-    check_slots(rows, rows["heap_id"][:n], rows["heap_priority"][:n], rows["heap_tiebreak"][:n])
-
-
-def check_slots(
-    rows: Records,
-    ids: npt.NDArray[Any],
-    priorities: npt.NDArray[Any],
-    tiebreaks: npt.NDArray[Any],
-) -> None:
-    """Raise CorruptState unless these positions hold exactly the residents among `rows`, in heap order."""
-    if sorted(ids.tolist()) != rows["resident"].nonzero()[0].tolist():
+    ids = rows["heap_id"][:n].tolist()
+    if sorted(ids) != rows["resident"].nonzero()[0].tolist():
         raise CorruptState("the heap and the residents differ")
-    keys = list(zip(priorities.tolist(), tiebreaks.tolist(), strict=True))
-    for k, i in enumerate(ids.tolist()):
+    for k, i in enumerate(ids):
         if rows["heap_slot"][i] != k:
             raise CorruptState(f"id {i} has the wrong heap position")
-        if keys[k] > (rows["priority"][i], rows["tiebreak"][i]):
+        priority, tiebreak = rows["heap_priority"][k], rows["heap_tiebreak"][k]
+        if (priority, tiebreak) > (rows["priority"][i], rows["tiebreak"][i]):
             raise CorruptState(f"the priority of id {i} is below the one it has in the heap")
-        if k and keys[k] < keys[(k - 1) >> 2]:
+        parent = (k - 1) >> 2
+        if k and (priority, tiebreak) < (rows["heap_priority"][parent], rows["heap_tiebreak"][parent]):
             raise CorruptState(f"id {i} is below an id that should leave after it")
