@@ -59,6 +59,8 @@ NAMES = [
     "confidence",
     "alpha",
     "long-run",
+    "gaps",
+    "scaling",
     "drift",
     "one-hits",
     "approximate",
