@@ -1,8 +1,8 @@
 """Theorem 1 (1) and Theorem 2 of the paper on instances of a dozen queries: measured regret and bound side by side.
 
-With a dozen queries all valid sets can be listed, so every gap Δ is exact. Each repeat draws one instance and moves
-its mean costs so that the smallest gap Δ_min takes each of the `gaps`. Costs are c1 or c2, as the theorems assume. A
-run with horizon T is told T, so every horizon is a run of its own.
+An instance of a dozen queries has few enough valid sets to list them all, so every gap Δ is exact. Each repeat draws
+one instance and moves its mean costs so that the smallest gap Δ_min takes each of the `gaps`. Costs are c1 or c2, as
+the theorems assume. The horizon T is a parameter of the algorithm, so there is a separate run for each T.
 
 The paper gives its bounds up to constants and logarithms. `bound` is the printed sum times ln(16TN/δ), with constant 1,
 the mean over instances. `share_max` is the largest regret ÷ bound of all runs: the smallest constant that is not

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Group = Sequence[TrialResult]
 SYMBOLS = {"capacity": "M", "queries": "N", "rounds": "T"}
 SWEEPS = {"capacity": ("capacity",), "queries": ("queries",), "both": ("queries", "capacity"), "rounds": ("rounds",)}
-"""What each sweep varies. The first is the quantity of the exponent."""
+"""The settings that each sweep varies. The exponent is that of the first one."""
 VARIANTS = (("vsocb", 1.0), ("vsocb", 0.0), ("vsocb-lazy", 0.3))
 """Policies and their confidence scale γ."""
 

@@ -139,7 +139,7 @@ class AsgiRequest:
         extensions = scope.get("extensions", NO_EXTENSIONS)
         self._writer: ResponseWriter | None = extensions.get(WRITER_EXTENSION)
         self.known_head: RequestHead | None = extensions.get(HEAD_EXTENSION)
-        """What access.py knows about the head, if the server protocol has asked for it."""
+        """The cached head of access.py, if the server protocol has looked it up."""
         self.started = started
         """Arrival, by `time.perf_counter`."""
         self.method: str = scope["method"]

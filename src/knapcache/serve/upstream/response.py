@@ -295,7 +295,7 @@ class Response:
         """Fail if a reader has waited for `idle_timeout`; check again when that may be the case."""
         loop, self._idle_timer = asyncio.get_running_loop(), None
         if self._waiter is None:
-            return  # nobody waits: the next reader starts the timer again
+            return  # no reader waits; the next one starts the timer again
         remaining = self._waiting_since + self._pool.idle_timeout - loop.time()
         if remaining <= 0:
             self._fail(TimeLimit(f"timeout: no data for {self._pool.idle_timeout:g} s"))
