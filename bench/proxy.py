@@ -6,10 +6,11 @@ All servers run on loopback, each in a process on one core, with the load genera
 _load_generator.py). Requests of 1 KB with an API key, for 100 prompts by Zipf's law; answers of 2 KB.
 
 Hits: `knapcache serve` with its defaults and its files, warm. The bare echo, a raw ASGI application on the same uvicorn
-that reads the body and returns a fixed answer, is the upper limit of a Python proxy. 32 connections in a closed loop,
-then one connection. Servers run in turns, and the best round of each counts, because other work on the machine can only
-slow it down. CPU time is that of the server process. Every response must state in its head that it is a hit. LiteLLM's
-proxy has its in-memory cache, and GPTCache's server its map, queried with /get.
+that reads the body and returns a fixed answer, parses every request head; knapcache does not parse a head that a
+connection repeats. 32 connections in a closed loop, then one connection. Servers run in turns. Of each number the best
+round is reported, because other work on the machine can only slow it down; the ratio to the echo is the median of the
+rounds, and the worst. CPU time is that of the server process. Every response must state in its head that it is a hit.
+LiteLLM's proxy has its in-memory cache, and GPTCache's server its map, queried with /get.
 
 The load generator is measured with a server that does nothing ("canned"). It must be faster than every server under
 test, or it would limit the results. `load_cpu_share` is its share of its core.
@@ -226,9 +227,9 @@ def check_targets(hits: list[Row], misses: list[Row]) -> list[Row]:
     by_server = {row["server"]: row for row in hits}
     targets = []
     if OURS in by_server and ECHO in by_server:
-        ours, echo = by_server[OURS]["requests_per_second"], by_server[ECHO]["requests_per_second"]
-        worst = min(a / b for a, b in zip(by_server[OURS]["rounds"], by_server[ECHO]["rounds"], strict=True))
-        targets.append(target("hits per second / bare echo", ours / echo, at_least=0.75, unit="×", worst=worst))
+        ratios = [a / b for a, b in zip(by_server[OURS]["rounds"], by_server[ECHO]["rounds"], strict=True)]
+        median, worst = float(np.median(ratios)), min(ratios)
+        targets.append(target("hits per second / bare echo", median, at_least=0.75, unit="×", worst=worst))
         tail = by_server[OURS]["p99_us"] / by_server[ECHO]["p99_us"]
         targets.append(target("p99 of a hit at full load / bare echo", tail, at_most=2, unit="×"))
     if OURS in by_server and LITELLM in by_server:

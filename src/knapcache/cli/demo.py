@@ -98,14 +98,19 @@ def execute(args: argparse.Namespace) -> None:
     prompts = read_prompts(args.prompts) if args.prompts else demo_prompts(args.seed)
     stats, console = TrafficStats(), Console(stderr=True, highlight=False)
     columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.description}"))
-    try:
+
+    async def send_with_progress() -> None:
+        # Started on the event loop: Ctrl-C is handled by the loop as soon as anything is shown.
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(summary(stats), total=options.requests)
 
             def update(now: TrafficStats) -> None:
                 progress.update(task, completed=now.finished, description=summary(now))
 
-            asyncio.run(send_traffic(options, prompts, stats, update))
+            await send_traffic(options, prompts, stats, update)
+
+    try:
+        asyncio.run(send_with_progress())
     finally:
         if stats.finished > stats.outcomes["failed"]:
             print_report(stats)

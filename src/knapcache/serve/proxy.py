@@ -44,6 +44,8 @@ log = logging.getLogger("knapcache.serve")
 
 OWNER_POLL = 0.5
 """Seconds between two attempts to become the owner."""
+LAST_EVENTS_TIMEOUT = 5.0
+"""Seconds that a closing process tries to become the owner, to record the events that no owner has received."""
 MAX_MEMORY_FALLBACK = 1 << 30
 """Bytes of memory used in place of a file: the configured capacity may be a disk's and not fit into memory."""
 
@@ -149,6 +151,16 @@ class Proxy:
         self._owner_client = None
         client.close()
 
+    async def _deliver_last_events(self, client: OwnerClient) -> None:
+        """Send the last events to the owner. If it ended first, become the owner and consume them here."""
+        unsent = await client.stop(send_unsent=True)
+        if unsent and self._pipeline is None:
+            try:
+                await asyncio.wait_for(self._wait_for_ownership(), LAST_EVENTS_TIMEOUT)
+            except TimeoutError:
+                log.error("%d events dropped: the owner process did not accept them.", len(unsent))
+        client.close()
+
     async def _become_owner(self) -> None:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
         pipeline = self._pipeline = EventPipeline(
@@ -217,11 +229,10 @@ class Proxy:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._owner_client is not None:
+            await self._deliver_last_events(self._owner_client)
         if self._owner_server is not None:
             await self._owner_server.close()
-        if self._owner_client is not None:
-            await self._owner_client.stop(send_unsent=True)
-            self._owner_client.close()
         if self._close_admin is not None:
             await self._close_admin()
         if self._pipeline is not None:

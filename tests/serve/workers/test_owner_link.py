@@ -17,6 +17,7 @@ import httpx
 import orjson
 import pytest
 
+from knapcache.serve.observe.history_file import unpack
 from knapcache.serve.workers.owner_link import decode_events, encode_events
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, traffic
@@ -129,6 +130,22 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
     eventually(is_empty)
     workers.stop()
     assert json.loads((workers.folder / "history.json").read_text())["version"] == 2
+
+
+def test_events_of_a_worker_that_outlives_its_owner_are_recorded(start: Start) -> None:
+    workers = start(2)
+    workers.request("before")
+    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 1)
+    owner = workers.owner()
+    (other,) = (pid for pid in workers.pids() if pid != owner)
+    with workers.only(other):
+        workers.request("last")
+    os.kill(other, signal.SIGSTOP)  # most often before it has sent its event
+    workers.process.send_signal(signal.SIGTERM)
+    eventually(lambda: has_ended(owner))
+    os.kill(other, signal.SIGCONT)
+    workers.stop()
+    assert unpack((workers.folder / "history.json").read_bytes()).total.requests == 2
 
 
 def test_workers_without_their_store_serve_and_have_one_pipeline(
