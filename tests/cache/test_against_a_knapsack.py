@@ -69,20 +69,20 @@ STORES: dict[str, tuple[type[KnapsackMachine], bool]] = {
 }
 
 
-def compare_with_a_knapsack(store: str, examples: int, steps: int) -> int:
+def compare_with_a_knapsack(store: str, examples: int, steps: int, *, derandomize: bool = False) -> int:
     """Return how often a set was compared with the optimum."""
     machine, without_memory_tier = STORES[store]
     before = machine.compared
     with stores_on(DiskFaults()) if without_memory_tier else nullcontext():
-        run_state_machine_as_test(
-            machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-        )
+        options = settings(max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=derandomize)
+        run_state_machine_as_test(machine, settings=options)
     return machine.compared - before
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_cache_holds_an_exact_knapsack(store: str) -> None:
-    assert compare_with_a_knapsack(store, 12 if store == "memory" else 5, 30) > 0
+    # The same sequences in every run: in few random ones the policy may never claim that its set is optimal.
+    assert compare_with_a_knapsack(store, 12 if store == "memory" else 5, 30, derandomize=True) > 0
 
 
 @pytest.mark.long

@@ -59,7 +59,7 @@ def test_a_restored_policy_decides_the_same(name: str) -> None:
     assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
 
 
-@pytest.mark.parametrize("limit", [20_000, 15_000, 9_000])
+@pytest.mark.parametrize("limit", [25_000, 20_000, 15_000])
 def test_a_state_that_does_not_fit_is_compacted(limit: int) -> None:
     old = trained("adaptive")
     packed = pack("adaptive", old, copy_state(old, keys_of(old.ids)), limit)

@@ -24,6 +24,8 @@ PRIOR = 20.0
 WINDOW = 20_000.0
 """Queries after which a count has decayed to 1/e."""
 RESCALE_ABOVE = 1e100
+MAX_REQUESTS = 8
+"""Larger numbers of requests are not distinguished."""
 
 RETURN_HEAD = [
     ("seen", f"({CLASSES},)f8"),
@@ -43,7 +45,7 @@ RETURN_ROW = [
 def count_return(head: Records, rows: Records, i: int) -> None:
     """Count a request for i, if it is the first or second return of i."""
     h, q = head[0], rows[i]
-    q.requests = min(q.requests + 1, 4)  # larger counts are not distinguished
+    q.requests = min(q.requests + 1, MAX_REQUESTS)
     if q.misses > 0 and q.requests == 2:
         h.returned[q.size_class] += h.query_weight
         h.returned_all += h.query_weight

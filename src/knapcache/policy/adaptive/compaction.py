@@ -1,7 +1,7 @@
 """Reduce a state of `adaptive` to fewer ids, for a snapshot of limited size.
 
 The result is a valid state: `check` passes, and a policy restored from it decides by the same estimates. What is lost
-are the ids left out, residents or not, and the contents of the shadow caches, which take half a megabyte and fill
+are the ids left out, residents or not, and the contents of the shadow caches, which take a megabyte and fill
 again. The losses of the experts, which determine the leader, are kept.
 
     rows     those of the ids kept, unchanged; none is in a shadow
@@ -14,19 +14,26 @@ from __future__ import annotations
 import numpy as np
 
 from knapcache.kernel import Records
-from knapcache.policy.adaptive.tournament import SLOTS
 from knapcache.policy.base import CompactState
 
 CLEARED_FIELDS = (
     "slots_used",
+    "free_slots",
     "slot_id",
-    "slot_size",
     "slot_refs",
+    "slot_class",
+    "slot_time",
+    "slot_exposed",
     "shadow_used",
     "shadow_count",
     "shadow_key",
     "shadow_slot",
     "shadow_position",
+    "slot_key",
+    "shadow_size",
+    "index",  # computed again from the totals
+    "index_updates",
+    "index_due",
 )
 
 
@@ -36,7 +43,6 @@ def compacted(head: Records, rows: Records, limit: int) -> CompactState:
     head, rows = head.copy(), rows[kept]
     for field in CLEARED_FIELDS:
         head[field] = 0
-    head["free_slots"][0] = np.arange(SLOTS)
     head["hand"] = 0
     rows["shadow"] = 0
     for field in ("victim", "heap_id", "heap_slot", "heap_priority", "heap_tiebreak"):

@@ -1,26 +1,24 @@
-"""Adaptive, the default policy: keep the answers of greatest value per size, over a learned half-life.
+"""Adaptive, the default policy: keep the answers that save most per size, by the rule that suits the traffic.
 
-The value of an answer is v = F·ρ·Ĉ: discounted requests, the probability of further requests, and the expected cost of
-a miss. Its density v/S is what a unit of capacity saves by holding it. Nothing has to be configured:
+What a unit of capacity saves by holding an answer is its expected rate of returns, times the expected cost of a miss,
+divided by its size. Nothing has to be configured. The estimates:
 
-    F   counted at eight half-lives at once: discount.py
-    ρ   learned from how many queries with answers of that size returned: return_probability.py
+    F   requests, discounted at eight half-lives at once: discount.py
+    ρ   the probability of a first return, from how many queries with answers of that size returned:
+        return_probability.py
     Ĉ   the query's mean cost, shrunk towards the typical cost of its size as far as costs scatter: costs.py
+    the rate of returns, by the query's history and the time since its last request: hazard.py
 
-The half-life and the admission rule are found by a tournament of shadow caches (tournament.py) over the experts of
-experts.py. The live cache ranks and admits as the leading expert does.
+The rule to rank and to admit by is found by a tournament of shadow caches (tournament.py) over the experts of
+experts.py, which include LRU and GreedyDual-Size. The live cache ranks and admits as the leading expert does.
 
 A decision. A hit is counted and raises the answer's key in the heap of residents. A newcomer that fits is admitted.
 One that does not fit is admitted if the leader's rule says so, and the least dense residents are evicted until it
 fits; nothing is evicted before. When the leader changes, all residents are ranked again. That is a pass over them, so
 the next change waits for a quarter as many requests.
 
-Density misleads in a cache of few answers: five large ones may fill it, and choosing five is a knapsack. While the
-leader's rule is BEATS_SUM and at most MAX_EXCHANGE answers are resident, the exact Oracle decides between them and the
-newcomer. It is called only if the newcomer is worth more than the space it lacks, at the price of the least dense
-resident: otherwise no exchange can gain. An exchange must gain MIN_GAIN of the newcomer's value, because that value has
-just risen by its own request and is biased upwards. Rejected: calling the Oracle in larger caches. There its set and
-the heap's differ by less than an answer, and following it exactly means following the noise in the estimates.
+Rejected: choosing the residents by the Oracle, which considers exchanges of several answers. Its set and the heap's
+differ by less than an answer, and following it exactly means following the noise in the estimates.
 
 Statistics of a query survive its eviction. `recycle` frees the id of least value among some that are not resident. So
 the table of ids is bounded, and a flood of keys that never return displaces itself, not the popular ones.
@@ -36,6 +34,7 @@ import numpy.typing as npt
 from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
+from knapcache.estimate.hazard import HAZARD_HEAD, HAZARD_ROW, count_gap
 from knapcache.estimate.return_probability import (
     RETURN_HEAD,
     RETURN_ROW,
@@ -44,22 +43,22 @@ from knapcache.estimate.return_probability import (
     return_probability_of,
 )
 from knapcache.kernel import Records, inlined, kernel
-from knapcache.oracle.tiny import select_tiny
-from knapcache.policy.adaptive.admission_rules import BEATS_SUM, newcomer_wins, value_now
 from knapcache.policy.adaptive.compaction import compacted
 from knapcache.policy.adaptive.experts import (
-    EXPERT_RULE,
     EXPERTS_HEAD,
     EXPERTS_ROW,
+    HAZARD,
     INITIAL_LEADER,
-    half_lives_at,
+    admits_always,
     key_of,
 )
 from knapcache.policy.adaptive.tournament import (
+    REFRESHES,
     TOURNAMENT_HEAD,
     TOURNAMENT_ROW,
     check_tournament,
     drop_from_shadows,
+    end_filling,
     leader_after,
     observe,
     start_tournament,
@@ -67,21 +66,17 @@ from knapcache.policy.adaptive.tournament import (
 from knapcache.policy.base import CompactState, TraceLike, evict, insert, make_settle
 from knapcache.policy.structures.heap import (
     HeapPolicy,
-    evict_until_fits,
     heap_add,
     heap_rebuild,
     heap_release,
     heap_remove,
     heap_top,
-    leaves_before,
 )
 
-CHECK_EVERY = 64
+CHECK_EVERY = 8
 """Requests between two checks of the tournament."""
-MAX_EXCHANGE, MIN_GAIN = 8, 0.2
-"""Most residents for which the Oracle decides; gain of an exchange, as a share of the newcomer's value."""
-RECYCLE_SAMPLE = 32
-"""Ids that `recycle` compares."""
+RECYCLE_SAMPLE, MAX_EXAMINED = 32, 1024
+"""Ids that `recycle` compares; ids that it examines to find one that is not resident."""
 RECYCLE_HALF_LIFE = 1
 """Index of the half-life by which `recycle` values ids: 262,144 requests."""
 
@@ -90,9 +85,12 @@ RECYCLE_HALF_LIFE = 1
 def arrive(head: Records, rows: Records, i: int) -> bool:
     h, q = head[0], rows[i]
     h.t += 1
+    count_gap(rows, i, h.t)
     count_request(rows, i, h.t)
     count_return(head, rows, i)
-    q.clock_at_request = h.clock
+    q.clock_at_request[0], q.clock_at_request[1] = h.clock[0], h.clock[1]
+    if h.leader == HAZARD:
+        refresh_residents(head, rows)
     if not q.resident:
         return False
     update_priority(head, rows, i)
@@ -103,8 +101,8 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 @inlined
 def update_priority(head: Records, rows: Records, i: int) -> None:
-    """Update the key of resident i. It rises with a request, unless the cost estimates have fallen."""
-    key = key_of(head, rows, i, head[0].leader)
+    """Update the key of resident i. It rises with a request, unless the estimates have fallen."""
+    key = key_of(head, rows, i, head[0].leader, head[0].t)
     if key < rows[i].priority:
         heap_remove(head, rows, i)
         rows[i].priority, rows[i].tiebreak = key, head[0].t
@@ -114,55 +112,55 @@ def update_priority(head: Records, rows: Records, i: int) -> None:
 
 
 @kernel
+def refresh_residents(head: Records, rows: Records) -> None:
+    """Update the keys of some residents, because those of HAZARD change with age."""
+    h = head[0]
+    for _ in range(min(h.heap_size, REFRESHES)):
+        h.refresh_position = (h.refresh_position + 1) % h.heap_size
+        i = rows[h.refresh_position].heap_id
+        key = key_of(head, rows, i, HAZARD, h.t)
+        if key > rows[i].priority:
+            rows[i].priority = key
+        elif key < rows[i].priority:
+            heap_remove(head, rows, i)
+            rows[i].priority = key
+            heap_add(head, rows, i)
+
+
+@kernel
 def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     h, q = head[0], rows[i]
     count_seen(head, rows, i, size)
     count_cost(head, rows, i, size, cost)
     observe(head, rows, i, h.t)
     follow_leader(head, rows)
-    q.priority, q.tiebreak = key_of(head, rows, i, h.leader), h.t
+    q.priority, q.tiebreak = key_of(head, rows, i, h.leader, h.t), h.t
     if h.used + size > h.capacity:
-        if EXPERT_RULE[h.leader] == BEATS_SUM and h.heap_size <= MAX_EXCHANGE:
-            if not exchange(head, rows, i, size):
-                return
-        elif not newcomer_wins(head, rows, i, size, EXPERT_RULE[h.leader], half_lives_at(h.t, h.leader)):
+        if h.filling:
+            end_filling(head)
+        if not make_room(head, rows, i, size):
             return
-        evict_until_fits(head, rows, size)
     insert(head, rows, i, size)
     heap_add(head, rows, i)
 
 
-@kernel
-def exchange(head: Records, rows: Records, i: int, size: int) -> bool:
-    """Call the Oracle on the residents and i. If it chooses i, evict residents it left out until i fits.
-
-    Return whether i is admitted.
-    """
-    h, n = head[0], head[0].heap_size
-    now = half_lives_at(h.t, h.leader)
-    value = value_now(rows[i].priority, size, now)
-    short = h.used + size - h.capacity
-    if n == 0 or value <= value_now(rows[heap_top(head, rows)].priority, short, now):
-        return False
-    values, sizes, chosen = np.empty(n + 1), np.empty(n + 1, np.int64), np.zeros(n + 1, np.bool_)
-    ids = np.empty(n, np.int64)
-    for k in range(n):
-        ids[k] = rows[k].heap_id
-        sizes[k] = rows[ids[k]].entry_size
-        values[k] = value_now(rows[ids[k]].priority, sizes[k], now)
-    values[n], sizes[n] = value, size
-    h.oracle_calls += 1
-    best = select_tiny(values, sizes, h.capacity, chosen)
-    if not chosen[n] or best - values[:n].sum() < MIN_GAIN * value:
-        return False
-    while h.used + size > h.capacity:
-        least = -1
-        for k in range(n):
-            if not chosen[k] and (least < 0 or leaves_before(rows, ids[k], ids[least])):
-                least = k
-        chosen[least] = True  # do not pick it again
-        heap_remove(head, rows, ids[least])
-        evict(head, rows, ids[least])
+@inlined
+def make_room(head: Records, rows: Records, i: int, size: int) -> bool:
+    """Evict residents until `size` more units fit. Return False and evict nothing if the leader does not admit i."""
+    h = head[0]
+    used, victims = h.used, 0
+    while used + size > h.capacity:
+        victim = heap_top(head, rows)
+        if rows[victim].priority > rows[i].priority and not admits_always(h.leader):
+            for k in range(victims):
+                heap_add(head, rows, rows[k].victim)
+            return False
+        heap_remove(head, rows, victim)
+        used -= rows[victim].entry_size
+        rows[victims].victim = victim  # where `evict` reports it
+        victims += 1
+    for k in range(victims):
+        evict(head, rows, rows[k].victim)
     return True
 
 
@@ -185,7 +183,7 @@ def choose_leader(head: Records, rows: Records) -> None:
     h.next_check = h.t + max(CHECK_EVERY, h.heap_size // 4)
     for k in range(h.heap_size):
         i = rows[k].heap_id
-        rows[i].priority = key_of(head, rows, i, leader)
+        rows[i].priority = key_of(head, rows, i, leader, h.t)
     heap_rebuild(head, rows)
 
 
@@ -203,13 +201,13 @@ def id_value(head: Records, rows: Records, i: int) -> float:
 def recycle(head: Records, rows: Records) -> int:
     """Free an id for another key: the least valuable of the next RECYCLE_SAMPLE that are not resident.
 
-    If all are resident, evict the one of least key and report it.
+    If all that it examines are resident, evict the resident of least key and report it.
     """
     h = head[0]
     h.evicted = 0
     n = rows.shape[0] - 1
     found, least = -1, np.inf
-    for examined in range(n):
+    for examined in range(min(n, MAX_EXAMINED)):
         if examined >= RECYCLE_SAMPLE and found >= 0:
             break
         i = h.hand
@@ -224,7 +222,8 @@ def recycle(head: Records, rows: Records) -> int:
         evict(head, rows, found)
     drop_from_shadows(head, rows, found)
     q = rows[found]
-    q.entry_size, q.misses, q.paid, q.last, q.clock_at_request, q.requests = 0, 0, 0.0, 0, 0.0, 0
+    q.entry_size, q.misses, q.paid, q.last, q.requests = 0, 0, 0.0, 0, 0
+    q.clock_at_request[0], q.clock_at_request[1], q.gap = 0.0, 0.0, 0.0
     for k in range(len(HALF_LIVES)):
         q.recent[k] = 0.0
     return int(found)
@@ -238,10 +237,12 @@ class Adaptive(HeapPolicy):
         *COSTS_HEAD,
         *RETURN_HEAD,
         *EXPERTS_HEAD,
+        *HAZARD_HEAD,
         *TOURNAMENT_HEAD,
         ("t", "i8"),
         ("leader", "i8"),
         ("next_check", "i8"),
+        ("refresh_position", "i8"),  # in the heap
         ("hand", "i8"),  # where `recycle` continues
     ]
     row_fields: ClassVar = [
@@ -250,6 +251,7 @@ class Adaptive(HeapPolicy):
         *DISCOUNT_ROW,
         *RETURN_ROW,
         *EXPERTS_ROW,
+        *HAZARD_ROW,
         *TOURNAMENT_ROW,
     ]
     arrive_kernel = arrive
@@ -258,7 +260,7 @@ class Adaptive(HeapPolicy):
 
     def __init__(self, capacity: int, ids: int) -> None:
         super().__init__(capacity, ids)
-        start_tournament(self.head, self.capacity)
+        start_tournament(self.head)
         self.head["leader"] = INITIAL_LEADER
 
     @classmethod

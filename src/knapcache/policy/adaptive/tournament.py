@@ -1,64 +1,101 @@
 """A tournament of experts, evaluated on shadow caches.
 
-The best half-life depends on the traffic, by a factor of thousands, and so does the best admission rule. So every
-expert (experts.py) is simulated beside the live cache as a *shadow*: the same requests and the same capacity, but no
-answers. What its misses would have cost is its loss. The live cache follows the expert of least loss.
+The best rule depends on the traffic: the half-life by a factor of thousands, and also how to admit. So every expert
+(experts.py) is simulated beside the live cache as a *shadow*: the same requests and the same capacity, but no answers.
+What its misses would have cost is its loss. The live cache follows the expert of least loss.
+
+A request that no shadow could have answered says nothing about the experts, and is not counted. Otherwise the cost of
+queries that never return, which every expert pays, would hide the differences.
 
 Losses decay, at two speeds. An expert becomes the leader when its loss is clearly less over the last ten thousand
 requests, or slightly less over the last forty thousand and not more over ten thousand. A single window either lags
-behind sudden changes or follows noise.
+behind sudden changes or follows noise. If the shadows see only a sample, the windows are longer.
 
-Simulating a large cache seventeen times would cost more than the cache itself. So the shadows see a sample: the ids
-whose hash is below a limit, in a cache smaller by the same factor (SHARDS, Waldspurger et al. 2015). An id has one of
-SLOTS slots while at least one shadow holds it. When the slots run out, the limit is halved. So work and memory are
-bounded, and small caches are simulated in full.
+While the live cache fills for the first time, all shadows of its size would hold the same. So until then they have half
+the capacity that the live cache uses, and the first leader is chosen before the first eviction. What they lost with
+less capacity is discounted when the live cache is full.
+
+Simulating a large cache twelve times would cost more than the cache itself. So the shadows see a sample: the ids whose
+hash is below a limit, in a cache smaller by the same factor (SHARDS, Waldspurger et al. 2015). An id has one of SLOTS
+slots while at least one shadow holds it. When the slots run out, the limit is halved. So work and memory are bounded,
+and small caches are simulated in full.
+
+The keys of HAZARD change with age. With every request some keys in its shadow are computed again, in turn; the others
+are out of date by the time that a turn takes, which is short compared with the time that answers stay.
 
     Invariant: slot_refs[s] = number of shadows that hold slot s; slots without references are on the free stack.
-    Invariant: shadow_used[m] = Σ slot_size over the slots that shadow m holds ≤ shadow_capacity.
+    Invariant: shadow_used[m] = Σ shadow_size over the slots that shadow m holds ≤ shadow_capacity.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from knapcache.errors import CorruptState
 from knapcache.estimate.costs import cost_of
+from knapcache.estimate.hazard import age_bucket, class_of, count_return_at, expose
+from knapcache.estimate.return_probability import return_probability_of
 from knapcache.kernel import Records, inlined, kernel
-from knapcache.oracle.problem import Floats, Ints
-from knapcache.policy.adaptive.admission_rules import ALWAYS, BEATS_SUM, value_now
-from knapcache.policy.adaptive.experts import EXPERT_COUNT, EXPERT_RULE, GREEDY_DUAL, half_lives_at, key_of
+from knapcache.policy.adaptive.experts import (
+    EXPERT_COUNT,
+    GREEDY_DUAL,
+    GREEDY_DUAL_SIZE,
+    HAZARD,
+    admits_always,
+    horizon_key,
+    key_of,
+    other_key,
+)
+from knapcache.policy.adaptive.shadow_heaps import set_key, settle_top, sift
 
 SLOTS = 2048
 ALL_HASHES = 1 << 62
 WINDOWS = (10_000.0, 40_000.0)
 """Requests after which a loss counts 1/e, at each of the two speeds."""
+MIN_SAMPLED = (5_000.0, 20_000.0)
+"""Least number of requests in the sample after which a loss counts 1/e: with fewer ones, the best expert is chance."""
 CLEAR_LEAD, SLIGHT_LEAD = 0.99, 0.999
+PREFERENCE = 0.97
+"""Losses of HAZARD count as much less when the leader is chosen: it suits most traffic, and changes cost something."""
 RESCALE_ABOVE = 1e100
+FILLING_SHARE, FILLING_WEIGHT = 0.5, 0.1
+"""Capacity of the shadows as a share of what a filling cache uses, and the weight of their losses afterwards."""
+REFRESHES = 2
+"""Keys of HAZARD that are computed again with every request."""
 
 TOURNAMENT_HEAD = [
     ("hash_limit", "i8"),  # ids whose hash is below it are in the sample
     ("shadow_capacity", "i8"),
+    ("filling", "i8"),  # 1 until the live cache was full for the first time
     ("loss", f"(2,{EXPERT_COUNT})f8"),  # by speed and expert
     ("loss_weight", "(2,)f8"),  # weight of a loss now: it grows, instead of all old losses decaying
     ("loss_time", "i8"),  # t of `loss_weight`
     ("slots_used", "i8"),
-    ("free_slots", f"({SLOTS},)i8"),  # a stack: the free slots from position slots_used on
+    ("free_slots", f"({SLOTS},)i8"),  # a stack of free slots from position slots_used on, minus their positions
     ("slot_id", f"({SLOTS},)i8"),
-    ("slot_size", f"({SLOTS},)i8"),
     ("slot_refs", f"({SLOTS},)i8"),
+    ("slot_class", f"({SLOTS},)i8"),  # class of hazard.py at the last request,
+    ("slot_time", f"({SLOTS},)i8"),  # t of that request,
+    ("slot_exposed", f"({SLOTS},)i8"),  # age up to which its exposure was counted
+    ("refresh_hand", "i8"),  # position in the heap of HAZARD that was computed last
+    ("observed_time", "i8"),  # t of the last request in the sample
     ("shadow_used", f"({EXPERT_COUNT},)i8"),
     ("shadow_count", f"({EXPERT_COUNT},)i8"),  # slots held
-    ("shadow_key", f"({EXPERT_COUNT},{SLOTS})f8"),  # a binary heap for each shadow: keys by position,
+    ("shadow_key", f"({EXPERT_COUNT},{SLOTS})f8"),  # a heap for each shadow (shadow_heaps.py): keys by position,
     ("shadow_slot", f"({EXPERT_COUNT},{SLOTS})i4"),  # slots by position,
-    ("shadow_position", f"({EXPERT_COUNT},{SLOTS})i4"),  # position + 1 by slot; 0: not held
+    ("shadow_position", f"({SLOTS},{EXPERT_COUNT})i4"),  # position + 1 by slot; 0: not held
+    ("slot_key", f"({SLOTS},{EXPERT_COUNT})f8"),  # the current key of a slot that is held
+    ("shadow_size", f"({SLOTS},{EXPERT_COUNT})i8"),  # by slot, as of its admission
 ]
 TOURNAMENT_ROW = [("shadow", "i4")]  # slot + 1; 0: none
 
 
-def start_tournament(head: Records, capacity: int) -> None:
+def start_tournament(head: Records) -> None:
     """Initialise empty shadows without losses."""
-    head["hash_limit"], head["shadow_capacity"], head["loss_weight"] = ALL_HASHES, capacity, 1.0
-    head["free_slots"][0] = np.arange(SLOTS)
+    head["hash_limit"], head["shadow_capacity"], head["filling"] = ALL_HASHES, 1, 1
+    head["loss_weight"] = 1.0
 
 
 @inlined
@@ -76,38 +113,100 @@ def observe(head: Records, rows: Records, i: int, now: int) -> None:
     h = head[0]
     if h.hash_limit < ALL_HASHES and hash_of(i) >= h.hash_limit:
         return
+    known = rows[i].shadow > 0
     s = slot_for(head, rows, i)
     if s < 0:
         return
+    h.observed_time = now
+    if h.filling:
+        set_shadow_capacity(head)
+    if known:
+        age = now - h.slot_time[s]
+        expose(head, h.slot_class[s], h.slot_exposed[s], age)
+        count_return_at(head, h.slot_class[s], age)
+    h.slot_class[s], h.slot_time[s], h.slot_exposed[s] = class_of(rows, i), now, 0
+    refresh_shadow(head, rows, now)
     grow_loss_weight(head, now)
     size, cost = rows[i].entry_size, cost_of(head, rows, i)
     keys, slots, positions, loss = h.shadow_key, h.shadow_slot, h.shadow_position, h.loss
     used, count = h.shadow_used, h.shadow_count
+    contested = h.slot_refs[s] > 0  # a miss of every shadow says nothing about the experts
     h.slot_refs[s] += 1  # keeps the slot while evictions below free others
+    cost_per_size = cost / size
+    value = return_probability_of(head, rows, i) * cost_per_size
     for m in range(EXPERT_COUNT):
-        key = key_of(head, rows, i, m)
-        if positions[m, s] > 0:
-            shadow_sift(keys, slots, positions, count[m], m, positions[m, s] - 1, key, s)
+        if m < GREEDY_DUAL:
+            key = horizon_key(rows, i, m, value)
+        else:
+            key = other_key(head, rows, i, m, now, cost_per_size)
+        if positions[s, m] > 0:
+            set_key(head, m, s, key)
             continue
-        loss[0, m] += h.loss_weight[0] * cost
-        loss[1, m] += h.loss_weight[1] * cost
+        if contested:
+            loss[0, m] += h.loss_weight[0] * cost
+            loss[1, m] += h.loss_weight[1] * cost
         if size > h.shadow_capacity:
             continue
-        if used[m] + size > h.shadow_capacity:
-            if not shadow_admits(head, m, size, key, half_lives_at(now, m)):
-                continue
-            shadow_evict_until_fits(head, rows, m, size)
+        if used[m] + size > h.shadow_capacity and not shadow_make_room(head, rows, m, size, key):
+            continue
         count[m] += 1
         used[m] += size
+        h.shadow_size[s, m] = size
+        h.slot_key[s, m] = key
         h.slot_refs[s] += 1
-        shadow_sift(keys, slots, positions, count[m], m, count[m] - 1, key, s)
+        sift(keys, slots, positions, count[m], m, count[m] - 1, key, s)
     h.slot_refs[s] -= 1
     free_unused_slot(head, rows, s)
 
 
+@inlined
+def set_shadow_capacity(head: Records) -> None:
+    """Set the capacity of the shadows: the sampling rate times that of the live cache, or a share of its peak."""
+    h = head[0]
+    rate = h.hash_limit / ALL_HASHES
+    if h.filling:
+        h.shadow_capacity = max(h.shadow_capacity, int(FILLING_SHARE * h.used * rate))
+    else:
+        h.shadow_capacity = max(1, int(h.capacity * rate))
+
+
+@kernel
+def end_filling(head: Records) -> None:
+    """Give the shadows their full capacity, and discount what they lost with less."""
+    h = head[0]
+    h.filling = 0
+    set_shadow_capacity(head)
+    for m in range(EXPERT_COUNT):
+        h.loss[0, m] *= FILLING_WEIGHT
+        h.loss[1, m] *= FILLING_WEIGHT
+
+
+@inlined
+def count_exposure(head: Records, s: int, now: int) -> None:
+    """Count the exposure of slot s up to now."""
+    h = head[0]
+    age = now - h.slot_time[s]
+    if age > h.slot_exposed[s]:
+        expose(head, h.slot_class[s], h.slot_exposed[s], age)
+        h.slot_exposed[s] = age
+
+
+@kernel
+def refresh_shadow(head: Records, rows: Records, now: int) -> None:
+    """Compute the next REFRESHES keys of HAZARD's shadow again, and count the exposure of their slots."""
+    h = head[0]
+    n = h.shadow_count[HAZARD]
+    for _ in range(min(n, REFRESHES)):
+        h.refresh_hand = (h.refresh_hand + 1) % n
+        s = h.shadow_slot[HAZARD, h.refresh_hand]
+        if age_bucket(now - h.slot_time[s]) != age_bucket(h.slot_exposed[s]):
+            count_exposure(head, s, now)
+        set_key(head, HAZARD, s, key_of(head, rows, h.slot_id[s], HAZARD, now))
+
+
 @kernel
 def slot_for(head: Records, rows: Records, i: int) -> int:
-    """Return the slot of i with its current size; −1 if the sample was halved and no longer contains i."""
+    """Return the slot of i; −1 if the sample was halved and no longer contains i."""
     h = head[0]
     s = rows[i].shadow - 1
     if s < 0:
@@ -115,28 +214,11 @@ def slot_for(head: Records, rows: Records, i: int) -> int:
             halve_sample(head, rows)
             if hash_of(i) >= h.hash_limit:
                 return -1
-        s = h.free_slots[h.slots_used]
+        s = h.slots_used + h.free_slots[h.slots_used]
         h.slots_used += 1
         h.slot_id[s] = i
         rows[i].shadow = s + 1
-        h.slot_size[s] = rows[i].entry_size
-    elif h.slot_size[s] != rows[i].entry_size:
-        resize(head, rows, s, rows[i].entry_size)
     return s  # type: ignore[no-any-return]
-
-
-@kernel
-def resize(head: Records, rows: Records, s: int, size: int) -> None:
-    """Change the size of slot s in every shadow that holds it, and evict where it no longer fits."""
-    h = head[0]
-    growth = size - h.slot_size[s]
-    h.slot_size[s] = size
-    h.slot_refs[s] += 1
-    for m in range(EXPERT_COUNT):
-        if h.shadow_position[m, s] > 0:
-            h.shadow_used[m] += growth
-            shadow_evict_until_fits(head, rows, m, 0)
-    h.slot_refs[s] -= 1
 
 
 @inlined
@@ -144,7 +226,8 @@ def grow_loss_weight(head: Records, now: int) -> None:
     """Raise the weight of losses to that of time `now`, and rescale all losses before it overflows."""
     h = head[0]
     for a in range(2):
-        h.loss_weight[a] *= 1.0 + (now - h.loss_time) / WINDOWS[a]
+        window = max(WINDOWS[a], MIN_SAMPLED[a] * (ALL_HASHES / h.hash_limit))
+        h.loss_weight[a] *= 1.0 + (now - h.loss_time) / window
         if h.loss_weight[a] > RESCALE_ABOVE:
             for m in range(EXPERT_COUNT):
                 h.loss[a, m] /= h.loss_weight[a]
@@ -153,46 +236,18 @@ def grow_loss_weight(head: Records, now: int) -> None:
 
 
 @kernel
-def shadow_sift(keys: Floats, slots: Ints, positions: Ints, n: int, m: int, k: int, key: float, s: int) -> None:
-    """Put slot s with `key` into the free position k of m's heap of n, and move it up or down."""
-    while k > 0:
-        above = (k - 1) >> 1
-        if not key < keys[m, above]:
-            break
-        keys[m, k] = keys[m, above]
-        slots[m, k] = slots[m, above]
-        positions[m, slots[m, k]] = k + 1
-        k = above
-    while True:
-        c = 2 * k + 1
-        if c >= n:
-            break
-        if c + 1 < n and keys[m, c + 1] < keys[m, c]:
-            c += 1
-        if not keys[m, c] < key:
-            break
-        keys[m, k] = keys[m, c]
-        slots[m, k] = slots[m, c]
-        positions[m, slots[m, k]] = k + 1
-        k = c
-    keys[m, k] = key
-    slots[m, k] = s
-    positions[m, s] = k + 1
-
-
-@kernel
 def shadow_remove(head: Records, m: int, s: int) -> None:
     """Remove slot s from shadow m."""
     h = head[0]
     keys, slots, positions = h.shadow_key, h.shadow_slot, h.shadow_position
-    k = positions[m, s] - 1
-    positions[m, s] = 0
+    k = positions[s, m] - 1
+    positions[s, m] = 0
     n = h.shadow_count[m] - 1
     h.shadow_count[m] = n
-    h.shadow_used[m] -= h.slot_size[s]
+    h.shadow_used[m] -= h.shadow_size[s, m]
     h.slot_refs[s] -= 1
     if k < n:
-        shadow_sift(keys, slots, positions, n, m, k, keys[m, n], slots[m, n])
+        sift(keys, slots, positions, n, m, k, keys[m, n], slots[m, n])
 
 
 @inlined
@@ -200,56 +255,52 @@ def free_unused_slot(head: Records, rows: Records, s: int) -> None:
     """Push slot s on the free stack if no shadow holds it."""
     h = head[0]
     if h.slot_refs[s] == 0:
+        count_exposure(head, s, h.observed_time)
         rows[h.slot_id[s]].shadow = 0
         h.slots_used -= 1
-        h.free_slots[h.slots_used] = s
+        h.free_slots[h.slots_used] = s - h.slots_used
 
 
 @kernel
-def shadow_evict_until_fits(head: Records, rows: Records, m: int, size: int) -> None:
-    """Evict the least keys of shadow m until `size` more units fit."""
-    h = head[0]
-    while h.shadow_used[m] + size > h.shadow_capacity:
-        if m == GREEDY_DUAL:
-            h.clock = max(h.clock, h.shadow_key[m, 0])
-        s = h.shadow_slot[m, 0]
-        shadow_remove(head, m, s)
-        free_unused_slot(head, rows, s)
+def shadow_make_room(head: Records, rows: Records, m: int, size: int, key: float) -> bool:
+    """Evict from shadow m until `size` more units fit. Return False and evict nothing if it does not admit `key`.
 
-
-@kernel
-def shadow_admits(head: Records, m: int, size: int, key: float, now: float) -> bool:
-    """Return whether shadow m, which is full, would admit an answer of `size` and `key` by its rule.
-
-    Victims are popped from the heap one by one, stored behind it as in a heap sort, and pushed back.
+    Victims are popped from the heap and stored behind it, as in a heap sort. There they are removed or pushed back.
     """
     h = head[0]
-    if EXPERT_RULE[m] == ALWAYS:
-        return True
     keys, slots, positions = h.shadow_key, h.shadow_slot, h.shadow_position
-    gain = value_now(key, size, now) if EXPERT_RULE[m] == BEATS_SUM else 0.0
-    free = h.shadow_capacity - h.shadow_used[m]
-    n = h.shadow_count[m]
+    used, n = h.shadow_used[m], h.shadow_count[m]
     left = n
-    while True:
+    while used + size > h.shadow_capacity:
+        settle_top(head, m, left)
         least, s = keys[m, 0], slots[m, 0]
-        if EXPERT_RULE[m] == BEATS_SUM:
-            gain -= value_now(least, h.slot_size[s], now)
-        elif least > key:
-            gain = -1.0
-        free += h.slot_size[s]
-        if gain < 0.0 or free >= size:
-            break
+        if least > key and not admits_always(m):
+            for k in range(left, n):
+                sift(keys, slots, positions, k + 1, m, k, keys[m, k], slots[m, k])
+            raise_clock(head, m, key)  # the newcomer itself had the least key
+            return False
+        used -= h.shadow_size[s, m]
         left -= 1
-        shadow_sift(keys, slots, positions, left, m, 0, keys[m, left], slots[m, left])
-        keys[m, left] = least
-        slots[m, left] = s
-    while left < n:
-        shadow_sift(keys, slots, positions, left + 1, m, left, keys[m, left], slots[m, left])
-        left += 1
-    if gain < 0.0 and m == GREEDY_DUAL:
-        h.clock = max(h.clock, key)  # the newcomer itself had the least key
-    return bool(gain >= 0.0)
+        sift(keys, slots, positions, left, m, 0, keys[m, left], slots[m, left])
+        keys[m, left], slots[m, left] = least, s
+    for k in range(left, n):
+        s = slots[m, k]
+        positions[s, m] = 0
+        h.slot_refs[s] -= 1
+        free_unused_slot(head, rows, s)
+        raise_clock(head, m, keys[m, k])
+    h.shadow_used[m], h.shadow_count[m] = used, left
+    return True
+
+
+@inlined
+def raise_clock(head: Records, m: int, key: float) -> None:
+    """Raise the L of m, if it is one of the greedy-dual experts, to the key of a victim."""
+    clock = head[0].clock
+    if m == GREEDY_DUAL:
+        clock[0] = max(clock[0], key)
+    elif m == GREEDY_DUAL_SIZE:
+        clock[1] = max(clock[1], key)
 
 
 @kernel
@@ -257,12 +308,13 @@ def halve_sample(head: Records, rows: Records) -> None:
     """Halve the hash limit and the capacity of the shadows."""
     h = head[0]
     h.hash_limit >>= 1
-    h.shadow_capacity = max(1, int(h.capacity * (h.hash_limit / ALL_HASHES)))
+    h.shadow_capacity = max(1, h.shadow_capacity >> 1)
+    set_shadow_capacity(head)
     for s in range(SLOTS):
         if h.slot_refs[s] > 0 and hash_of(h.slot_id[s]) >= h.hash_limit:
             drop_from_shadows(head, rows, h.slot_id[s])
     for m in range(EXPERT_COUNT):
-        shadow_evict_until_fits(head, rows, m, 0)
+        shadow_make_room(head, rows, m, 0, math.inf)
 
 
 @kernel
@@ -272,7 +324,7 @@ def drop_from_shadows(head: Records, rows: Records, i: int) -> None:
     if s < 0:
         return
     for m in range(EXPERT_COUNT):
-        if head[0].shadow_position[m, s] > 0:
+        if head[0].shadow_position[s, m] > 0:
             shadow_remove(head, m, s)
     free_unused_slot(head, rows, s)
 
@@ -280,7 +332,8 @@ def drop_from_shadows(head: Records, rows: Records, i: int) -> None:
 @kernel
 def leader_after(head: Records, leader: int) -> int:
     """Return the expert to follow now; `leader` unless another one is clearly or lastingly better."""
-    loss = head[0].loss
+    loss = head[0].loss.copy()
+    loss[:, HAZARD] *= PREFERENCE
     for window in range(2):
         best = leader
         for m in range(EXPERT_COUNT):
@@ -297,10 +350,10 @@ def check_tournament(head: Records, rows: Records) -> None:
     """Recompute what the shadows hold; raise CorruptState if it differs."""
     h = {name: head[name][0] for name in head.dtype.names}
     held = h["shadow_position"] > 0
-    used = set(range(SLOTS)) - set(h["free_slots"][h["slots_used"] :].tolist())
-    if (held.sum(0) != h["slot_refs"]).any() or set(np.flatnonzero(held.any(0)).tolist()) != used:
+    used = set(range(SLOTS)) - set((h["free_slots"] + np.arange(SLOTS))[h["slots_used"] :].tolist())
+    if (held.sum(1) != h["slot_refs"]).any() or set(np.flatnonzero(held.any(1)).tolist()) != used:
         raise CorruptState("slots of the shadows: references and holders differ")
-    if (held.sum(1) != h["shadow_count"]).any() or ((held * h["slot_size"]).sum(1) != h["shadow_used"]).any():
+    if (held.sum(0) != h["shadow_count"]).any() or ((held * h["shadow_size"]).sum(0) != h["shadow_used"]).any():
         raise CorruptState("totals of a shadow differ from the slots it holds")
     if (h["shadow_used"] > h["shadow_capacity"]).any():
         raise CorruptState("a shadow exceeds its capacity")
@@ -308,7 +361,10 @@ def check_tournament(head: Records, rows: Records) -> None:
         raise CorruptState("ids in the sample and their slots differ")
     for m in range(EXPERT_COUNT):
         n = int(h["shadow_count"][m])
-        if (h["shadow_position"][m, h["shadow_slot"][m, :n]] != np.arange(1, n + 1)).any():
+        held_slots = h["shadow_slot"][m, :n]
+        if (h["shadow_position"][held_slots, m] != np.arange(1, n + 1)).any():
             raise CorruptState(f"a slot has the wrong position in the heap of expert {m}")
+        if (h["shadow_key"][m, :n] > h["slot_key"][held_slots, m]).any():
+            raise CorruptState(f"a key in the heap of expert {m} is above the current one")
         if (h["shadow_key"][m, 1:n] < h["shadow_key"][m, (np.arange(1, n) - 1) >> 1]).any():
             raise CorruptState(f"the heap of expert {m} is out of order")

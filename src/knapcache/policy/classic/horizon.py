@@ -23,9 +23,8 @@ from typing import ClassVar
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, inlined
-from knapcache.policy.adaptive.admission_rules import BEATS_SUM, newcomer_wins
 from knapcache.policy.base import insert, make_settle
-from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release
+from knapcache.policy.structures.heap import HeapPolicy, evict_until_fits, heap_add, heap_release, heap_remove, heap_top
 
 
 @inlined
@@ -49,13 +48,38 @@ def arrive(head: Records, rows: Records, i: int) -> bool:
 
 
 @inlined
+def value_now(head: Records, priority: float, size: int) -> float:
+    """Return the current value of an answer: size times the density that its priority is the logarithm of."""
+    return size * 2.0 ** (priority - head[0].t / head[0].half_life)  # type: ignore[no-any-return]
+
+
+@inlined
+def beats_sum(head: Records, rows: Records, i: int, size: int) -> bool:
+    """Return whether i is worth as much as all its victims. They are popped from the heap, and pushed back."""
+    gain = value_now(head, rows[i].priority, size)
+    free = head[0].capacity - head[0].used
+    victims = 0
+    # The victim column is free to use until settle reports.
+    while free < size and gain >= 0.0:
+        victim = heap_top(head, rows)
+        gain -= value_now(head, rows[victim].priority, rows[victim].entry_size)
+        heap_remove(head, rows, victim)
+        rows[victims].victim = victim
+        victims += 1
+        free += rows[victim].entry_size
+    for k in range(victims):
+        heap_add(head, rows, rows[k].victim)
+    return bool(gain >= 0.0)
+
+
+@inlined
 def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
     q = rows[i]
     q.paid += cost
     q.misses += 1
     q.entry_size = size
     q.priority = key(head, rows, i)
-    if head[0].beats_sum and not newcomer_wins(head, rows, i, size, BEATS_SUM, head[0].t / head[0].half_life):
+    if head[0].beats_sum and not beats_sum(head, rows, i, size):
         return
     evict_until_fits(head, rows, size)
     insert(head, rows, i, size)
