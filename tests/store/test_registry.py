@@ -26,6 +26,7 @@ OPTIONS = StoreOptions(size_limit=1 << 20)
         ("SQLite:answers.db", "sqlite", "answers.db"),
         ("sqlite:///var/answers.db", "sqlite", "///var/answers.db"),
         ("redis://host:6379/0", "redis", "//host:6379/0"),
+        ("redis+cluster://host", "redis+cluster", "//host"),
         ("answers.db", "sqlite", "answers.db"),
         ("/var/answers.db", "sqlite", "/var/answers.db"),
         ("//var/answers.db", "sqlite", "/var/answers.db"),
@@ -80,7 +81,7 @@ def test_the_first_opens_as_owner_and_the_second_as_reader(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://user:password@host/0", "unknown store redis:, known are memory:, sqlite:; a file of such a name"),
+        ("mongo://user:password@host/0", "unknown store mongo:, known are memory:, sqlite:, redis:, .*; a file of"),
         ("answers:1.db", "unknown store answers:"),
         ("memory:answers", "memory: takes no path, not 'answers'"),
         ("sqlite:", "a SQLite store needs a path"),
@@ -118,5 +119,5 @@ def test_a_cache_takes_a_url_as_path(tmp_path: Path) -> None:
     with Cache("2MB", path=f"sqlite:{tmp_path}/answers.db") as cache:
         assert cache.stats()["size_limit"] == 2_000_000
     assert (tmp_path / "answers.db").is_file()
-    with pytest.raises(InvalidInput, match="unknown store redis:"):
-        Cache("2MB", path="redis://host/0")
+    with pytest.raises(InvalidInput, match="unknown store mongo:"):
+        Cache("2MB", path="mongo://host/0")

@@ -53,6 +53,12 @@ class AsyncReads:
         return NOT_IN_MEMORY if found is TIMED_OUT else found
 
 
+def read_blocking(store: Store, digest: bytes) -> Entry | NotInMemory | None:
+    """Return the entry, None when there is none, or NOT_IN_MEMORY when the store cannot say: the entry stays."""
+    found = store.get_nowait(digest)
+    return _read(store, digest) if found is NOT_IN_MEMORY else found
+
+
 def _read(store: Store, digest: bytes) -> Entry | NotInMemory | None:
     """Read from disk; NOT_IN_MEMORY when the disk reports an error."""
     try:

@@ -8,8 +8,9 @@ A store in memory belongs to its process. A shared store may be open in many pro
 An entry that the owner evicts is gone for all. A child process is a reader. A reader counts its hits by key, for a
 bounded number of keys, and reports them once a round; the owner's policy counts them like its own.
 
-For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. The
-owner collects what readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
+For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. An owner
+that another process has replaced becomes a reader; that happens in a store of many machines (store/redis). The owner
+collects what readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
 which is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are
 removed after every SWEEP_SETTLED settled answers.
 
@@ -67,7 +68,7 @@ class MaintenanceThread:
 
 
 class Coordinator:
-    """Holds the role of this process, and makes a reader the owner when it gains ownership."""
+    """Holds the role of this process, and changes it when the store's ownership changes."""
 
     def __init__(
         self,
@@ -111,8 +112,11 @@ class Coordinator:
             try:
                 with contextlib.suppress(OSError):
                     self._disk_bytes = self.store.disk_bytes()
-                if isinstance(self.role, Reader) and self.store.own():
-                    self._become_owner(self.role)
+                if isinstance(self.role, Reader):
+                    if self.store.own():
+                        self._become_owner(self.role)
+                elif not self.store.owner:
+                    self._become_reader()
                 self.role.maintain(sweep=sweep)
             except StoreError as error:
                 self._ledger.count("store_errors")
@@ -122,6 +126,11 @@ class Coordinator:
         self.role = owner = self._owner(reader.store)
         self._ledger.count("ownership_gained")
         owner.touch(reader.take_hits())
+
+    def _become_reader(self) -> None:
+        """Give up the policy: another process has taken the ownership over, and decides from the same store."""
+        self.role = self._reader(self.store)
+        self._ledger.count("ownership_lost")
 
     def after_fork(self) -> None:
         """Become a reader in a child process; the parent keeps its role. A store in memory is copied by the fork.

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
-from knapcache.cache.async_reads import AsyncReads
+from knapcache.cache.async_reads import AsyncReads, read_blocking
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
@@ -324,7 +324,7 @@ class RequestEngine:
         return self._hit(entry, request, copy_meta(entry.meta.get("meta", EMPTY)))
 
     async def _read(self, store: Store, digest: bytes, *, blocking: bool) -> Entry | NotInMemory | None:
-        return store.get(digest) if blocking else await self.reads.get(store, digest)
+        return read_blocking(store, digest) if blocking else await self.reads.get(store, digest)
 
     def _matches(self, entry: Entry, request: KeyedRequest, options: FetchOptions) -> bool:
         if entry.request != request.key.canonical or entry.tenant != request.tenant:

@@ -131,7 +131,11 @@ class Owner:
         return self.admission.history.settled()
 
     def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
-        """Remove the entries that meet every condition given. Return how many."""
+        """Remove the entries that meet every condition given. Return how many.
+
+        Answers that readers handed over are decided first: otherwise they would be admitted after the purge.
+        """
+        self._collect()
         before = None if older_than is None else self._clock() - amount("older_than", older_than)
         meets = purge_filter(tenant, model, before)
         keys = [info.key for info in self.store.scan() if (key is None or info.key == key) and meets(info)]

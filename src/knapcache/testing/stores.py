@@ -350,7 +350,8 @@ def check_hand_over(store: Store, clock: ManualClock, rng: Rng) -> None:
         _assert_raise(InvalidInput, [lambda: reader.hand_over(entries[0]._replace(size=entries[0].size + 1))])
         for entry in entries[:2]:
             reader.hand_over(entry)
-        assert reader.get(first) is None, "an entry was stored without the owner's decision"
+        assert [store.get(first), *reader.scan()] == [None], "an entry was stored without the owner's decision"
+        assert reader.get(first) in (None, entries[0]), "a reader got another entry than was handed over"
         assert sorted(store.collect()) == sorted(entries[:2]), "collected other entries than were handed over"
         assert list(store.collect()) == [], "collected twice"
         reader.put_counts({first: 2, second: 1})

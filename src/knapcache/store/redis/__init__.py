@@ -1,0 +1,1 @@
+"""Entries in a Valkey or Redis server, shared by many machines."""

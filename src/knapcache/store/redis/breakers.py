@@ -1,0 +1,45 @@
+"""Circuit breakers for the nodes of an engine: a node that does not answer must not delay requests.
+
+    closed   commands are sent
+                │ one command fails, or has no reply within the timeout
+                ▼
+    open     commands for the node fail at once
+                │ a probe of the store's background thread succeeds
+                ▼
+             closed
+
+A node is the server of a shard: the only one of a standalone engine, the primary of the shard's slot in a cluster. So
+at most one request per thread waits for a node that has stopped, however many shards it has, and no request is a probe.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class NodeBreakers:
+    """The open breakers, by the name of the node."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, bytes] = {}
+        self.opened = 0
+        """How often one has opened."""
+
+    def allows(self, node: str) -> bool:
+        return node not in self._open
+
+    def open(self, node: str, key: bytes) -> None:
+        """Open the breaker of a node. `key` is a key of it, for the probe."""
+        with self._lock:
+            if node not in self._open:
+                self._open = {**self._open, node: key}
+                self.opened += 1
+
+    def close(self, node: str) -> None:
+        with self._lock:
+            self._open = {name: key for name, key in self._open.items() if name != node}
+
+    def probes(self) -> dict[str, bytes]:
+        """Return a key for each node whose breaker is open."""
+        return self._open

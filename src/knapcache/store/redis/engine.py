@@ -1,0 +1,154 @@
+"""Commands to a Valkey or Redis engine: through breakers, and with errors as StoreError."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from knapcache.errors import NotOwner, StoreError
+from knapcache.store.redis.breakers import NodeBreakers
+from knapcache.store.redis.connect import connect, require_redis
+from knapcache.store.redis.scripts import SHA1
+from knapcache.store.redis.urls import Address
+
+WHOLE_ENGINE = ""
+"""Name of the node while no other is known."""
+WRITE_TIMEOUTS = 8
+"""The writing thread waits so many times as long as a request: nobody waits for it."""
+
+
+class EngineAway(StoreError):  # noqa: N818 - states, as in errors.py
+    """The engine did not answer. `sent`: whether the command may have taken effect."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class Fenced(NotOwner):
+    """Another process has become the owner."""
+
+
+class ShardClosed(StoreError):  # noqa: N818
+    """The engine has lost a shard's books, as after FLUSHALL."""
+
+
+class Engine:
+    """A client with one timeout. Threads share it."""
+
+    def __init__(self, address: Address, timeout: float, breakers: NodeBreakers) -> None:
+        self._redis = require_redis()
+        self._address, self._timeout, self.breakers = address, timeout, breakers
+        self._lock = threading.Lock()
+        self._client: Any = None
+        errors = self._redis.exceptions
+        self._away = (
+            errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError, errors.BusyLoadingError,
+            errors.ReadOnlyError, errors.TryAgainError, errors.MasterDownError, errors.RedisClusterException, OSError,
+        )  # fmt: skip
+        self.failures = 0
+        """Commands that had no answer. The owner reads the books again when it changes."""
+
+    def client(self) -> Any:
+        """Return the client; EngineAway when a cluster cannot be reached."""
+        if self._client is None:
+            with self._lock:
+                if self._client is None:
+                    self._client = self._connected()
+        return self._client
+
+    def _connected(self) -> Any:
+        if not self.breakers.allows(WHOLE_ENGINE):
+            raise EngineAway("the engine did not answer lately", sent=False)
+        try:
+            return connect(self._address, self._timeout)
+        except self._redis.exceptions.AuthenticationError as error:
+            raise StoreError(f"the engine refused the user or the password: {error}") from None
+        except self._away as error:
+            self.failures += 1
+            self.breakers.open(WHOLE_ENGINE, b"")
+            raise EngineAway(f"the engine cannot be reached: {error}", sent=False) from None
+
+    def node(self, key: bytes) -> str:
+        """Return the name of the node that has a key."""
+        if self._address.kind != "cluster" or self._client is None:
+            return WHOLE_ENGINE
+        try:
+            name: str = self._client.get_node_from_key(key).name
+        except (AttributeError, self._redis.exceptions.RedisError):  # no node has the slot now
+            return WHOLE_ENGINE
+        return name
+
+    def allows(self, key: bytes) -> bool:
+        """Return whether a command for a key would be sent."""
+        return self.breakers.allows(self.node(key))
+
+    def command(self, key: bytes, *arguments: Any, probe: bool = False, **options: Any) -> Any:
+        """Send a command for a key and return its reply. A probe is sent through an open breaker."""
+        node = self.node(key)
+        if not (probe or self.breakers.allows(node)):
+            raise EngineAway("the engine did not answer lately", sent=False)
+        client = self.client()
+        errors = self._redis.exceptions
+        try:
+            return client.execute_command(*arguments, **options)
+        except errors.AuthenticationError as error:  # before ConnectionError, which it is
+            raise StoreError(f"the engine refused the user or the password: {error}") from None
+        except self._away as error:
+            self.failures += 1
+            self.breakers.open(self.node(key) if node == WHOLE_ENGINE else node, key)
+            raise EngineAway(f"the engine does not answer: {error}", sent=True) from None
+        except errors.NoScriptError:
+            raise
+        except errors.RedisError as error:
+            text = str(error)
+            if text.startswith("FENCED"):
+                raise Fenced("another process has become the owner of the store") from None
+            if text.startswith("CLOSED"):
+                self.failures += 1
+                raise ShardClosed(text) from None
+            raise StoreError(f"the engine refused a command: {error}") from None
+
+    def run(self, script: str, keys: list[bytes], *arguments: Any) -> Any:
+        """Run a script. The engine has it after the first time."""
+        try:
+            return self.command(keys[0], "EVALSHA", SHA1[script], len(keys), *keys, *arguments)
+        except self._redis.exceptions.NoScriptError:
+            return self.command(keys[0], "EVAL", script, len(keys), *keys, *arguments)
+
+    def wait_for_replica(self, key: bytes, milliseconds: int) -> int:
+        """Wait until a replica has the last write of this client's connection. Return the replicas that have it."""
+        options = {"target_nodes": self.client().get_node_from_key(key)} if self._address.kind == "cluster" else {}
+        found = self.command(key, "WAIT", 1, milliseconds, **options)
+        return int(next(iter(found.values())) if isinstance(found, dict) else found)
+
+    def each_primary(self, *arguments: Any) -> list[Any]:
+        """Send a command to every primary and return the replies."""
+        options: dict[str, Any] = {"target_nodes": "primaries"} if self._address.kind == "cluster" else {}
+        found = self.command(b"", *arguments, **options)
+        return list(found.values()) if options and isinstance(found, dict) and found else [found]
+
+    def probe(self, node: str, key: bytes) -> bool:
+        """Send a command to a node whose breaker is open, and close the breaker if it answers."""
+        if self._client is None:  # a cluster that was never reached
+            self.breakers.close(node)
+            try:
+                self.client()
+            except StoreError:
+                return False
+            return True
+        try:
+            self.command(key or b"-", "EXISTS", key or b"-", probe=True)
+        except StoreError as error:
+            if isinstance(error, EngineAway):
+                return False
+        self.breakers.close(node)
+        return True
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                client.close()
+            except self._away:
+                return

@@ -1,0 +1,160 @@
+"""The part of one process in a shared store: its connections, and whether it is the owner or a reader.
+
+detached   the engine has not answered yet; a background thread tries again
+reader     another process is the owner, or none
+owner      this process has the lease, and a writer
+closed
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.store.redis.breakers import NodeBreakers
+from knapcache.store.redis.engine import WRITE_TIMEOUTS, Engine, EngineAway
+from knapcache.store.redis.layout import EngineLayout
+from knapcache.store.redis.nursery import Nursery
+from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, release_quietly
+from knapcache.store.redis.preparation import prepare
+from knapcache.store.redis.reading import EntryReader
+from knapcache.store.redis.shard_table import ShardTable
+from knapcache.store.redis.urls import Address
+from knapcache.store.redis.writer import EngineWriter
+from knapcache.store.sqlite.rows import Sealer
+
+log = logging.getLogger("knapcache.store")
+
+
+class Attachment:
+    """What needs an engine that has answered: the names of the keys, and what uses them."""
+
+    def __init__(self, member: Membership) -> None:
+        engine, sealer = member.engine, member.sealer
+        self.names = prepare(engine, member.address, member.layout, sealer)
+        self.reader = EntryReader(engine, self.names, sealer, member.names_of, member.counters)
+        self.nursery = Nursery(engine, self.names, sealer)
+        self.lease = OwnerLease(engine, self.names)
+
+
+class Membership:
+    """Connections and role. `names_of(key)` are the names under which an entry may be stored."""
+
+    def __init__(
+        self,
+        address: Address,
+        layout: EngineLayout,
+        sealer: Sealer,
+        names_of: Callable[[bytes], Sequence[bytes]],
+        counters: Counter[str],
+    ) -> None:
+        """Connect. Raise what makes the engine or the store in it unusable; one that does not answer is tried again."""
+        self.address, self.layout, self.sealer = address, layout, sealer
+        self.names_of, self.counters = names_of, counters
+        self.breakers = NodeBreakers()
+        self.engine = Engine(address, address.timeout, self.breakers)
+        self._writing_engine = Engine(address, address.timeout * WRITE_TIMEOUTS, self.breakers)
+        self.writer: EngineWriter | None = None
+        """The writer while this process is the owner."""
+        self.closed = False
+        self._attachment: Attachment | None = None
+        self._unusable: InvalidInput | StoreError | None = None
+        self._changing = threading.Lock()
+        self._attach()
+        if self._unusable is not None:
+            self.engine.close()
+            raise self._unusable
+        self._upkeep = UpkeepThread(self._tick)
+
+    def attachment(self) -> Attachment:
+        """Return what uses the engine; StoreError if it has not answered yet."""
+        if self.closed:
+            raise StoreError("the store is closed")
+        if self._attachment is None:
+            raise StoreError(str(self._unusable or "the engine has not answered yet"))
+        return self._attachment
+
+    def ownership(self) -> tuple[EngineWriter, Attachment]:
+        """Return the writer and what uses the engine; NotOwner in a reader."""
+        attachment, writer = self.attachment(), self.writer
+        if writer is None:
+            raise NotOwner("the store is owned by another process; this one may only read it")
+        return writer, attachment
+
+    def own(self) -> bool:
+        """Become the owner if there is none. Return whether this process is the owner now."""
+        with self._changing:
+            if self.writer is None and not self.closed:
+                self._attach()
+                if self._unusable is not None:
+                    raise StoreError(str(self._unusable))
+                if self._attachment is not None:
+                    self._become_owner(self._attachment)
+        return self.writer is not None
+
+    def close(self) -> None:
+        """Write what is queued, release the ownership and end the thread. The engine remains open for others."""
+        with self._changing:
+            self.closed = True
+            if self.writer is not None:
+                self.writer.close()
+            self.writer = None
+        self._upkeep.stop()
+        if self._attachment is not None:
+            release_quietly(self._attachment.lease)
+        self._writing_engine.close()
+
+    def abandon(self) -> object:
+        """Close in a forked child. Return the parent's objects, which the child must not close."""
+        inherited = (self.engine, self._writing_engine, self.writer, self._attachment)
+        self.closed, self.writer, self._attachment = True, None, None
+        return inherited
+
+    def _attach(self) -> None:
+        """Prepare the store in the engine, if that has not been done and the engine answers."""
+        if self._attachment is None and self._unusable is None and not self.closed:
+            try:
+                self._attachment = Attachment(self)
+            except EngineAway:
+                return
+            except (InvalidInput, StoreError) as error:
+                self._unusable = error
+                log.error("the store cannot be used: %s", error)
+
+    def _become_owner(self, attachment: Attachment) -> None:
+        try:
+            epoch = attachment.lease.acquire()
+            if epoch is None:
+                return
+            table = ShardTable(self._writing_engine, attachment.names, self.layout, epoch)
+            table.open()
+        except StoreError:  # away, or replaced already: the next call tries again
+            release_quietly(attachment.lease)
+            return
+        self.writer = EngineWriter(
+            self._writing_engine, attachment.names, self.layout, table, self.names_of, self.counters, self._on_fenced
+        )
+
+    def _on_fenced(self) -> None:
+        """Become a reader: another process owns the store."""
+        writer, self.writer = self.writer, None
+        if writer is not None and self._attachment is not None:
+            self._attachment.lease.epoch = None
+            self._attachment.nursery.take_undecided()
+            self.counters["ownership_lost"] += 1
+            log.warning("another process has become the owner of the store; this one only reads now")
+
+    def _tick(self) -> None:
+        """Probe nodes that are away, attach, renew the lease. What fails is left to the next round."""
+        try:
+            probe_nodes(self.engine)
+            self._attach()
+            writer = self.writer
+            if writer is not None and self._attachment is not None and not self._attachment.lease.renew_if_due():
+                self._on_fenced()
+                writer.fence()
+        except StoreError:
+            return

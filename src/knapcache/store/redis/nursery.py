@@ -1,0 +1,78 @@
+"""The nursery: answers that readers handed over and the owner has not decided.
+
+They are in the engine, within a limit of their own, and readers find them there. So an answer serves hits before the
+owner has seen it, and also while there is no owner. The oldest give way to newer ones.
+
+The owner collects each once. If the policy admits an entry, the engine renames it, and its bytes stay where they are.
+Those that were not admitted by the next `collect` are dropped. Those that a former owner collected and did not decide
+are dropped when the next owner opens the shard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from knapcache.errors import StoreError
+from knapcache.store.base import Entry
+from knapcache.store.redis import scripts
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import KeyNames
+from knapcache.store.redis.records import Record, decode, stored_record
+from knapcache.store.sqlite.rows import Sealer
+
+COLLECT_BYTES = 1 << 20
+"""Bytes that one command takes from a shard's nursery."""
+
+
+class Nursery:
+    """The nursery as readers and the owner use it."""
+
+    def __init__(self, engine: Engine, names: KeyNames, sealer: Sealer) -> None:
+        self._engine, self._names, self._sealer = engine, names, sealer
+        self._lock = threading.Lock()
+        self._collected: dict[bytes, tuple[Entry, Record]] = {}  # by key; not decided yet
+
+    def park(self, key: bytes, record: Record, life: int | None) -> None:
+        """Put an entry into the nursery; StoreError when it was not."""
+        shard = self._names.shard(key)
+        arguments = record.name, record.size, "" if life is None else life, record.value
+        tag, book = self._names.tags[shard], self._names.books[shard]
+        status = self._engine.run(scripts.PARK, [book], tag, self._names.gone, *arguments)
+        if status == b"closed":
+            raise StoreError("the store has had no owner yet, so nothing can be handed over")
+        if status != b"ok":
+            raise StoreError(f"the entry has {record.size} bytes, more than the nursery takes")
+
+    def collect(self, epoch: int) -> Iterator[Entry]:
+        """Take the entries that were parked. Damaged ones are dropped; an engine that does not answer ends it."""
+        for shard, (tag, book) in enumerate(zip(self._names.tags, self._names.books, strict=True)):
+            more = True
+            while more:
+                try:
+                    values = self._engine.run(scripts.TAKE, [book], tag, self._names.gone, epoch, COLLECT_BYTES)
+                except StoreError:
+                    return
+                more = sum(map(len, values)) >= COLLECT_BYTES
+                for value in values:
+                    entry = decode(self._sealer, value)
+                    if entry is None or self._names.shard(entry.key) != shard:
+                        continue
+                    with self._lock:
+                        self._collected[entry.key] = entry, stored_record(value)
+                    yield entry
+
+    def decided(self, entry: Entry) -> Record | None:
+        """Return the record of an entry that was collected, and no longer wait for its decision."""
+        with self._lock:
+            collected = self._collected.get(entry.key)
+            if collected is None or collected[0] != entry:
+                return None
+            del self._collected[entry.key]
+            return collected[1]
+
+    def take_undecided(self) -> list[tuple[int, bytes]]:
+        """Return shards and names of entries that were collected and not admitted since."""
+        with self._lock:
+            collected, self._collected = self._collected, {}
+        return [(self._names.shard(key), record.name) for key, (_, record) in collected.items()]

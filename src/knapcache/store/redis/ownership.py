@@ -1,0 +1,96 @@
+"""Ownership of a store in the engine: a lease, an epoch, and the thread that renews it.
+
+The owner's token is a key that lasts LEASE_SECONDS by the engine's clock. It is renewed three times as often. Each new
+owner gets a higher epoch: the engine's time in microseconds, so that it also rises when a failover has lost the last
+one. Whoever writes with a lower epoch is fenced. So an owner that was stopped and wakes up does no harm. An owner whose
+lease ran out while the engine was away goes on, unless another process has acquired the store since.
+
+The same thread probes the nodes whose breakers are open (breakers.py).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from knapcache.errors import StoreError
+from knapcache.store.redis import scripts
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import KeyNames
+
+LEASE_SECONDS = 3.0
+TICK_SECONDS = 0.25
+
+
+class OwnerLease:
+    """The claim of one store object on the ownership."""
+
+    def __init__(self, engine: Engine, names: KeyNames) -> None:
+        self._engine, self._names = engine, names
+        self._token = secrets.token_hex(16).encode()
+        self.epoch: int | None = None
+        """The epoch while this is the owner."""
+        self._renewed = 0.0
+
+    def acquire(self) -> int | None:
+        """Return a new epoch, or None while another process is the owner."""
+        keys = [self._names.owner, self._names.epoch]
+        found = self._engine.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000))
+        self.epoch, self._renewed = None if found is None else int(found), time.monotonic()
+        return self.epoch
+
+    def renew_if_due(self) -> bool:
+        """Renew the lease if it is time. Return False when another process has become the owner."""
+        now = time.monotonic()
+        if self.epoch is None or now - self._renewed < LEASE_SECONDS / 3:
+            return True
+        keys = [self._names.owner, self._names.epoch]
+        renewed = self._engine.run(scripts.RENEW, keys, self._token, int(LEASE_SECONDS * 1000), self.epoch)
+        self._renewed = now
+        return bool(renewed)
+
+    def release(self) -> None:
+        """Leave the ownership to others, now rather than at the end of the lease."""
+        if self.epoch is not None:
+            self.epoch = None
+            self._engine.run(scripts.RELEASE, [self._names.owner], self._token)
+
+
+class UpkeepThread:
+    """Calls a bound method every TICK_SECONDS, until it is stopped or the method's object is garbage."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = weakref.WeakMethod(tick)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="knapcache-engine", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK_SECONDS):
+            tick = self._tick()
+            if tick is None:
+                return
+            tick()
+            del tick
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def probe_nodes(engine: Engine) -> None:
+    """Try the nodes whose breakers are open."""
+    for node, key in engine.breakers.probes().items():
+        engine.probe(node, key)
+
+
+def release_quietly(lease: OwnerLease) -> None:
+    """Release a lease. An engine that does not answer lets it run out."""
+    try:
+        lease.release()
+    except StoreError:
+        return

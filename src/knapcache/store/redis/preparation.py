@@ -1,0 +1,57 @@
+"""What is checked once, when an engine first answers: its eviction policy, and the description of the store in it."""
+
+from __future__ import annotations
+
+import logging
+
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.store.redis import scripts
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import EngineLayout, KeyNames, owner_tag
+from knapcache.store.redis.urls import Address
+from knapcache.store.sqlite.rows import Sealer
+
+log = logging.getLogger("knapcache.store")
+
+FORMAT = 1
+MEMORY_FACTOR = 1.3
+"""The engine's maxmemory, in size limits: below it, fragmentation and replication buffers may leave too little."""
+
+
+def prepare(engine: Engine, address: Address, layout: EngineLayout, sealer: Sealer) -> KeyNames:
+    """Check the engine, describe the store in it if it is new, and return the names of its keys.
+
+    InvalidInput for an engine that evicts; StoreError for a store of another format, secret or encryption.
+    """
+    require_no_eviction(engine, layout)
+    encrypted = 0 if sealer.encryption is None else 1
+    wanted = [FORMAT, address.shards or layout.shards, sealer.secret_mark.hex(), encrypted]
+    found = engine.run(scripts.DESCRIBE, [owner_tag(address.prefix) + b":meta"], *wanted)
+    version, shards, secret, was_encrypted = (str(value or b"", "ascii", "replace") for value in found)
+    place = f"the store with prefix {address.prefix!r}"
+    if version != str(FORMAT):
+        raise StoreError(f"{place} has format {version}; this version of knapcache reads format {FORMAT}")
+    if secret != wanted[2]:
+        raise StoreError(f"{place} was written with another secret; all processes must use the same secret")
+    if was_encrypted != str(encrypted):
+        known = "encrypted: it needs encryption_key" if was_encrypted == "1" else "not encrypted: it takes no key"
+        raise StoreError(f"{place} is {known}")
+    if not shards.isdigit() or not int(shards):
+        raise StoreError(f"{place} is damaged: it has {shards!r} shards")
+    return KeyNames(address.prefix, int(shards))
+
+
+def require_no_eviction(engine: Engine, layout: EngineLayout) -> None:
+    """Raise InvalidInput if a primary may evict keys by itself: that would break the books."""
+    for info in engine.each_primary("INFO", "memory"):
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise InvalidInput(
+                f"maxmemory-policy of the engine must be noeviction, not {policy}: knapcache decides what to evict"
+            )
+        limit = int(info.get("maxmemory", 0))
+        if 0 < limit < MEMORY_FACTOR * layout.size_limit and len(info) > 0:
+            log.warning(
+                "maxmemory of the engine is %d bytes; a cache of %d bytes needs at least %.1f times as much",
+                limit, layout.size_limit, MEMORY_FACTOR,
+            )  # fmt: skip

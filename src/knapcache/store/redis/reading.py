@@ -1,0 +1,115 @@
+"""Reads of entries, listings and totals from the engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from knapcache.errors import CorruptState
+from knapcache.store.base import Entry, EntryInfo, Totals
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import KeyNames
+from knapcache.store.redis.records import decode, decode_head
+from knapcache.store.sqlite.rows import Sealer
+
+SCAN_COUNT = 500
+"""Heads of one reply of a scan."""
+
+
+class EntryReader:
+    """Reads verified entries. `names_of(key)` are the names under which an entry may be stored."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: KeyNames,
+        sealer: Sealer,
+        names_of: Callable[[bytes], Sequence[bytes]],
+        counters: Counter[str],
+    ) -> None:
+        self._engine, self._names, self._sealer = engine, names, sealer
+        self._names_of, self._counters = names_of, counters
+
+    def entry(self, key: bytes, *, undecided: bool) -> tuple[Entry | None, bool]:
+        """Return the entry or None, and whether a damaged value was found. `undecided`: also from the nursery."""
+        tag = self._names.tags[self._names.shard(key)]
+        kinds = (b":a:", b":u:") if undecided else (b":a:",)
+        keys = [b"".join((tag, kind, name)) for name in self._names_of(key) for kind in kinds]
+        if len(keys) == 1:
+            values = [self._engine.command(keys[0], "GET", keys[0])]
+        else:
+            values = self._engine.command(keys[0], "MGET", *keys)
+        found: Entry | None = None
+        damaged = False
+        for value in values:
+            if value is None:
+                continue
+            entry = decode(self._sealer, value)
+            if entry is None or entry.key != key:
+                self._counters["damaged"] += 1
+                damaged = True
+            elif found is None or entry.created > found.created:
+                found = entry
+        return found, damaged
+
+    def scan(self) -> Iterator[EntryInfo]:
+        """Yield the metadata of every admitted entry. Damaged heads are counted and left out."""
+        for tag in self._names.tags:
+            cursor, seen = b"0", set()
+            while True:
+                reply = self._engine.command(tag, "HSCAN", tag + b":h", cursor, "COUNT", SCAN_COUNT)
+                cursor, heads = reply[0], reply[1]
+                for name, head in heads.items():
+                    info = decode_head(self._sealer, head)
+                    if info is None or name not in self._names_of(info.key):
+                        self._counters["damaged"] += 1
+                    elif name not in seen:  # a scan may return an element twice
+                        seen.add(name)
+                        yield info
+                if int(cursor) == 0:
+                    break
+
+    def expired(self, now: float) -> list[bytes]:
+        """Return the keys of admitted entries that have expired."""
+        keys = []
+        for tag in self._names.tags:
+            names = self._engine.command(tag, "ZRANGEBYSCORE", tag + b":x", "-inf", repr(now))
+            for k in range(0, len(names), SCAN_COUNT):
+                heads = self._engine.command(tag, "HMGET", tag + b":h", *names[k : k + SCAN_COUNT])
+                infos = [decode_head(self._sealer, head) for head in heads if head is not None]
+                keys += [info.key for info in infos if info is not None]
+        return keys
+
+    def books(self) -> list[tuple[int, int, int, int]]:
+        """Return used bytes, entries, bytes in the nursery and limit of each shard."""
+        found = []
+        for book in self._names.books:
+            reply = self._engine.command(book, "HMGET", book, "used", "count", "nused", "limit")
+            used, count, parked, limit = (int(value or 0) for value in reply)
+            found.append((used, count, parked, limit))
+        return found
+
+    def totals(self) -> Totals:
+        books = self.books()
+        return Totals(sum(book[1] for book in books), sum(book[0] for book in books))
+
+    def check(self, capacity: int) -> None:
+        """Compare the books of every shard with its entries; CorruptState if they differ or exceed the capacity."""
+        books = self.books()
+        for tag, (used, count, parked, limit) in zip(self._names.tags, books, strict=True):
+            sizes = []
+            for name, head in self._engine.command(tag, "HGETALL", tag + b":h").items():
+                info = decode_head(self._sealer, head)
+                if info is None:
+                    raise CorruptState(f"{tag!r}: a damaged head")
+                sizes.append(info.size)
+                if info.expires is None and not self._engine.command(tag, "EXISTS", b"".join((tag, b":a:", name))):
+                    raise CorruptState(f"{tag!r}: an entry has no value")
+            nursery = sum(map(int, self._engine.command(tag, "HVALS", tag + b":s")))
+            if (used, count, parked) != (sum(sizes), len(sizes), nursery):
+                recomputed = f"{sum(sizes)} bytes, {len(sizes)} entries, {nursery} bytes in the nursery"
+                raise CorruptState(f"{tag!r}: {used}, {count}, {parked} counted, {recomputed} recomputed")
+            if used > max(0, limit):
+                raise CorruptState(f"{tag!r}: {used} bytes used, the limit is {limit}")
+        if sum(max(0, book[3]) for book in books) > capacity:
+            raise CorruptState(f"the limits of the shards sum to more than the capacity of {capacity} bytes")

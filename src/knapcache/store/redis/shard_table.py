@@ -1,0 +1,119 @@
+"""What the owner knows of the shards, and how it moves space between them.
+
+    Invariant: Σ limit ≤ capacity at every instant, in the engine. A limit is lowered before another one is raised, and
+    where the engine has replicas, one of them has confirmed the lower limit before.
+
+Every reply of the engine replaces what is known of its shard. After a failure, `open` reads all of them again: a
+failover may have lost the last changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from knapcache.errors import StoreError
+from knapcache.store.base import Totals
+from knapcache.store.redis import scripts
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import EngineLayout, KeyNames
+from knapcache.store.redis.records import Record
+
+WAIT_MILLISECONDS = 1000
+
+
+class ShardTable:
+    """Used bytes, entries and limits of every shard, under one epoch."""
+
+    def __init__(self, engine: Engine, names: KeyNames, layout: EngineLayout, epoch: int) -> None:
+        self._engine, self._names, self._layout, self.epoch = engine, names, layout, epoch
+        self.used, self.count, self.parked, self.limit = ([0] * names.shards for _ in range(4))
+        self._replicated = False
+        self._failures = -1
+
+    @property
+    def totals(self) -> Totals:
+        return Totals(sum(self.count), sum(self.used))
+
+    def open(self) -> None:
+        """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or EngineAway."""
+        failures = self._engine.failures
+        nursery = self._layout.nursery // self._names.shards
+        for shard, (tag, book) in enumerate(zip(self._names.tags, self._names.books, strict=True)):
+            self._update(shard, self._engine.run(scripts.OPEN, [book], tag, self._names.gone, self.epoch, nursery))
+        replies = self._engine.each_primary("INFO", "replication")
+        self._replicated = any(int(info.get("connected_slaves", 0)) > 0 for info in replies if isinstance(info, dict))
+        if min(self.limit) < 0 or sum(self.limit) != self._layout.capacity:
+            self._divide()
+        self._failures = failures
+
+    def ensure_open(self) -> None:
+        """Read the books again if a command has failed since."""
+        if self._failures != self._engine.failures:
+            self.open()
+
+    def correct_limits(self) -> None:
+        """Divide the capacity anew if a shard uses more than its limit: the capacity was larger before."""
+        over = any(used > limit for used, limit in zip(self.used, self.limit, strict=True))
+        if over and sum(self.used) <= self._layout.capacity:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Give each shard what it uses and an equal part of the rest; less if more is used than there is."""
+        shards, capacity, used = self._names.shards, self._layout.capacity, sum(self.used)
+        if used <= capacity:
+            limits = [own + (capacity - used) // shards for own in self.used]
+        else:
+            limits = [capacity * own // used for own in self.used]
+        limits[0] += capacity - sum(limits)
+        self._move({k: limit for k, limit in enumerate(limits) if self.limit[k] > limit})
+        for shard, limit in enumerate(limits):
+            if self.limit[shard] != limit:
+                self.change(shard, limit=limit)
+
+    def make_space(self, shard: int, size: int) -> int | None:
+        """Take space from other shards. Return the limit that a shard needs for `size` more bytes; None: its own."""
+        need = self.used[shard] + size - self.limit[shard]
+        if need <= 0:
+            return None
+        need -= self._layout.capacity - sum(self.limit)
+        limits: dict[int, int] = {}
+        for donor in sorted(range(self._names.shards), key=lambda k: self.used[k] - self.limit[k]):
+            spare = min(need, self.limit[donor] - self.used[donor])
+            if donor != shard and spare > 0:
+                limits[donor] = self.limit[donor] - spare
+                need -= spare
+        if need > 0:
+            raise StoreError("the store is full")
+        self._move(limits)
+        return self.used[shard] + size
+
+    def _move(self, limits: dict[int, int]) -> None:
+        """Lower limits, and wait for a replica if there is one."""
+        for shard, limit in limits.items():
+            self.change(shard, limit=limit)
+            if self._replicated and not self._engine.wait_for_replica(self._names.books[shard], WAIT_MILLISECONDS):
+                self._failures = -1  # the replica may be gone: look again
+                raise StoreError("no replica confirmed a lower limit, so no space can be moved to another shard")
+
+    def change(
+        self,
+        shard: int,
+        *,
+        remove: Sequence[bytes] = (),
+        drop: Sequence[bytes] = (),
+        limit: int | None = None,
+        put: tuple[Record, float | None, int | None, bool] | None = None,
+    ) -> str:
+        """Run DECIDE on a shard and return its status. put: record, expiry time, milliseconds to live, parked."""
+        arguments: list[object] = ["" if limit is None else limit, len(remove), *remove, len(drop), *drop]
+        if put is not None:
+            record, expires, life, parked = put
+            arguments += [record.name, record.size, "" if expires is None else expires, "" if life is None else life]
+            arguments += [record.head, b"" if parked else record.value]
+        key, tag = self._names.books[shard], self._names.tags[shard]
+        reply = self._engine.run(scripts.DECIDE, [key], tag, self._names.gone, self.epoch, *arguments)
+        self._update(shard, reply)
+        return str(reply[4], "ascii")
+
+    def _update(self, shard: int, reply: Sequence[int]) -> None:
+        self.used[shard], self.count[shard], self.parked[shard], self.limit[shard] = map(int, reply[:4])

@@ -1,0 +1,360 @@
+"""A store in Valkey or Redis, shared by the threads and processes of many machines.
+
+    hit       the near cache (near_cache.py), else one GET; every value is verified (records.py)
+    miss      a reader hands the answer over, into the nursery (nursery.py)
+    decide    the owner collects, its policy decides, and its writer sends evictions and puts (writer.py)
+    limits    each shard has a limit, and they never sum to more than the capacity (shard_table.py)
+    owner     one process by a lease; a former owner is fenced (ownership.py)
+
+While the engine does not answer, `get` returns None at once after the first timeout (breakers.py), `apply` fails, and
+nothing else does. A store can be opened before its engine answers: it is a reader until then.
+
+A store does not survive a fork: in the child it is closed, and `reader` opens a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, Self
+
+from knapcache.errors import StoreError
+from knapcache.store.base import (
+    NOT_IN_MEMORY,
+    Clock,
+    Entry,
+    EntryInfo,
+    NotInMemory,
+    StoreOptions,
+    Totals,
+    content_size,
+    encode_fields,
+    purge_filter,
+    validate_entry,
+    validate_key,
+    wall_clock,
+)
+from knapcache.store.encryption import Encryption
+from knapcache.store.redis import counts, layout, records
+from knapcache.store.redis.membership import Membership
+from knapcache.store.redis.near_cache import NearCache
+from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
+from knapcache.store.redis.urls import Address, parse
+from knapcache.store.redis.writer import EngineWriter, QueuedChange
+from knapcache.store.sqlite.rows import Sealer
+
+MAX_NEAR = 64 << 20
+
+
+class RedisStore:
+    """Entries in an engine. `size_limit` is the bytes of all its keys together."""
+
+    shared: Final = True
+
+    def __init__(
+        self,
+        address: Address,
+        size_limit: int,
+        *,
+        own: bool = True,
+        secret: bytes = b"",
+        encryption_keys: Sequence[bytes] = (),
+        clock: Clock = wall_clock,
+    ) -> None:
+        """Connect. InvalidInput if the engine evicts keys by itself; StoreError if the store in it is not ours.
+
+        `own`: become the owner if there is none. `secret`: key of the seals. `encryption_keys`: the first encrypts, all
+        decrypt. An engine that does not answer is tried again in the background.
+        """
+        self.address = address
+        self.layout = layout.EngineLayout.of(size_limit)
+        self._secret, self._encryption_keys, self._clock = secret, tuple(encryption_keys), clock
+        self._counters: Counter[str] = Counter()
+        encryption = Encryption(encryption_keys) if encryption_keys else None
+        self._sealer = Sealer(secret, encryption)
+        self._engine_bytes = 0
+        self._pid = os.getpid()
+        self._member = Membership(address, self.layout, self._sealer, self._names_of, self._counters)
+        near = min(size_limit // 8, MAX_NEAR) if address.near is None else address.near
+        channel = layout.owner_tag(address.prefix) + b":gone"
+        near_name = None if encryption is None else (lambda key: encryption.names(key)[0])
+        self._near = NearCache(self._member.engine, channel, near, near_name)
+        _STORES.add(self)
+        if own:
+            self.own()
+
+    @classmethod
+    def open(cls, scheme: str, location: str, options: StoreOptions) -> RedisStore:
+        """Open `scheme:location`, as the registry does: as the owner, or as a reader while another process owns it."""
+        return cls(
+            parse(scheme, location),
+            options.size_limit,
+            secret=options.secret,
+            encryption_keys=options.encryption_keys,
+            clock=options.clock,
+        )
+
+    # Limits.
+
+    @property
+    def size_limit(self) -> int:
+        return self.layout.size_limit
+
+    @property
+    def capacity(self) -> int:
+        return self.layout.capacity
+
+    @property
+    def max_entry_size(self) -> int:
+        return self.layout.max_entry_size
+
+    @property
+    def max_snapshot_size(self) -> int:
+        return self.layout.max_snapshot_size - self._sealer.overhead
+
+    @property
+    def max_counted_keys(self) -> int:
+        return self.layout.max_counted_keys
+
+    def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
+        """Return the bytes that the engine allocates for an entry."""
+        content = content_size(entry, fields) + self._sealer.overhead
+        head = records.head_length(content, len(entry.request), len(entry.payload))
+        expires = entry.expires is not None
+        return layout.entry_size(records.value_length(content), head, len(self.address.prefix), expires)
+
+    # Reading.
+
+    def get(self, key: bytes) -> Entry | None:
+        entry = self.get_nowait(key)
+        if entry is NOT_IN_MEMORY:
+            try:
+                return self.read(key)
+            except StoreError:  # counted
+                return None
+        return entry  # type: ignore[return-value]
+
+    def get_nowait(self, key: bytes) -> Entry | NotInMemory | None:
+        entry = self._near.get(key)
+        if entry is None:
+            validate_key(key)
+            writer = self._member.writer
+            if writer is None or (change := writer.pending.get(key)) is None:
+                return None if self._member.closed else NOT_IN_MEMORY
+            put = change.put
+            if put is None or put.key != key:
+                return None
+            entry = put
+        return entry if entry.expires is None or entry.expires > self._clock() else None
+
+    def read(self, key: bytes) -> Entry | None:
+        entry = self._read(key, keep=True)
+        return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
+
+    def peek(self, key: bytes) -> Entry | None:
+        found = self.get_nowait(key)
+        return self._read(key, keep=False) if isinstance(found, NotInMemory) else found
+
+    def _read(self, key: bytes, *, keep: bool) -> Entry | None:
+        version = self._near.version  # before the look into `pending`: a change after it outdates the version
+        writer = self._member.writer
+        if writer is not None and (change := writer.pending.get(key)) is not None:
+            return change.put if change.put is not None and change.put.key == key else None
+        try:
+            # The owner decides about what is in the nursery; until then it does not count it as stored.
+            entry, damaged = self._member.attachment().reader.entry(key, undecided=writer is None)
+        except StoreError:
+            self._counters["failed_reads"] += 1
+            raise
+        if damaged and entry is None and writer is not None:
+            self._submit(writer, QueuedChange([key]))
+        if entry is not None and keep:
+            self._near.add(entry, version)
+        return entry
+
+    # Writing.
+
+    @property
+    def write_backlog_full(self) -> bool:
+        writer = self._member.writer
+        return writer is not None and writer.backlog_full
+
+    def apply(
+        self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
+    ) -> Future[None]:
+        writer, attachment = self._member.ownership()
+        keys = [validate_key(key) for key in evict]
+        change = QueuedChange(keys)
+        if put is not None:
+            put = validate_entry(put, self.entry_size(put, fields := encode_fields(put)))
+            change.keys = [*keys, put.key]
+            if put.size > self.max_entry_size:
+                change.refusal = f"the entry has {put.size} bytes, at most {self.max_entry_size} are allowed"
+            else:
+                parked = attachment.nursery.decided(put)
+                change.put, change.life, change.parked = put, self._life(put), parked is not None
+                change.record = parked or records.encode(self._sealer, put, fields)
+        if snapshot is not None:
+            change.snapshot = self._sealer.protect(b"snapshot", snapshot)
+            if len(snapshot) > self.max_snapshot_size:
+                change.refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
+        return self._submit(writer, change)
+
+    def _submit(self, writer: EngineWriter, change: QueuedChange) -> Future[None]:
+        names = [self._names_of(key)[0] for key in change.keys]
+        return writer.submit(change, lambda: self._near.discard(names))
+
+    def purge(
+        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
+    ) -> tuple[bytes, ...]:
+        """Remove entries that match all conditions. StoreError when they are not yet removed from the engine."""
+        writer, _ = self._member.ownership()
+        matches = purge_filter(tenant, model, before)
+        keys = [info.key for info in self.scan() if matches(info)]
+        self._submit(writer, QueuedChange(keys)).result()
+        return tuple(keys)
+
+    def expire(self) -> tuple[bytes, ...]:
+        writer, attachment = self._member.ownership()
+        self.flush()
+        keys = attachment.reader.expired(self._clock())
+        self._submit(writer, QueuedChange(keys)).result()
+        return tuple(keys)
+
+    def flush(self) -> None:
+        writer = self._member.writer
+        if writer is not None and not self._member.closed:
+            writer.submit(QueuedChange()).exception()
+
+    # The whole store.
+
+    def scan(self) -> Iterator[EntryInfo]:
+        """Yield the metadata of every entry. StoreError when the engine does not answer to the end."""
+        self.flush()
+        yield from self._member.attachment().reader.scan()
+
+    def load_snapshot(self) -> bytes | None:
+        self.flush()
+        return load_snapshot(self._member.engine, self._member.attachment().names, self._sealer)
+
+    def totals(self) -> Totals:
+        """Return the owner's totals; in a reader, those of the engine, and zeros while it does not answer."""
+        writer = self._member.writer
+        if writer is not None:
+            return writer.totals
+        try:
+            return self._member.attachment().reader.totals()
+        except StoreError:
+            return Totals(0, 0)
+
+    def disk_bytes(self) -> int:
+        """Return the bytes in the engine as it last counted them."""
+        try:
+            attachment = self._member.attachment()
+            books = attachment.reader.books()
+            snapshot = min(snapshot_bytes(self._member.engine, attachment.names), self.layout.max_snapshot_size)
+            self._engine_bytes = sum(used + parked for used, _, parked, _ in books) + snapshot
+        except StoreError:
+            self._counters["failed_reads"] += 1
+        return self._engine_bytes
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the faults so far: damaged, failed_reads, failed_writes, refused, breakers_opened…"""
+        return {
+            **self._counters,
+            "breakers_opened": self._member.breakers.opened,
+            "subscriptions_lost": self._near.lost,
+        }
+
+    def check(self) -> None:
+        """Recompute the books of every shard and compare the limits; CorruptState if they differ."""
+        if not self._member.closed:
+            self.flush()
+            self._member.attachment().reader.check(self.capacity)
+
+    # Roles.
+
+    @property
+    def owner(self) -> bool:
+        return self._member.writer is not None
+
+    def own(self) -> bool:
+        return self._member.own()
+
+    def hand_over(self, entry: Entry, /) -> None:
+        entry = validate_entry(entry, self.entry_size(entry, fields := encode_fields(entry)))
+        record = records.encode(self._sealer, entry, fields)
+        self._member.attachment().nursery.park(entry.key, record, self._life(entry))
+
+    def collect(self) -> Iterator[Entry]:
+        writer, attachment = self._member.ownership()
+        if undecided := attachment.nursery.take_undecided():
+            change = QueuedChange()
+            change.drop = undecided
+            writer.submit(change)
+        return attachment.nursery.collect(writer.table.epoch)
+
+    def put_counts(self, new_counts: Mapping[bytes, int], /) -> None:
+        names = self._member.attachment().names
+        if not counts.put_counts(self._member.engine, names, self.layout, self._sealer, new_counts):
+            self._counters["counts_lost"] += 1
+
+    def take_counts(self) -> Mapping[bytes, int]:
+        writer, attachment = self._member.ownership()
+        return counts.take_counts(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
+
+    def reader(self) -> RedisStore:
+        return RedisStore(
+            self.address,
+            self.size_limit,
+            own=False,
+            secret=self._secret,
+            encryption_keys=self._encryption_keys,
+            clock=self._clock,
+        )
+
+    def _names_of(self, key: bytes) -> Sequence[bytes]:
+        return (key,) if self._sealer.encryption is None else self._sealer.encryption.names(key)
+
+    def _life(self, entry: Entry) -> int | None:
+        """Return the milliseconds after which the engine removes an entry by itself."""
+        if entry.expires is None:
+            return None
+        return int((max(0.0, entry.expires - self._clock()) + layout.GRACE) * 1000)
+
+    # Closing.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is queued, release the ownership and close the connections."""
+        if not self._member.closed:
+            self._member.close()
+            self._near.close()
+            self._member.engine.close()
+
+    def _after_fork(self) -> None:
+        """Close in a child. Threads and connections are the parent's: the child must not even close them."""
+        if not self._member.closed and self._pid != os.getpid():
+            _INHERITED.append((self._member.abandon(), self._near))
+            self._near = NearCache(self._member.engine, b"", 0, None)
+
+
+_STORES: weakref.WeakSet[RedisStore] = weakref.WeakSet()
+_INHERITED: list[object] = []
+"""In a forked child: the parent's objects, kept so that the garbage collector does not close them."""
+
+
+def _after_fork() -> None:
+    for store in list(_STORES):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,65 @@
+"""Servers for the tests of the store on Valkey and Redis: one of each kind for all tests of a worker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import parse
+from tests.support.redis_servers import ENGINES, EngineCluster, EngineServer, SentinelGroup, find_engine
+
+pytest.importorskip("redis", reason="the extra redis is not installed")
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A standalone server that tests do not stop."""
+    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
+    with closing(SentinelGroup(tmp_path_factory.mktemp("sentinel"))) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineCluster]:
+    with closing(EngineCluster(tmp_path_factory.mktemp("cluster"))) as servers:
+        yield servers
+
+
+@pytest.fixture(params=ENGINES)
+def each_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A fresh server of each program that is installed."""
+    program = find_engine(request.param)
+    if program is None:
+        pytest.skip(f"no {request.param}-server is installed")
+    with EngineServer(tmp_path_factory.mktemp(request.param), program=program) as server:
+        yield server
+
+
+OpenStore = Callable[..., RedisStore]
+
+
+@pytest.fixture
+def open_store() -> Iterator[OpenStore]:
+    """Open stores under a prefix of this test's own; all are closed at its end."""
+    prefix, opened = f"test{next(_numbers)}", []
+
+    def open_one(url: str, size_limit: int = 2 << 20, *, query: str = "near=0", **options: Any) -> RedisStore:
+        scheme, location = url.split(":", 1)
+        opened.append(RedisStore(parse(scheme, f"{location}?prefix={prefix}&{query}"), size_limit, **options))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()

@@ -1,0 +1,236 @@
+"""A server that is absent, killed, stopped, emptied or unsuitable, and an owner that was replaced."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.store.redis.store import RedisStore
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineServer, free_port, wait_until
+from tests.support.stores import entry_of, is_right, key_of
+
+QUICK_SECONDS = 2.0
+"""Far more than hundreds of reads take that do not wait, and less than two that wait for each timeout would."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EngineServer]:
+    """A server that the test may stop."""
+    with EngineServer(tmp_path) as server:
+        yield server
+
+
+def put(store: RedisStore, name: object, **changes: Any) -> bytes:
+    entry = entry_of(store, name, **changes)
+    store.apply(entry).result(10)
+    return entry.key
+
+
+def test_a_store_opens_before_its_server_and_owns_it_later(tmp_path: Path, open_store: OpenStore) -> None:
+    port = free_port()
+    store = open_store(f"redis://127.0.0.1:{port}/0")
+    assert (store.owner, store.own(), store.get(key_of(1)), store.totals().entries) == (False, False, None, 0)
+    with pytest.raises(StoreError, match="not answered yet"):
+        store.hand_over(entry_of(store, 1))
+    with EngineServer(tmp_path, port=port):
+        wait_until(store.own)
+        assert store.get(put(store, 1)) is not None
+        store.check()
+
+
+def test_reads_go_on_while_a_server_is_killed_and_writes_after_its_return(
+    server: EngineServer, open_store: OpenStore
+) -> None:
+    owner = open_store(server.url, query="near=0&shards=4")
+    reader = owner.reader()
+    stop, wrong, raised = threading.Event(), [], []
+
+    def load(store: RedisStore, writes: bool) -> None:
+        number = 0
+        while not stop.is_set():
+            number = (number + 1) % 50
+            try:
+                entry = store.get(key_of(number))
+                if entry is not None and not is_right(entry, number):
+                    wrong.append(number)
+                if writes:
+                    store.apply(entry_of(store, number, 500))
+            except Exception as error:
+                raised.append(error)
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=load, args=(each, each is owner)) for each in (owner, reader, reader)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: owner.totals().entries > 20)
+    server.kill()
+    wait_until(lambda: owner.counters()["breakers_opened"] > 0)
+    start = time.monotonic()
+    for number in range(300):
+        assert reader.get(key_of(number)) is None
+    assert time.monotonic() - start < QUICK_SECONDS
+    server.start()  # without data
+    wait_until(lambda: sum(reader.get(key_of(number)) is not None for number in range(50)) > 20)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert (wrong, raised) == ([], [])
+    assert owner.owner
+    owner.check()
+    reader.close()
+
+
+def test_a_stopped_server_delays_one_read_and_no_more(server: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(server.url)
+    key = put(store, 1)
+    server.signal(signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        assert store.get(key) is None
+        assert time.monotonic() - start < QUICK_SECONDS
+        start = time.monotonic()
+        for _ in range(300):
+            assert store.get(key) is None
+        assert time.monotonic() - start < QUICK_SECONDS
+        assert store.write_backlog_full, "a put would wait for the server"
+        with pytest.raises(StoreError):
+            store.read(key)
+    finally:
+        server.signal(signal.SIGCONT)
+    wait_until(lambda: store.get(key) is not None)
+    wait_until(lambda: not store.write_backlog_full)
+    assert store.owner
+    assert store.get(put(store, 2)) is not None
+    store.check()
+
+
+def test_a_put_that_failed_is_absent_and_its_evictions_are_made_later(
+    server: EngineServer, open_store: OpenStore
+) -> None:
+    store = open_store(server.url)
+    old, other = put(store, "old"), put(store, "other")
+    server.signal(signal.SIGSTOP)
+    try:
+        failed = store.apply(entry_of(store, "new"), evict=[old])
+        assert isinstance(failed.exception(20), StoreError)
+        assert store.get(old) is None
+    finally:
+        server.signal(signal.SIGCONT)
+    wait_until(lambda: store.get(other) is not None)
+    wait_until(lambda: [info.key for info in store.scan()] == [other])
+    assert store.get(key_of("new")) is None
+    store.check()
+
+
+def test_a_replaced_owner_is_fenced_and_becomes_a_reader(engine: EngineServer, open_store: OpenStore) -> None:
+    first, second = open_store(engine.url, query="near=0&shards=3"), open_store(engine.url, query="near=0&shards=3")
+    assert (first.owner, second.owner) == (True, False)
+    for round_ in range(5):
+        old, new = (first, second) if first.owner else (second, first)
+        put(old, "kept", version=round_)
+        with engine.client() as client:  # as if the lease had run out while the old owner was stopped
+            client.delete(old._member.attachment().names.owner)
+        assert new.own()
+        failed = None
+        try:
+            failed = old.apply(entry_of(old, "late"), evict=[key_of("kept")]).exception(10)
+        except NotOwner as error:  # the lease was found lost before
+            failed = error
+        assert isinstance(failed, NotOwner)
+        assert not old.owner
+        with pytest.raises(NotOwner):
+            old.collect()
+        for store in (old, new):
+            assert store.get(key_of("late")) is None
+            entry = store.get(key_of("kept"))
+            assert entry is not None
+            assert entry.meta["version"] == round_
+        new.check()
+
+
+def test_an_owner_notices_without_writing_that_it_was_replaced(engine: EngineServer, open_store: OpenStore) -> None:
+    first, second = open_store(engine.url), open_store(engine.url)
+    with engine.client() as client:
+        client.delete(first._member.attachment().names.owner)
+    assert second.own()
+    wait_until(lambda: not first.owner)
+    assert first.counters()["ownership_lost"] == 1
+
+
+def test_an_owner_goes_on_when_its_lease_ran_out_and_nobody_else_took_it(
+    engine: EngineServer, open_store: OpenStore
+) -> None:
+    store = open_store(engine.url)
+    names = store._member.attachment().names
+    with engine.client() as client:
+        client.delete(names.owner)
+        wait_until(lambda: client.exists(names.owner))
+    assert store.owner
+    assert store.get(put(store, 1)) is not None
+
+
+def test_a_store_survives_that_its_server_is_emptied(server: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(server.url)
+    key = put(store, 1)
+    with server.client() as client:
+        client.flushall()
+    assert store.get(key) is None
+    store.apply(entry_of(store, 2)).exception(10)  # finds the books gone, and opens the shard again
+    assert store.get(put(store, 3)) is not None
+    assert store.owner
+    store.check()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_an_engine_that_evicts_is_refused(server: EngineServer, open_store: OpenStore, policy: str) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory-policy", policy)
+    with pytest.raises(InvalidInput, match=f"maxmemory-policy of the engine must be noeviction, not {policy}"):
+        open_store(server.url)
+
+
+def test_a_full_engine_refuses_puts_and_makes_evictions(server: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(server.url)
+    key = put(store, 1)
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        assert isinstance(store.apply(entry_of(store, 2)).exception(10), StoreError)
+        store.apply(evict=[key]).result(10)
+        assert store.get(key) is None
+        client.config_set("maxmemory", 0)
+    assert store.get(put(store, 2)) is not None
+    store.check()
+
+
+def test_another_secret_or_encryption_is_refused(engine: EngineServer, open_store: OpenStore) -> None:
+    open_store(engine.url, secret=b"one")
+    with pytest.raises(StoreError, match="was written with another secret"):
+        open_store(engine.url, secret=b"two")
+    with pytest.raises(StoreError, match="is not encrypted: it takes no key"):
+        open_store(engine.url, secret=b"one", encryption_keys=[b"k" * 32])
+
+
+def test_damaged_values_are_misses(engine: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(engine.url)
+    names = store._member.attachment().names
+    with engine.client() as client:
+        for damage in (b"", b"x", None):
+            key = put(store, 1)
+            stored = names.tags[0] + b":a:" + key
+            value = client.get(stored)
+            client.set(stored, value[:-1] + bytes([value[-1] ^ 1]) if damage is None else damage)
+            assert store.get(key) is None
+            store.flush()
+            assert not client.exists(stored), "the damaged entry was not removed"
+        one, two = put(store, "one"), put(store, "two")
+        client.copy(names.tags[0] + b":a:" + one, names.tags[0] + b":a:" + two, replace=True)
+        assert store.get(two) is None, "the answer to another request was returned"
+    assert store.counters()["damaged"] == 4

@@ -1,0 +1,110 @@
+"""The near cache: hits without a command, and no entry that was removed longer than a second ago."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from knapcache.store.base import Entry
+from knapcache.store.redis.store import RedisStore
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
+from tests.support.stores import entry_of, key_of
+
+NEAR = "near=1MB&shards=2"
+
+
+def near_entry(store: RedisStore, key: bytes) -> Entry | None:
+    """Return the entry once the near cache has it."""
+    wait_until(lambda: store._near.subscribed)
+    store.get(key)
+    found = store.get_nowait(key)
+    return found if isinstance(found, Entry) else None
+
+
+@pytest.fixture(params=["engine", "sentinel", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    servers: EngineServer | SentinelGroup | EngineCluster = request.getfixturevalue(request.param)
+    return servers.url
+
+
+def test_a_removal_reaches_other_processes_within_a_second(url: str, open_store: OpenStore) -> None:
+    owner, reader = open_store(url, query=NEAR), open_store(url, query=NEAR)
+    entries = [entry_of(owner, k, tenant="a" if k % 2 else "b") for k in range(6)]
+    for entry in entries:
+        owner.apply(entry).result(10)
+    assert [near_entry(reader, entry.key) for entry in entries] == entries
+    start = time.monotonic()
+    assert len(owner.purge(tenant="a")) == 3
+    wait_until(lambda: all(reader.get_nowait(entry.key) is not entry for entry in entries[1::2]), 5)
+    wait_until(lambda: all(reader.get(entry.key) is None for entry in entries[1::2]), 5)
+    assert time.monotonic() - start < 1.0
+    assert [reader.get(entry.key) for entry in entries[::2]] == entries[::2]
+    newer = entry_of(owner, 0, version=1, tenant="b")
+    owner.apply(newer).result(10)
+    assert owner.get(newer.key) == newer
+    wait_until(lambda: reader.get(newer.key) == newer, 5)
+
+
+def test_hits_send_no_command(engine: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(engine.url, query=NEAR)
+    store.apply(entry_of(store, 1)).result(10)
+    assert near_entry(store, key_of(1)) is not None
+    with engine.client() as client:
+        before = client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+        for _ in range(50):
+            assert store.get(key_of(1)) is not None
+        assert client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"] == before
+
+
+def test_a_lost_subscription_empties_it_and_is_renewed(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
+    entry = entry_of(owner, 1)
+    owner.apply(entry).result(10)
+    assert near_entry(reader, entry.key) == entry
+    with engine.client() as client:
+        assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1
+    wait_until(lambda: reader.counters()["subscriptions_lost"] > 0)
+    assert near_entry(reader, entry.key) == entry
+
+
+def test_silence_on_the_subscription_hides_all_entries(
+    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(engine.url, query=NEAR)
+    entry = entry_of(store, 1)
+    store.apply(entry).result(10)
+    assert near_entry(store, entry.key) == entry
+    later = time.monotonic() + 1.0
+    monkeypatch.setattr("knapcache.store.redis.near_cache.time.monotonic", lambda: later)
+    assert store._near.get(entry.key) is None
+
+
+def test_with_encryption_it_is_found_by_key_and_invalidated_by_name(
+    engine: EngineServer, open_store: OpenStore
+) -> None:
+    options: dict[str, Any] = {"query": NEAR, "encryption_keys": [b"k" * 32]}
+    owner, reader = open_store(engine.url, **options), open_store(engine.url, **options)
+    entry = entry_of(owner, 1)
+    owner.apply(entry).result(10)
+    assert near_entry(reader, entry.key) == entry
+    owner.apply(evict=[entry.key]).result(10)
+    wait_until(lambda: reader.get(entry.key) is None, 5)
+
+
+def test_readers_never_see_an_older_version_after_a_second(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
+    wait_until(lambda: reader._near.subscribed)
+    last = 0
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(lambda: [reader.get(key_of(1)) for _ in range(2000)]) for _ in range(2)]
+        while not all(read.done() for read in reads):
+            last += 1
+            owner.apply(entry_of(owner, 1, 100, version=last)).result(10)
+    for read in reads:
+        versions = [entry.meta["version"] for entry in read.result() if entry is not None]
+        assert versions == sorted(versions), "an older entry followed a newer one"
+    wait_until(lambda: (entry := reader.get(key_of(1))) is not None and entry.meta["version"] == last, 5)

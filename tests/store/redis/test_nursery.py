@@ -1,0 +1,101 @@
+"""The nursery: readers find what was handed over, and the owner decides about each once."""
+
+from __future__ import annotations
+
+import pytest
+
+from knapcache.errors import StoreError
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineServer
+from tests.support.stores import entry_of
+
+
+def test_readers_find_an_answer_before_the_owner_decides(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, one, two = (open_store(engine.url) for _ in range(3))
+    entry = entry_of(one, 1)
+    one.hand_over(entry)
+    assert (two.get(entry.key), owner.get(entry.key), owner.totals().entries) == (entry, None, 0)
+
+
+def test_an_admitted_answer_is_renamed_and_its_bytes_are_not_sent_again(
+    engine: EngineServer, open_store: OpenStore
+) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    entry = entry_of(reader, 1, 30_000)
+    reader.hand_over(entry)
+    (collected,) = owner.collect()
+    with engine.client() as client:
+        before = client.info("stats")["total_net_input_bytes"]
+        owner.apply(collected).result(10)
+        assert client.info("stats")["total_net_input_bytes"] - before < 10_000
+    assert (owner.get(entry.key), reader.get(entry.key), owner.totals()) == (entry, entry, (1, entry.size))
+    assert list(owner.collect()) == []
+    assert reader.get(entry.key) == entry
+    owner.check()
+
+
+def test_an_answer_that_was_not_admitted_is_dropped_by_the_next_collection(
+    engine: EngineServer, open_store: OpenStore
+) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    entry = entry_of(reader, 1)
+    reader.hand_over(entry)
+    assert list(owner.collect()) == [entry]
+    assert reader.get(entry.key) == entry
+    assert list(owner.collect()) == []
+    owner.flush()
+    assert reader.get(entry.key) is None
+    owner.check()
+
+
+def test_the_oldest_give_way(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    entries = [entry_of(reader, k, 4000) for k in range(30)]
+    for entry in entries:
+        reader.hand_over(entry)
+    found = [reader.get(entry.key) is not None for entry in entries]
+    assert found == sorted(found)
+    assert 3 <= sum(found) < 30
+    assert list(owner.collect()) == [entry for entry, is_there in zip(entries, found, strict=True) if is_there]
+    with pytest.raises(StoreError, match="more than the nursery takes"):
+        reader.hand_over(entry_of(reader, "large", 100_000))
+    owner.check()
+
+
+def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    entry = entry_of(reader, 1)
+    reader.hand_over(entry)
+    owner.apply(evict=[entry.key]).result(10)
+    assert reader.get(entry.key) is None
+    assert list(owner.collect()) == []
+
+
+def test_a_newer_undecided_answer_is_preferred(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    old, new = entry_of(owner, 1), entry_of(owner, 1, version=1)
+    owner.apply(old).result(10)
+    reader.hand_over(new)
+    assert (owner.get(old.key), reader.get(old.key)) == (old, new)
+    (collected,) = owner.collect()
+    owner.apply(collected).result(10)
+    assert (owner.get(old.key), owner.totals().entries) == (new, 1)
+    owner.check()
+
+
+def test_what_a_former_owner_collected_is_not_collected_again(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    first, second = entry_of(reader, 1), entry_of(reader, 2)
+    reader.hand_over(first)
+    assert list(owner.collect()) == [first]
+    reader.hand_over(second)
+    owner.close()
+    assert reader.own()
+    assert list(reader.collect()) == [second]
+    reader.check()
+
+
+def test_nothing_can_be_handed_over_before_there_was_an_owner(engine: EngineServer, open_store: OpenStore) -> None:
+    reader = open_store(engine.url, own=False)
+    with pytest.raises(StoreError, match="has had no owner yet"):
+        reader.hand_over(entry_of(reader, 1))

@@ -1,0 +1,107 @@
+"""Space: the charge covers what the engine allocates, and no limit is exceeded at any instant."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.store.redis.layout import size_class
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineServer
+from tests.support.stores import entry_of, key_of
+
+SUMS = """
+local limit, used, parked, room = 0, 0, 0, 0
+for _, key in ipairs(KEYS) do
+  local x = redis.call('HMGET', key, 'limit', 'used', 'nused', 'nroom')
+  limit, used, parked, room = limit + x[1], used + x[2], parked + x[3], room + x[4]
+  if tonumber(x[2]) > tonumber(x[1]) or tonumber(x[3]) > tonumber(x[4]) then limit = limit + 1e12 end
+end
+return {limit, used, parked, room}
+"""
+
+
+def test_size_classes_are_those_of_jemalloc() -> None:
+    sizes = [1, 16, 17, 48, 100, 128, 129, 160, 161, 257, 1025, 1280, 1281, 4097, 16385, 20480, 20481]
+    classes = [16, 16, 32, 48, 112, 128, 160, 160, 192, 320, 1280, 1280, 1536, 5120, 20480, 20480, 24576]
+    assert [size_class(n) for n in sizes] == classes
+
+
+@pytest.mark.parametrize("length", [10, 300, 5000])
+@pytest.mark.parametrize("expires", [None, 4e9])
+def test_the_charge_covers_what_the_engine_allocates(
+    each_engine: EngineServer, open_store: OpenStore, length: int, expires: float | None
+) -> None:
+    store = open_store(each_engine.url, 32 << 20)
+    with each_engine.client() as client:
+        before = client.info("memory")["used_memory"]
+        for k in range(1000):
+            done = store.apply(entry_of(store, k, length + k % 100, expires=expires))
+        done.result(30)
+        allocated = client.info("memory")["used_memory"] - before
+    charged = store.totals().size
+    assert store.totals().entries == 1000
+    buffers = 200_000  # of connections
+    assert allocated - buffers <= charged, f"{allocated} bytes allocated, {charged} charged"
+    assert charged <= 1.6 * allocated + 400_000, f"{allocated} bytes allocated, {charged} charged"
+
+
+def test_limits_never_sum_to_more_than_the_capacity(engine: EngineServer, open_store: OpenStore) -> None:
+    store = open_store(engine.url, 1 << 20, query="near=0&shards=6")
+    reader = store.reader()
+    keys = store._member.attachment().names.books
+    stop, sums = threading.Event(), []
+
+    def watch() -> None:
+        with engine.client() as client:
+            script = client.register_script(SUMS)
+            while not stop.is_set():
+                sums.append(script(keys=list(keys)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    choose = random.Random(0)
+    held: dict[int, int] = {}
+    parked = 0
+    for k in range(400):
+        entry = entry_of(store, k, choose.randrange(100, 40_000))
+        evict = []
+        while sum(held.values()) + entry.size > store.capacity:
+            victim = choose.choice(list(held))
+            del held[victim]
+            evict.append(key_of(victim))
+        held[k] = entry.size
+        store.apply(entry, evict).result(10)
+        try:
+            reader.hand_over(entry_of(store, -k, choose.randrange(100, 3000)))
+            parked += 1
+        except StoreError:
+            continue
+    stop.set()
+    watcher.join()
+    reader.close()
+    assert parked > 100
+    assert len(sums) > 20
+    assert max(limit for limit, *_ in sums) <= store.capacity
+    assert max(used for _, used, _, _ in sums) > 0.7 * store.capacity
+    assert max(room for *_, room in sums) + store.capacity <= store.size_limit
+    assert store.totals() == (len(held), sum(held.values()))
+    store.check()
+
+
+def test_a_smaller_cache_lowers_the_limits(engine: EngineServer, open_store: OpenStore) -> None:
+    large = open_store(engine.url, 4 << 20, query="near=0&shards=4")
+    for k in range(100):
+        done = large.apply(entry_of(large, k, 20_000))
+    done.result(10)
+    large.close()
+    small = open_store(engine.url, 2 << 20, query="near=0")
+    assert small.totals().entries == 100
+    assert isinstance(small.apply(entry_of(small, "new")).exception(10), StoreError)
+    while small.totals().size > small.capacity // 2:
+        small.apply(evict=[next(small.scan()).key]).result(10)
+    small.apply(entry_of(small, "new")).result(10)
+    small.check()

