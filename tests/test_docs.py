@@ -123,7 +123,8 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0] not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve")
+                words[0]
+                not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve", "simulate")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):

@@ -131,11 +131,11 @@ def test_help_of_the_command(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "serve", "demo", "inspect", "purge", "policies", "replay", "plan", "experiment"]
+    "command", ["", "serve", "demo", "inspect", "purge", "policies", "replay", "plan", "simulate", "experiment"]
 )
 def test_help_fits_a_terminal_of_80_columns(command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    names = [[command, name] for name in NAMES] if command == "experiment" else []
+    names = [[command, name] for name in {"experiment": NAMES, "simulate": ["cluster"]}.get(command, [])]
     for arguments in ([command] if command else [], *names):
         with pytest.raises(SystemExit):
             main([*arguments, "--help"])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve, why
+from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve, simulate, why
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
@@ -42,6 +42,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
+    simulate.add(commands, with_options="simulate" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser
 

@@ -86,10 +86,10 @@ def execute(args: argparse.Namespace) -> None:
     folder = OutputDirectory(args.out) if args.out is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:
-        trace = trace_options.read(args, rules)
+        trace = trace_options.read(args, rules, args.trace)
         on_progress = progress_lines(len(policies)) if args.progress else None
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs, on_progress=on_progress)
-    name = trace_options.trace_name(args)
+    name = trace_options.trace_name(args.trace)
     paths = folder.write(report.files(plan, name)) if folder else []
     text = summary.to_json(plan, name)
     if args.json == "-":

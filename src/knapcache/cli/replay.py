@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> None:
     capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
-        trace = trace_options.read(args, rules)
+        trace = trace_options.read(args, rules, args.trace)
         rows = replay_grid(trace, policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
     if args.json == "-":

@@ -1,4 +1,4 @@
-"""Options that say how a trace is read, shared by `replay` and `plan`."""
+"""Options that say how a trace is read, shared by `replay`, `plan` and `simulate`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,15 +31,19 @@ def format_list() -> str:
     return "trace formats (detected from the content unless --format is given):\n" + "\n".join(lines)
 
 
-def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:
-    """Add the trace argument, the seed and the executor options."""
+def add_trace(
+    parser: argparse.ArgumentParser,
+    metavar: str,
+    several: str = "several files or a directory are read as one trace",
+) -> None:
+    """Add the trace argument, the seed and the executor options. `several` says how several files are read."""
     option = parser.add_argument
     option(
         "trace",
         metavar=metavar,
         type=Path,
         nargs="+",
-        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
+        help=f"trace file, plain or compressed with gzip or zstd; {several}",
     )
     executor_options.add_options(parser)
     option("--seed", type=int, metavar="N", default=0, help="random seed of policies and samples (default: 0)")
@@ -99,15 +104,15 @@ def parse_prices(text: str) -> Prices | Literal["auto"]:
     return Prices(*numbers)
 
 
-def trace_name(args: argparse.Namespace) -> str:
+def trace_name(paths: Sequence[Path]) -> str:
     """Return the name of the first file and the number of further files."""
-    first: Path = args.trace[0]
-    more = len(args.trace) - 1
+    first = paths[0]
+    more = len(paths) - 1
     return (first.name or str(first)) + (f" and {more} more" if more else "")
 
 
-def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
-    """Read the trace with a progress bar on a terminal, and report skipped lines on stderr."""
+def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) -> Trace:
+    """Read files as one trace with a progress bar on a terminal, and report skipped lines on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -125,9 +130,9 @@ def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"reading {trace_name(args)}", total=None)
+        task = bar.add_task(f"reading {trace_name(paths)}", total=None)
         trace = read_trace(
-            args.trace,
+            paths,
             rules,
             format=args.format,
             on_broken=skip if args.on_error == "skip" else None,
@@ -135,7 +140,7 @@ def read(args: argparse.Namespace, rules: ColumnRules) -> Trace:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if first_broken is not None:
-        name = args.trace[0] if len(args.trace) == 1 else trace_name(args)
+        name = paths[0] if len(paths) == 1 else trace_name(paths)
         lines = "lines" if count > 1 else "line"
         example = f"{first_broken.place}: {first_broken.reason}"
         print(f"knapcache: skipped {count} broken {lines} of {name}, the first: {example}", file=sys.stderr)
