@@ -156,23 +156,41 @@ class _SentinelServer(EngineServer):
 
 
 class EngineCluster:
-    """Primaries of a cluster, without replicas."""
+    """Primaries of a cluster, each with as many replicas as given."""
 
-    def __init__(self, folder: Path, primaries: int = 3) -> None:
-        self.servers = []
-        for k in range(primaries):
+    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0) -> None:
+        self.servers: list[EngineServer] = []
+        for k in range(primaries * (1 + replicas)):
             (folder / f"node{k}").mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
             self.servers.append(EngineServer(folder / f"node{k}", *options))
         bounds = [16384 * k // primaries for k in range(primaries + 1)]
         for k, server in enumerate(self.servers):
             with server.client() as client:
-                client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[k], bounds[k + 1] - 1)
                 client.execute_command("CLUSTER SET-CONFIG-EPOCH", k + 1)
-        for server in self.servers[1:]:
-            with self.servers[0].client() as client:
+                if k < primaries:
+                    client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[k], bounds[k + 1] - 1)
+        with self.servers[0].client() as client:
+            for server in self.servers[1:]:
                 client.execute_command("CLUSTER MEET", "127.0.0.1", server.port)
-        wait_until(lambda: all(map(_cluster_is_ok, self.servers)))
+        wait_until(lambda: all(map(self._is_ok, self.servers)))
+        for k, server in enumerate(self.servers[primaries:]):
+            with self.servers[k % primaries].client() as client:
+                name = client.execute_command("CLUSTER MYID")
+            with server.client() as client:
+                client.execute_command("CLUSTER REPLICATE", name)
+        wait_until(lambda: all(self._replicates(server) for server in self.servers[primaries:]))
+
+    def _is_ok(self, server: EngineServer) -> bool:
+        with server.client() as client:
+            info = client.execute_command("CLUSTER INFO")
+        found = info if isinstance(info, dict) else dict(line.split(":", 1) for line in str(info, "ascii").splitlines())
+        return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) == len(self.servers)
+
+    @staticmethod
+    def _replicates(server: EngineServer) -> bool:
+        with server.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")
 
     @property
     def url(self) -> str:
@@ -181,10 +199,3 @@ class EngineCluster:
     def close(self) -> None:
         for server in self.servers:
             server.kill()
-
-
-def _cluster_is_ok(server: EngineServer) -> bool:
-    with server.client() as client:
-        info = client.execute_command("CLUSTER INFO")
-    found = info if isinstance(info, dict) else dict(line.split(":", 1) for line in str(info, "ascii").splitlines())
-    return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) >= 3

@@ -35,7 +35,7 @@ def test_users_passwords_sockets_and_databases(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "engine.sock"
     with EngineServer(tmp_path, "--unixsocket", str(path)) as server:
         with server.client() as client:
-            client.execute_command("ACL", "SETUSER", "me", "on", ">hunter2", "~{mine:*", "&{mine:*", "+@all")
+            client.execute_command("ACL", "SETUSER", "me", "on", ">hunter2", "~{mine:*", "&{mine:*", "+@all", "-@admin")
         put_and_get(f"redis://me:hunter2@127.0.0.1:{server.port}/2?prefix=mine")
         put_and_get(f"redis+unix://me:hunter2@{path}?prefix=mine")
         with server.client(db=2) as client:

@@ -123,10 +123,18 @@ class Engine:
         return int(next(iter(found.values())) if isinstance(found, dict) else found)
 
     def each_primary(self, *arguments: Any) -> list[Any]:
-        """Send a command to every primary and return the replies."""
-        options: dict[str, Any] = {"target_nodes": "primaries"} if self._address.kind == "cluster" else {}
-        found = self.command(b"", *arguments, **options)
-        return list(found.values()) if options and isinstance(found, dict) and found else [found]
+        """Send a command to every primary. Return the replies of those that answer; EngineAway if none does."""
+        if self._address.kind != "cluster":
+            return [self.command(b"", *arguments)]
+        client, replies = self.client(), []
+        for node in client.get_primaries():
+            try:
+                replies.append(client.execute_command(*arguments, target_nodes=node))
+            except self._away:  # its breaker opens with the first command for one of its keys
+                self.failures += 1
+        if not replies:
+            raise EngineAway("no primary of the cluster answers", sent=True)
+        return replies
 
     def probe(self, node: str, key: bytes) -> bool:
         """Send a command to a node whose breaker is open, and close the breaker if it answers."""

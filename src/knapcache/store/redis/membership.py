@@ -23,7 +23,7 @@ from knapcache.store.redis.preparation import prepare
 from knapcache.store.redis.reading import EntryReader
 from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.urls import Address
-from knapcache.store.redis.writer import EngineWriter
+from knapcache.store.redis.writer import EngineWriter, QueuedChange
 from knapcache.store.sqlite.rows import Sealer
 
 log = logging.getLogger("knapcache.store")
@@ -99,9 +99,9 @@ class Membership:
         """Write what is queued, release the ownership and end the thread. The engine remains open for others."""
         with self._changing:
             self.closed = True
-            if self.writer is not None:
-                self.writer.close()
-            self.writer = None
+            writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.close()
         self._upkeep.stop()
         if self._attachment is not None:
             release_quietly(self._attachment.lease)
@@ -138,10 +138,13 @@ class Membership:
             self._writing_engine, attachment.names, self.layout, table, self.names_of, self.counters, self._on_fenced
         )
 
-    def _on_fenced(self) -> None:
+    def _on_fenced(self, writer: EngineWriter) -> None:
         """Become a reader: another process owns the store."""
-        writer, self.writer = self.writer, None
-        if writer is not None and self._attachment is not None:
+        with self._changing:
+            if self.writer is not writer:  # it was noticed before, and this process may be the owner again
+                return
+            self.writer = None
+        if self._attachment is not None:
             self._attachment.lease.epoch = None
             self._attachment.nursery.take_undecided()
             self.counters["ownership_lost"] += 1
@@ -153,8 +156,14 @@ class Membership:
             probe_nodes(self.engine)
             self._attach()
             writer = self.writer
-            if writer is not None and self._attachment is not None and not self._attachment.lease.renew_if_due():
-                self._on_fenced()
-                writer.fence()
+            if writer is not None and self._attachment is not None and self._attachment.lease.is_due():
+                self._renew(writer, self._attachment.lease)
         except StoreError:
             return
+
+    def _renew(self, writer: EngineWriter, lease: OwnerLease) -> None:
+        if not lease.renew():
+            self._on_fenced(writer)
+            writer.fence()
+        elif writer.table.has_changed(writer.table.primaries(self.engine.each_primary("INFO", "replication"))):
+            writer.submit(QueuedChange())  # reads the books before it does nothing

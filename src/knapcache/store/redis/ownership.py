@@ -42,11 +42,13 @@ class OwnerLease:
         self.epoch, self._renewed = None if found is None else int(found), time.monotonic()
         return self.epoch
 
-    def renew_if_due(self) -> bool:
-        """Renew the lease if it is time. Return False when another process has become the owner."""
+    def is_due(self) -> bool:
+        """Return whether it is time to renew the lease."""
+        return self.epoch is not None and time.monotonic() - self._renewed >= LEASE_SECONDS / 3
+
+    def renew(self) -> bool:
+        """Renew the lease. Return False when another process has become the owner."""
         now = time.monotonic()
-        if self.epoch is None or now - self._renewed < LEASE_SECONDS / 3:
-            return True
         keys = [self._names.owner, self._names.epoch]
         renewed = self._engine.run(scripts.RENEW, keys, self._token, int(LEASE_SECONDS * 1000), self.epoch)
         self._renewed = now

@@ -3,13 +3,14 @@
     Invariant: Σ limit ≤ capacity at every instant, in the engine. A limit is lowered before another one is raised, and
     where the engine has replicas, one of them has confirmed the lower limit before.
 
-Every reply of the engine replaces what is known of its shard. After a failure, `open` reads all of them again: a
-failover may have lost the last changes.
+Every reply of the engine replaces what is known of its shard. After a failure, and when other primaries answer than
+before, `open` reads all of them again: a failover may have lost the last changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
@@ -28,6 +29,7 @@ class ShardTable:
         self._engine, self._names, self._layout, self.epoch = engine, names, layout, epoch
         self.used, self.count, self.parked, self.limit = ([0] * names.shards for _ in range(4))
         self._replicated = False
+        self._primaries: frozenset[str] = frozenset()
         self._failures = -1
 
     @property
@@ -40,11 +42,23 @@ class ShardTable:
         nursery = self._layout.nursery // self._names.shards
         for shard, (tag, book) in enumerate(zip(self._names.tags, self._names.books, strict=True)):
             self._update(shard, self._engine.run(scripts.OPEN, [book], tag, self._names.gone, self.epoch, nursery))
-        replies = self._engine.each_primary("INFO", "replication")
-        self._replicated = any(int(info.get("connected_slaves", 0)) > 0 for info in replies if isinstance(info, dict))
+        self._primaries = self.primaries(replies := self._engine.each_primary("INFO", "replication"))
+        self._replicated = any(int(info.get("connected_slaves", 0)) > 0 for info in replies)
         if min(self.limit) < 0 or sum(self.limit) != self._layout.capacity:
             self._divide()
         self._failures = failures
+
+    @staticmethod
+    def primaries(replies: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+        """Return the replication ids in replies to INFO. They change with a failover."""
+        return frozenset(str(info.get("master_replid", "")) for info in replies)
+
+    def has_changed(self, primaries: frozenset[str]) -> bool:
+        """Return whether other primaries answer than when the books were read. If so, they are read again."""
+        changed = primaries != self._primaries
+        if changed:
+            self._failures = -1
+        return changed
 
     def ensure_open(self) -> None:
         """Read the books again if a command has failed since."""

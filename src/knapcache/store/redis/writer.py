@@ -68,7 +68,7 @@ class EngineWriter:
         table: ShardTable,
         names_of: Callable[[bytes], Sequence[bytes]],
         counters: Counter[str],
-        on_fenced: Callable[[], None],
+        on_fenced: Callable[[EngineWriter], None],
     ) -> None:
         """`table` is open. `names_of(key)` are the names under which an entry may be stored."""
         self.pending: dict[bytes, QueuedChange] = {}
@@ -286,7 +286,7 @@ class EngineWriter:
             self._queue.put(None)  # ends the thread
             lost = [*batch, *([self._next] if self._next else [])]
             self._next = None
-        self._on_fenced()
+        self._on_fenced(self)
         _resolve(lost, [error] * len(lost))
 
 
