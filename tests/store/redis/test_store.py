@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache
 from knapcache.errors import MissingExtra, StoreError
 from knapcache.store.base import StoreOptions
 from knapcache.store.redis import layout
@@ -167,18 +166,3 @@ def test_space_for_counts_is_limited(engine: EngineServer, open_store: OpenStore
         reader.put_counts({os.urandom(32): 1 for _ in range(reader.max_counted_keys)})
     assert len(owner.take_counts()) == 4 * reader.max_counted_keys
     reader.put_counts({key_of(1): 1})
-
-
-def test_caches_share_answers_by_url(engine: EngineServer) -> None:
-    url = f"{engine.url}?prefix=caches"
-    request = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    with Cache("2MB", path=url, policy="lru") as first, Cache("2MB", path=url, policy="lru") as second:
-        assert (first.stats()["owner"], second.stats()["owner"]) == (True, False)
-        assert second.get_or_call(request, lambda: {"answer": 1}) == {"answer": 1}
-        assert second.get_or_call(request, lambda: {"answer": 2}) == {"answer": 1}, "not in the nursery"
-        first.maintain()
-        assert first.get_or_call(request, lambda: {"answer": 3}) == {"answer": 1}, "not collected"
-        first.close()
-        second.maintain()
-        assert second.owner
-        assert second.get_or_call(request, lambda: {"answer": 4}) == {"answer": 1}
