@@ -8,6 +8,7 @@ A shard is a set of keys with one hash tag, so that scripts can change them toge
     T:u:NAME   string   value that a reader handed over and the owner has not decided: the nursery
     T:s        hash     NAME → charge of such a value
     T:n, T:t   lists    NAMEs in the nursery, oldest first: not yet collected, collected
+    T:f:NAME   string   token of the process that calls the upstream for this key (key_leases.py)
     T:b        hash     used, count, nused, limit, nroom, epoch
 
 and with `O` as `{PREFIX:o}`:

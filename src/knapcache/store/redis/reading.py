@@ -30,11 +30,19 @@ class EntryReader:
         self._engine, self._names, self._sealer = engine, names, sealer
         self._names_of, self._counters = names_of, counters
 
-    def entry(self, key: bytes, *, undecided: bool) -> tuple[Entry | None, bool]:
-        """Return the entry or None, and whether a damaged value was found. `undecided`: also from the nursery."""
+    def value_keys(self, key: bytes, *, undecided: bool) -> list[bytes]:
+        """Return the keys under which the engine may have an entry. `undecided`: also those of the nursery."""
         tag = self._names.tags[self._names.shard(key)]
         kinds = (b":a:", b":u:") if undecided else (b":a:",)
-        keys = [b"".join((tag, kind, name)) for name in self._names_of(key) for kind in kinds]
+        return [b"".join((tag, kind, name)) for name in self._names_of(key) for kind in kinds]
+
+    def lease_key(self, key: bytes) -> bytes:
+        """Return the engine's key for the lease on a cache key."""
+        return b"".join((self._names.tags[self._names.shard(key)], b":f:", self._names_of(key)[0]))
+
+    def entry(self, key: bytes, *, undecided: bool) -> tuple[Entry | None, bool]:
+        """Return the entry or None, and whether a damaged value was found. `undecided`: also from the nursery."""
+        keys = self.value_keys(key, undecided=undecided)
         if len(keys) == 1:
             values = [self._engine.command(keys[0], "GET", keys[0])]
         else:

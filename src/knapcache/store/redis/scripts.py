@@ -189,6 +189,22 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
+LEAD = """
+-- KEYS: lease, keys of values. ARGV: token, life in milliseconds. Return the first value, 1 for the lease, or 0.
+for i = 2, #KEYS do
+  local value = redis.call('GET', KEYS[i])
+  if value then return value end
+end
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+return 0
+"""
+
+RENEW_KEY = """
+-- KEYS: lease. ARGV: token, life in milliseconds.
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 0
+"""
+
 _OWNER_FENCE = """
 if tonumber(ARGV[1]) < tonumber(redis.call('GET', KEYS[2]) or 0) then
   return redis.error_reply('FENCED another owner has taken over')
@@ -232,5 +248,6 @@ SHA1 = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in (
         OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
+        LEAD, RENEW_KEY,
     )
 }  # fmt: skip

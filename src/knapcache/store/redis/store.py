@@ -32,6 +32,7 @@ from knapcache.store.base import (
     Totals,
     content_size,
     encode_fields,
+    expired,
     purge_filter,
     validate_entry,
     validate_key,
@@ -39,6 +40,7 @@ from knapcache.store.base import (
 )
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis import counts, layout, records
+from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease, lead
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
 from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
@@ -174,6 +176,26 @@ class RedisStore:
         if entry is not None and keep:
             self._near.add(entry, version)
         return entry
+
+    def lead(self, key: bytes, seconds: float = LEASE_SECONDS) -> Entry | KeyLease | None:
+        """Return the entry, or a lease to call the upstream, or None while another process has it (key_leases.py)."""
+        entry = self.get_nowait(key)
+        if isinstance(entry, Entry):
+            return entry
+
+        def accept(value: bytes) -> Entry | None:
+            found = records.decode(self._sealer, value)
+            usable = found is not None and found.key == key
+            return found if usable and not expired(found.expires, self._clock()) else None
+
+        engine = self._member.engine
+        try:
+            reader = self._member.attachment().reader
+            stored = reader.value_keys(key, undecided=True) if entry is NOT_IN_MEMORY else ()
+            return lead(engine, reader.lease_key(key), stored, accept, seconds)
+        except StoreError:
+            self._counters["unknown_leases"] += 1
+            return KeyLease(engine, b"", b"", seconds)
 
     # Writing.
 

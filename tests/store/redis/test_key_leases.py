@@ -1,0 +1,106 @@
+"""Single flight across processes: one of them calls the upstream for a key."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from knapcache.store.base import Entry
+from knapcache.store.redis.key_leases import POLL_SECONDS, KeyLease
+from knapcache.store.redis.store import RedisStore
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineCluster, EngineServer, wait_until
+from tests.support.stores import entry_of, key_of
+
+
+def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, one, two = (open_store(engine.url) for _ in range(3))
+    entry = entry_of(one, 1)
+    lease = one.lead(entry.key)
+    assert isinstance(lease, KeyLease)
+    assert lease.is_known
+    assert (two.lead(entry.key), owner.lead(entry.key)) == (None, None)
+    assert isinstance(two.lead(key_of("other")), KeyLease)
+    one.hand_over(entry)
+    assert (two.lead(entry.key), owner.lead(entry.key)) == (entry, entry)
+    lease.release()
+    owner.apply(evict=[entry.key]).result(10)
+    assert isinstance(two.lead(entry.key), KeyLease)
+
+
+def test_a_lease_lasts_as_long_as_it_is_renewed(engine: EngineServer, open_store: OpenStore) -> None:
+    one, two = open_store(engine.url), open_store(engine.url)
+    lease = one.lead(key_of(1), seconds=0.6)
+    assert isinstance(lease, KeyLease)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        assert lease.renew()
+        assert two.lead(key_of(1)) is None
+        time.sleep(POLL_SECONDS)
+    taken = wait_until(lambda: two.lead(key_of(1)), 5)
+    assert isinstance(taken, KeyLease)
+    assert not lease.renew()
+    lease.release()  # of another by now
+    assert one.lead(key_of(1)) is None
+    taken.release()
+    assert isinstance(one.lead(key_of(1)), KeyLease)
+
+
+def test_an_expired_or_damaged_answer_is_as_none(engine: EngineServer, open_store: OpenStore) -> None:
+    now = 1000.0
+    store = open_store(engine.url, clock=lambda: now)
+    entry = entry_of(store, 1, expires=1010.0)
+    store.apply(entry).result(10)
+    assert store.lead(entry.key) == entry
+    now = 1010.0
+    assert isinstance(store.lead(entry.key), KeyLease)
+    damaged = entry_of(store, 2)
+    store.apply(damaged).result(10)
+    with engine.client() as client:
+        client.set(store._member.attachment().reader.value_keys(damaged.key, undecided=False)[0], b"x")
+    assert isinstance(store.lead(damaged.key), KeyLease)
+
+
+def test_without_an_engine_everybody_leads(tmp_path: Path, open_store: OpenStore) -> None:
+    with EngineServer(tmp_path) as server:
+        store = open_store(server.url)
+        server.signal(signal.SIGSTOP)
+        lease = store.lead(key_of(1))
+        assert isinstance(lease, KeyLease)
+        assert not lease.is_known
+        assert not lease.renew()
+        lease.release()
+        server.signal(signal.SIGCONT)
+
+
+def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, open_store: OpenStore) -> None:
+    stores = [open_store(cluster.url, query="near=0&shards=8") for _ in range(3)]
+    calls: Counter[int] = Counter()
+    answers: list[Entry] = []
+
+    def request(store: RedisStore, name: int) -> None:
+        while (found := store.lead(key_of(name))) is None:
+            time.sleep(POLL_SECONDS)
+        if isinstance(found, KeyLease):
+            calls[name] += 1
+            time.sleep(0.05)  # the call
+            entry = entry_of(store, name)
+            if store.owner:
+                store.apply(entry).result(10)
+            else:
+                store.hand_over(entry)
+            found.release()
+        else:
+            answers.append(found)
+
+    for name in range(4):
+        threads = [threading.Thread(target=request, args=(store, name)) for store in stores for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert calls == dict.fromkeys(range(4), 1)
+    assert len(answers) == 4 * 5
