@@ -185,8 +185,9 @@ class RedisStore:
 
         def accept(value: bytes) -> Entry | None:
             found = records.decode(self._sealer, value)
-            usable = found is not None and found.key == key
-            return found if usable and not expired(found.expires, self._clock()) else None
+            if found is None or found.key != key or expired(found.expires, self._clock()):
+                return None
+            return found
 
         engine = self._member.engine
         try:
