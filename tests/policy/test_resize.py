@@ -31,3 +31,22 @@ def test_resized_policies_keep_their_invariants(name: str) -> None:
         policy.check()
     with pytest.raises(InvalidInput, match="capacity must be at least"):
         policy.resize(policy.used - 1)
+
+
+def test_the_shadows_of_adaptive_have_the_capacity_of_the_cache() -> None:
+    policy = registry.find("adaptive").build(1000, 200)
+    policy.compiled = False
+    for i in range(95):  # fills the cache without an eviction
+        policy.arrive(i)
+        policy.settle(i, 10, 1.0)
+    for i in range(90):
+        policy.forget(i)
+    policy.resize(100)
+    policy.check()
+    for i in range(100, 140):
+        policy.arrive(i)
+        policy.settle(i, 10, 1.0)
+        policy.check()
+    assert policy.head["shadow_capacity"][0] == 100
+    policy.resize(250)
+    assert policy.head["shadow_capacity"][0] == 250

@@ -98,13 +98,13 @@ def figure_png(rows: Sequence[Row], title: str) -> bytes:
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     designs, counts = design_names(rows), proxy_counts(rows)
     figure, panels = new_figure(len(policies), width=6.4, height=1.6 + 0.28 * len(designs) * max(2, len(counts)))
+    thickness = 0.8 / len(counts)
     means = {(m["policy"], m["design"], m["proxies"]): m["mean_extra_cost"] for m in mean_extra_costs(rows)}
     for axes, policy in zip(panels, policies, strict=True):
         for place, design in enumerate(designs):
             bars = [n for n in (*counts, None) if (policy, design, n) in means]
-            thickness = 0.8 / len(bars or [0])
             for k, n in enumerate(bars):
-                y = place - 0.4 + thickness * (k + 0.5)
+                y = place + thickness * (k - (len(bars) - 1) / 2)
                 colour = "#444444" if n is None else COLOURS[counts.index(n) % len(COLOURS)]
                 mean = means[policy, design, n]
                 axes.barh(y, mean, 0.9 * thickness, color=colour, alpha=0.75)
@@ -131,6 +131,6 @@ def figure_png(rows: Sequence[Row], title: str) -> bytes:
                 axes.barh(0, 0, color=COLOURS[k % len(COLOURS)], alpha=0.75, label=f"{n} proxies")
         if any(row["proxies"] is None and row["design"] != REFERENCE.name for row in rows):
             axes.barh(0, 0, color="#444444", alpha=0.75, label="any number")
-        axes.legend(loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle(title, fontsize=10)
     return as_png(figure)
