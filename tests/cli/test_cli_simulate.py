@@ -46,7 +46,7 @@ def test_tables_and_files(traces: list[str], tmp_path: Path, capsys: Captured) -
     rows = json.loads((out / "cluster.json").read_text())
     assert {row["trace"] for row in rows} == {"one.csv", "two.csv"}
     assert len((out / "cluster.csv").read_text().splitlines()) == 1 + len(rows)
-    first = next(line.split() for line in lines if line.split()[:1] == ["one.csv"])
+    first = next(line.split() for line in lines if line.split()[:1] == ["one.csv,"])
     own = next(row for row in rows if row["design"] == "own")
     assert f"{100 * own['extra_cost']:+.2f}" in first
 

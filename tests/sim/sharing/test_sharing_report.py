@@ -75,15 +75,21 @@ def test_extra_cost_of_free_requests() -> None:
 def test_tables_csv_and_json_have_the_same_numbers(rows: list[dict[str, Any]]) -> None:
     assert report.proxy_counts(rows) == [2, 3]
     table = report.table(rows, 3)
-    assert [line["trace"] for line in table] == ["a", "a", "b", "b", "mean"]
+    assert [line["trace, capacity"] for line in table] == ["a, 10 %", "a, 40 %", "b, 10 %", "b, 40 %", "mean"]
     own = next(row for row in rows if (row["design"], row["proxies"], row["trace"]) == ("own", 3, "a"))
     assert table[0]["own"] == f"{100 * own['extra_cost']:+.2f} %"
-    assert table[0]["capacity"] == "10 %"
     assert json.loads(report.to_json(rows)) == rows
     read = list(csv.DictReader(io.StringIO(report.to_csv(rows))))
     assert [float(row["miss_cost"]) for row in read] == [row["miss_cost"] for row in rows]
     assert len(report.legend(rows)) == 1 + len(DESIGNS)
     assert "hits 40 requests late, misses 10; nursery of 10 % of the capacity" in report.legend(rows)[-1]
+
+
+def test_means_are_by_policy() -> None:
+    comparison = SharingComparison(["lru", "fifo"], ["10%", "40%"], [2], SETTINGS, designs=["own"])
+    table = report.table(compare_designs({"a": TRACES["a"]}, comparison, jobs=1), 2)
+    labels = [line["capacity, policy"] for line in table]
+    assert labels == ["10 %, lru", "10 %, fifo", "40 %, lru", "40 %, fifo", "mean, lru", "mean, fifo"]
 
 
 def test_one_capacity_of_one_trace_has_no_mean() -> None:

@@ -43,33 +43,28 @@ def proxy_counts(rows: Sequence[Row]) -> list[int]:
 
 
 def table(rows: Sequence[Row], proxies: int) -> list[dict[str, Any]]:
-    """Return the extra costs for one number of proxies: a row per trace, capacity and policy, and the means."""
-    several = {name: len({row[name] for row in rows}) > 1 for name in ("trace", "policy")}
+    """Return the extra costs for one number of proxies: a row per trace, capacity and policy, and the means.
+
+    The first column identifies the row, because a table that is too wide is printed in parts that repeat only this one.
+    """
+    traces, policies = (len({row[name] for row in rows}) > 1 for name in ("trace", "policy"))
+    first = ", ".join(["trace"] * traces + ["capacity"] + ["policy"] * policies)
     shown = [row for row in rows if row["proxies"] in (None, proxies)]
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in shown:
         place = (row["trace"], row["capacity_text"], row["policy"])
         if row["design"] == REFERENCE.name:
+            label = [row["trace"]] * traces + [capacity_label(row)] + [row["policy"]] * policies
             ratio = row["cost_ratio"]
-            lines[place] = {
-                **({"trace": row["trace"]} if several["trace"] else {}),
-                "capacity": capacity_label(row),
-                **({"policy": row["policy"]} if several["policy"] else {}),
-                REFERENCE.name: None if ratio is None else f"{ratio:.4f}",
-            }
+            lines[place] = {first: ", ".join(label), REFERENCE.name: None if ratio is None else f"{ratio:.4f}"}
         else:
             lines[place][row["design"]] = signed_percent(row["extra_cost"])
     found = list(lines.values())
-    if len(found) > 1:
-        first = next(iter(found[0]))
-        means: dict[str, dict[str, Any]] = {}
-        for mean in mean_extra_costs(shown):
-            line = means.setdefault(mean["policy"], {first: "mean"})
-            if several["policy"]:
-                line["policy"] = mean["policy"]
-            line[mean["design"]] = signed_percent(mean["mean_extra_cost"])
-        found += means.values()
-    return found
+    means: dict[str, dict[str, Any]] = {}
+    for mean in mean_extra_costs(shown):
+        line = means.setdefault(mean["policy"], {first: ", ".join(["mean"] + [mean["policy"]] * policies)})
+        line[mean["design"]] = signed_percent(mean["mean_extra_cost"])
+    return found + list(means.values()) if len(found) > len(means) else found
 
 
 def capacity_label(row: Row) -> str:
