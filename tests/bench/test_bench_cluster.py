@@ -65,9 +65,6 @@ def test_a_run_writes_json_a_figure_and_markdown(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--parts", "all"), "'all' is not one of designs"),
-        (("--traces", "nowhere"), "'nowhere' is not one of oasst_zipf_0.6, "),
-        (("--policy", "static"), "policy 'static' knows the future"),
-        (("--capacities", "many"), "capacity 'many' cannot be read"),
         ((), "none of the traces exists"),
     ],
 )
