@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from contextlib import closing
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import StoreError
+from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
-from tests.support.stores import entry_of, is_right, key_of
+from tests.support.stores import entry_of, is_right, key_of, spawn
 
 
 class Load:
@@ -87,3 +89,123 @@ def test_a_cluster_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> 
     with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
         owner = open_store(cluster.url, query="near=0&shards=12")
         survive(owner, open_store(cluster.url, query="near=100kB"), cluster.servers[1])
+
+
+def owner_port(server: EngineServer, slot: int) -> int:
+    """Return the port of the node that has a slot, in the view of a server."""
+    with server.client() as client:
+        slots = client.execute_command("CLUSTER SLOTS")
+    return next(int(node[1]) for first, last, node, *_ in slots if first <= slot <= last)
+
+
+def move_slot(slot: int, source: EngineServer, target: EngineServer, servers: list[EngineServer]) -> int:
+    """Move a slot to another node key by key, as resharding tools do. Return the number of keys moved."""
+    moved = 0
+    with source.client() as old, target.client() as new:
+        old.response_callbacks.pop("CLUSTER GETKEYSINSLOT", None)  # it decodes keys, and ours are bytes
+        old_id, new_id = (client.execute_command("CLUSTER MYID").decode() for client in (old, new))
+        new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", old_id)
+        old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", new_id)
+        while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 10):
+            old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
+            moved += len(keys)
+    for _ in range(3):  # gossip of the former owner may undo it at one node, and then the nodes disagree for good
+        for server in sorted(servers, key=lambda each: each is not target):
+            with server.client() as client:
+                client.execute_command("CLUSTER SETSLOT", slot, "NODE", new_id)
+        time.sleep(0.3)
+    wait_until(lambda: {owner_port(server, slot) for server in servers} == {target.port})
+    return moved
+
+
+def has_keys(server: EngineServer, slot: int) -> bool:
+    with server.client() as client:
+        return bool(client.execute_command("CLUSTER COUNTKEYSINSLOT", slot))
+
+
+@pytest.mark.long
+def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
+    with closing(EngineCluster(tmp_path)) as cluster:
+        owner = open_store(cluster.url, query="near=0&shards=6")
+        load = Load(owner, open_store(cluster.url, query="near=0"))
+        try:
+            wait_until(lambda: owner.totals().entries > 150)
+            for book in owner._member.attachment().names.books:
+                slot = owner._member.engine.client().keyslot(book)
+                source = next(server for server in cluster.servers if has_keys(server, slot))
+                target = next(server for server in cluster.servers if server is not source)
+                assert move_slot(slot, source, target, cluster.servers) > 10
+            moved = time.monotonic()
+            wait_until(lambda: load.last_put > moved + 0.5, 60)
+            wait_until(lambda: all(load.reader.get(key_of(number)) is not None for number in range(0, 200, 20)), 60)
+        finally:
+            load.stop()
+        owner.flush()
+        owner.check()
+
+
+OWNER = """
+    import sys, time
+    from knapcache.errors import StoreError
+    from knapcache.store.redis.store import RedisStore
+    from knapcache.store.redis.urls import parse
+    from tests.support.stores import entry_of
+    store = RedisStore(parse("redis", sys.argv[1]), 2 << 20)
+    print(store.owner, flush=True)
+    number = 0
+    while store.owner:
+        number += 1
+        try:
+            store.apply(entry_of(store, number % 50, 300, version=1)).result(30)
+        except StoreError:
+            time.sleep(0.01)
+    print("fenced", flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("_round", range(5))
+def test_an_owner_that_is_stopped_and_wakes_up_is_fenced(
+    engine: EngineServer, open_store: OpenStore, _round: int
+) -> None:
+    reader = open_store(engine.url, query="near=0&shards=3", own=False)
+    process = spawn(OWNER, f"//127.0.0.1:{engine.port}/0?prefix={reader.address.prefix}&near=0")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    wait_until(lambda: reader.totals().entries > 40)
+    process.send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    wait_until(reader.own, 20)
+    assert time.monotonic() - stopped < LEASE_SECONDS + 2.0, "the takeover lasted too long"
+    for number in range(50):
+        reader.apply(entry_of(reader, number, 300, version=2)).result(10)
+    process.send_signal(signal.SIGCONT)
+    assert process.stdout.readline() == "fenced\n"
+    process.communicate()
+    for number in range(50):
+        entry = reader.get(key_of(number))
+        assert entry is not None
+        assert entry.meta["version"] == 2
+    reader.check()
+
+
+@pytest.mark.long
+def test_changes_that_were_not_replicated_are_lost_as_a_whole(tmp_path: Path, open_store: OpenStore) -> None:
+    with closing(SentinelGroup(tmp_path)) as group:
+        store = open_store(group.url, query="near=0&shards=4")
+        for number in range(100):
+            store.apply(entry_of(store, number, 300 + number)).result(10)
+        with group.primary.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        group.replica.signal(signal.SIGSTOP)  # what follows is not replicated
+        for number in range(50, 150):
+            change = store.apply(entry_of(store, number, 900), evict=[key_of(number - 50)])
+        change.exception(20)
+        group.primary.kill()
+        group.replica.signal(signal.SIGCONT)
+        wait_until(lambda: store.apply(entry_of(store, "after", 100)).exception(20) is None, 60)
+        store.flush()
+        store.check()
+        for info in store.scan():
+            assert store.get(info.key) is not None
+        assert sum(limit for *_, limit in store._member.attachment().reader.books()) <= store.capacity

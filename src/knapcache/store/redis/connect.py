@@ -7,6 +7,9 @@ from typing import Any
 from knapcache.errors import MissingExtra
 from knapcache.store.redis.urls import Address
 
+MAX_REDIRECTIONS = 5
+"""Redirections that a command to a cluster follows. Of the last ones, each waits 50 ms for a slot that is moving."""
+
 
 def require_redis() -> Any:
     """Return the package redis-py, or raise MissingExtra."""
@@ -28,7 +31,9 @@ def connect(address: Address, timeout: float) -> Any:
         return redis.Redis(unix_socket_path=address.socket, db=address.db, **settings)
     if address.kind == "cluster":
         nodes = [redis.cluster.ClusterNode(host, port) for host, port in address.hosts]
-        return redis.RedisCluster(startup_nodes=nodes, require_full_coverage=False, **settings)
+        client = redis.RedisCluster(startup_nodes=nodes, require_full_coverage=False, **settings)
+        client.RedisClusterRequestTTL = MAX_REDIRECTIONS
+        return client
     if address.kind == "sentinel":
         watchers = {**settings, "username": address.sentinel_user, "password": address.sentinel_password}
         sentinel = redis.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=watchers, **settings)

@@ -29,6 +29,14 @@ class Fenced(NotOwner):
     """Another process has become the owner."""
 
 
+class SlotMoving(EngineAway):
+    """The slot of the keys is moving to another node, and some of them are there already. The command had no effect."""
+
+
+class EngineFull(StoreError):  # noqa: N818
+    """The engine is at its maxmemory. The command had no effect."""
+
+
 class ShardClosed(StoreError):  # noqa: N818
     """The engine has lost a shard's books, as after FLUSHALL."""
 
@@ -100,6 +108,10 @@ class Engine:
             raise EngineAway(f"the engine does not answer: {error}", sent=True) from None
         except errors.NoScriptError:
             raise
+        except errors.ClusterError as error:  # redirected too often
+            raise SlotMoving(f"the keys are moving to another node: {error}", sent=False) from None
+        except errors.OutOfMemoryError as error:
+            raise EngineFull(f"the engine is out of memory: {error}") from None
         except errors.RedisError as error:
             text = str(error)
             if text.startswith("FENCED"):

@@ -37,8 +37,9 @@ class Nursery:
         """Put an entry into the nursery; StoreError when it was not."""
         shard = self._names.shard(key)
         arguments = record.name, record.size, "" if life is None else life, record.value
-        tag, book = self._names.tags[shard], self._names.books[shard]
-        status = self._engine.run(scripts.PARK, [book], tag, self._names.gone, *arguments)
+        tag = self._names.tags[shard]
+        keys = [*self._names.tables[shard], tag + b":u:" + record.name]
+        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments)
         if status == b"closed":
             raise StoreError("the store has had no owner yet, so nothing can be handed over")
         if status != b"ok":
@@ -46,11 +47,11 @@ class Nursery:
 
     def collect(self, epoch: int) -> Iterator[Entry]:
         """Take the entries that were parked. Damaged ones are dropped; an engine that does not answer ends it."""
-        for shard, (tag, book) in enumerate(zip(self._names.tags, self._names.books, strict=True)):
+        for shard, (tag, keys) in enumerate(zip(self._names.tags, self._names.tables, strict=True)):
             more = True
             while more:
                 try:
-                    values = self._engine.run(scripts.TAKE, [book], tag, self._names.gone, epoch, COLLECT_BYTES)
+                    values = self._engine.run(scripts.TAKE, keys, tag, self._names.gone, epoch, COLLECT_BYTES)
                 except StoreError:
                     return
                 more = sum(map(len, values)) >= COLLECT_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from knapcache.errors import CorruptState
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, SlotMoving
 from knapcache.store.redis.layout import KeyNames
 from knapcache.store.redis.records import decode, decode_head
 from knapcache.store.sqlite.rows import Sealer
@@ -46,7 +46,10 @@ class EntryReader:
         if len(keys) == 1:
             values = [self._engine.command(keys[0], "GET", keys[0])]
         else:
-            values = self._engine.command(keys[0], "MGET", *keys)
+            try:
+                values = self._engine.command(keys[0], "MGET", *keys)
+            except SlotMoving:  # one by one, the engine can say where each is
+                values = [self._engine.command(each, "GET", each) for each in keys]
         found: Entry | None = None
         damaged = False
         for value in values:

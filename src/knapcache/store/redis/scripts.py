@@ -1,7 +1,10 @@
 """The scripts that run in the engine. Each changes the keys of one hash tag, atomically.
 
 layout.py names the keys. Scripts of the owner carry its epoch: an engine that has seen a later one answers FENCED.
-Scripts of a shard take its books T:b as their key and T itself as an argument. What they remove, they publish.
+Scripts of a shard take T as an argument, and as keys the books T:b and whatever else they are sure to use: while a slot
+moves to another node of a cluster, the engine then refuses the whole script, not its second half. A script removes a
+value before its head, and stores it before its head. So what an interrupted script leaves behind is a head that has no
+value, or a total that is wrong; OPEN counts again after an error. What scripts remove, they publish.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ local x = redis.call('HMGET', B, 'used', 'count', 'nused', 'limit', 'nroom', 'ep
 local used, count, nused = tonumber(x[1] or 0), tonumber(x[2] or 0), tonumber(x[3] or 0)
 local limit, nroom, epoch = tonumber(x[4] or -1), tonumber(x[5] or -1), tonumber(x[6] or 0)
 local gone = {{}}
+local function size_of(head) return struct.unpack('<I8', head, {SIZE_OFFSET + 1}) end
 local function remove_parked(name)
   local size = redis.call('HGET', T .. ':s', name)
   if size then
-    nused = nused - tonumber(size)
-    redis.call('HDEL', T .. ':s', name)
     redis.call('UNLINK', T .. ':u:' .. name)
+    redis.call('HDEL', T .. ':s', name)
+    nused = nused - tonumber(size)
     redis.call('LREM', T .. ':n', 1, name)
     redis.call('LREM', T .. ':t', 1, name)
     gone[#gone + 1] = name
@@ -30,10 +34,10 @@ end
 local function remove_admitted(name)
   local head = redis.call('HGET', T .. ':h', name)
   if head then
-    used, count = used - struct.unpack('<I8', head, {SIZE_OFFSET + 1}), count - 1
-    redis.call('HDEL', T .. ':h', name)
-    redis.call('ZREM', T .. ':x', name)
     redis.call('UNLINK', T .. ':a:' .. name)
+    redis.call('ZREM', T .. ':x', name)
+    redis.call('HDEL', T .. ':h', name)
+    used, count = used - size_of(head), count - 1
     gone[#gone + 1] = name
   end
 end
@@ -54,8 +58,14 @@ OPEN = (
     _BOOKS
     + _FENCE
     + """
--- ARGV: T, channel, epoch, nroom. Claim a shard for this epoch; drop what a former owner collected and did not decide.
+-- ARGV: T, channel, epoch, nroom, 1 to count again. Claim a shard for this epoch; drop what a former owner collected
+-- and did not decide.
 nroom = tonumber(ARGV[4])
+if ARGV[5] == '1' then
+  used, count, nused = 0, 0, 0
+  for _, head in ipairs(redis.call('HVALS', T .. ':h')) do used, count = used + size_of(head), count + 1 end
+  for _, size in ipairs(redis.call('HVALS', T .. ':s')) do nused = nused + tonumber(size) end
+end
 for _, name in ipairs(redis.call('LRANGE', T .. ':t', 0, -1)) do remove_parked(name) end
 finish()
 return {used, count, nused, limit}

@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, EngineAway, EngineFull, Fenced
 from knapcache.store.redis.layout import EngineLayout, KeyNames
 from knapcache.store.redis.records import Record
 
@@ -31,6 +31,7 @@ class ShardTable:
         self._replicated = False
         self._primaries: frozenset[str] = frozenset()
         self._failures = -1
+        self._recount = False
 
     @property
     def totals(self) -> Totals:
@@ -40,8 +41,10 @@ class ShardTable:
         """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or EngineAway."""
         failures = self._engine.failures
         nursery = self._layout.nursery // self._names.shards
-        for shard, (tag, book) in enumerate(zip(self._names.tags, self._names.books, strict=True)):
-            self._update(shard, self._engine.run(scripts.OPEN, [book], tag, self._names.gone, self.epoch, nursery))
+        for shard, (tag, keys) in enumerate(zip(self._names.tags, self._names.tables, strict=True)):
+            arguments = tag, self._names.gone, self.epoch, nursery, int(self._recount)
+            self._update(shard, self._engine.run(scripts.OPEN, keys, *arguments))
+        self._recount = False
         self._primaries = self.primaries(replies := self._engine.each_primary("INFO", "replication"))
         self._replicated = any(int(info.get("connected_slaves", 0)) > 0 for info in replies)
         if min(self.limit) < 0 or sum(self.limit) != self._layout.capacity:
@@ -124,8 +127,16 @@ class ShardTable:
             record, expires, life, parked = put
             arguments += [record.name, record.size, "" if expires is None else expires, "" if life is None else life]
             arguments += [record.head, b"" if parked else record.value]
-        key, tag = self._names.books[shard], self._names.tags[shard]
-        reply = self._engine.run(scripts.DECIDE, [key], tag, self._names.gone, self.epoch, *arguments)
+        tag, keys = self._names.tags[shard], [*self._names.tables[shard]]
+        if put is not None:
+            keys += [tag + b":a:" + put[0].name, tag + b":u:" + put[0].name]
+        try:
+            reply = self._engine.run(scripts.DECIDE, keys, tag, self._names.gone, self.epoch, *arguments)
+        except (EngineAway, EngineFull, Fenced):
+            raise
+        except StoreError:  # the script may have ended half way
+            self._failures, self._recount = -1, True
+            raise
         self._update(shard, reply)
         return str(reply[4], "ascii")
 
