@@ -115,7 +115,7 @@ def test_a_stopped_server_delays_one_read_and_no_more(server: EngineServer, open
 def test_a_put_that_failed_is_absent_and_its_evictions_are_made_later(
     server: EngineServer, open_store: OpenStore
 ) -> None:
-    store = open_store(server.url)
+    store = open_store(server.url, query="near=0&timeout=0.1")
     old, other = put(store, "old"), put(store, "other")
     server.signal(signal.SIGSTOP)
     try:

@@ -30,8 +30,7 @@ def test_size_classes_are_those_of_jemalloc() -> None:
     assert [size_class(n) for n in sizes] == classes
 
 
-@pytest.mark.parametrize("length", [10, 300, 5000])
-@pytest.mark.parametrize("expires", [None, 4e9])
+@pytest.mark.parametrize(("length", "expires"), [(10, None), (300, 4e9), (5000, None)])
 def test_the_charge_covers_what_the_engine_allocates(
     each_engine: EngineServer, open_store: OpenStore, length: int, expires: float | None
 ) -> None:
