@@ -47,7 +47,7 @@ from knapcache.errors import InvalidInput
 from knapcache.sim import traffic
 from knapcache.sim.trace import Floats, Ints, Trace
 
-DEVELOPMENT, HELD_OUT, UNRESTRICTED = range(100), range(1000, 1100), range(2000, 2050)
+DEVELOPMENT, HELD_OUT, UNRESTRICTED = range(100), range(3000, 3100), range(2000, 2050)
 """Seeds of the worlds that a policy may be developed on, and of those that only the final benchmark evaluates: held-out
 worlds like those for development, and unrestricted ones."""
 REQUESTS = (20_000, 60_000)

@@ -24,6 +24,7 @@ CLEARED_FIELDS = (
     "slot_class",
     "slot_time",
     "slot_exposed",
+    "slot_bucket",
     "shadow_used",
     "shadow_count",
     "shadow_key",

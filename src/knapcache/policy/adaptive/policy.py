@@ -117,7 +117,7 @@ def refresh_residents(head: Records, rows: Records) -> None:
     """Update the keys of some residents, because those of HAZARD change with age."""
     h = head[0]
     for _ in range(min(h.heap_size, REFRESHES)):
-        h.refresh_position = (h.refresh_position + 1) % h.heap_size
+        h.refresh_position = h.refresh_position + 1 if h.refresh_position + 1 < h.heap_size else 0
         i = rows[h.refresh_position].heap_id
         key = key_of(head, rows, i, HAZARD, h.t)
         if key > rows[i].priority:

@@ -20,8 +20,9 @@ hash is below a limit, in a cache smaller by the same factor (SHARDS, Waldspurge
 slots while at least one shadow holds it. When the slots run out, the limit is halved. So work and memory are bounded,
 and small caches are simulated in full.
 
-The keys of HAZARD change with age. With every request some keys in its shadow are computed again, in turn; the others
-are out of date by the time that a turn takes, which is short compared with the time that answers stay.
+The keys of HAZARD change with age. With every request some slots of its shadow are examined, in turn, and get a new key
+when their age has reached the next bucket of hazard.py. The others are out of date by the time that a turn takes, which is
+short compared with the time that answers stay.
 
     Invariant: slot_refs[s] = number of shadows that hold slot s; slots without references are on the free stack.
     Invariant: shadow_used[m] = Σ shadow_size over the slots that shadow m holds ≤ shadow_capacity.
@@ -62,8 +63,8 @@ PREFERENCE = 0.97
 RESCALE_ABOVE = 1e100
 FILLING_SHARE, FILLING_WEIGHT = 0.5, 0.1
 """Capacity of the shadows as a share of what a filling cache uses, and the weight of their losses afterwards."""
-REFRESHES = 2
-"""Keys of HAZARD that are computed again with every request."""
+REFRESHES = 4
+"""Keys of HAZARD that are examined with every request."""
 
 TOURNAMENT_HEAD = [
     ("hash_limit", "i8"),  # ids whose hash is below it are in the sample
@@ -78,7 +79,8 @@ TOURNAMENT_HEAD = [
     ("slot_refs", f"({SLOTS},)i8"),
     ("slot_class", f"({SLOTS},)i8"),  # class of hazard.py at the last request,
     ("slot_time", f"({SLOTS},)i8"),  # t of that request,
-    ("slot_exposed", f"({SLOTS},)i8"),  # age up to which its exposure was counted
+    ("slot_exposed", f"({SLOTS},)i8"),  # age up to which its exposure was counted,
+    ("slot_bucket", f"({SLOTS},)i8"),  # and the bucket of that age
     ("refresh_hand", "i8"),  # position in the heap of HAZARD that was computed last
     ("observed_time", "i8"),  # t of the last request in the sample
     ("shadow_used", f"({EXPERT_COUNT},)i8"),
@@ -124,7 +126,7 @@ def observe(head: Records, rows: Records, i: int, now: int) -> None:
         age = now - h.slot_time[s]
         expose(head, h.slot_class[s], h.slot_exposed[s], age)
         count_return_at(head, h.slot_class[s], age)
-    h.slot_class[s], h.slot_time[s], h.slot_exposed[s] = class_of(rows, i), now, 0
+    h.slot_class[s], h.slot_time[s], h.slot_exposed[s], h.slot_bucket[s] = class_of(rows, i), now, 0, 0
     refresh_shadow(head, rows, now)
     grow_loss_weight(head, now)
     size, cost = rows[i].entry_size, cost_of(head, rows, i)
@@ -193,15 +195,17 @@ def count_exposure(head: Records, s: int, now: int) -> None:
 
 @kernel
 def refresh_shadow(head: Records, rows: Records, now: int) -> None:
-    """Compute the next REFRESHES keys of HAZARD's shadow again, and count the exposure of their slots."""
+    """Compute the keys of the next REFRESHES slots in HAZARD's shadow again if their age bucket has changed."""
     h = head[0]
     n = h.shadow_count[HAZARD]
     for _ in range(min(n, REFRESHES)):
-        h.refresh_hand = (h.refresh_hand + 1) % n
+        h.refresh_hand = h.refresh_hand + 1 if h.refresh_hand + 1 < n else 0
         s = h.shadow_slot[HAZARD, h.refresh_hand]
-        if age_bucket(now - h.slot_time[s]) != age_bucket(h.slot_exposed[s]):
+        bucket = age_bucket(now - h.slot_time[s])
+        if bucket != h.slot_bucket[s]:
+            h.slot_bucket[s] = bucket
             count_exposure(head, s, now)
-        set_key(head, HAZARD, s, key_of(head, rows, h.slot_id[s], HAZARD, now))
+            set_key(head, HAZARD, s, key_of(head, rows, h.slot_id[s], HAZARD, now))
 
 
 @kernel
