@@ -21,8 +21,8 @@ slots while at least one shadow holds it. When the slots run out, the limit is h
 and small caches are simulated in full.
 
 The keys of HAZARD change with age. With every request some slots of its shadow are examined, in turn, and get a new key
-when their age has reached the next bucket of hazard.py. The others are out of date by the time that a turn takes, which is
-short compared with the time that answers stay.
+when their age has reached the next bucket of hazard.py. The others are out of date by the time that a turn takes, which
+is short compared with the time that answers stay.
 
     Invariant: slot_refs[s] = number of shadows that hold slot s; slots without references are on the free stack.
     Invariant: shadow_used[m] = Σ shadow_size over the slots that shadow m holds ≤ shadow_capacity.
