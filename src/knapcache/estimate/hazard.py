@@ -136,7 +136,7 @@ def add_end(head: Records, c: int, age: int, weight: float) -> None:
     h.ends[c, b] += weight
     h.end_ages[c, b] += weight * (age - AGE_EDGE[b])
     r = RELATIVE_BUCKET[b] + AGES - 2 * gap
-    rest = weight * (age * 2.0**-gap - RELATIVE_EDGE[r])
+    rest = weight * (math.ldexp(age, int(-gap)) - RELATIVE_EDGE[r])
     h.ends_by_count[count, r] += weight
     h.end_ages_by_count[count, r] += rest
     if count > 0:
@@ -203,7 +203,7 @@ def hazards_of(head: Records, c: int, hazards: Floats) -> float:
     count, gap = c // GAP_CLASSES, c % GAP_CLASSES if c >= GAP_CLASSES else 0
     fallback = np.empty(RELATIVE_AGES)
     fallback_hazards(head, count, fallback)
-    unit = 2.0**-gap
+    unit = math.ldexp(1.0, int(-gap))
     total = later = 0.0
     for b in range(AGES - 1, -1, -1):
         exposure = later * (AGE_EDGE[b + 1] - AGE_EDGE[b]) + h.end_ages[c, b]

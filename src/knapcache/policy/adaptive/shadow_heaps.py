@@ -49,10 +49,12 @@ def sift(keys: Floats, slots: Ints, positions: Ints, n: int, m: int, k: int, key
 def set_key(head: Records, m: int, s: int, key: float) -> None:
     """Change the key of slot s, which shadow m holds."""
     h = head[0]
+    before = h.slot_key[s, m]
     h.slot_key[s, m] = key
-    k = h.shadow_position[s, m] - 1
-    if key < h.shadow_key[m, k]:
-        sift(h.shadow_key, h.shadow_slot, h.shadow_position, h.shadow_count[m], m, k, key, s)
+    if key < before:  # otherwise the heap's key, which was not above it, need not be read
+        k = h.shadow_position[s, m] - 1
+        if key < h.shadow_key[m, k]:
+            sift(h.shadow_key, h.shadow_slot, h.shadow_position, h.shadow_count[m], m, k, key, s)
 
 
 @inlined

@@ -343,19 +343,26 @@ def drop_from_shadows(head: Records, rows: Records, i: int) -> None:
     free_unused_slot(head, rows, s)
 
 
+@inlined
+def counted_loss(head: Records, window: int, m: int) -> float:
+    """Return the loss of expert m as it counts when the leader is chosen."""
+    loss = head[0].loss[window, m]
+    return loss * PREFERENCE if m == HAZARD else loss  # type: ignore[no-any-return]
+
+
 @kernel
 def leader_after(head: Records, leader: int) -> int:
     """Return the expert to follow now; `leader` unless another one is clearly or lastingly better."""
-    loss = head[0].loss.copy()
-    loss[:, HAZARD] *= PREFERENCE
     for window in range(2):
-        best = leader
+        best, least = leader, counted_loss(head, window, leader)
         for m in range(EXPERT_COUNT):
-            if loss[window, m] < loss[window, best]:
-                best = m
-        if window == 0 and loss[0, best] < CLEAR_LEAD * loss[0, leader]:
+            loss = counted_loss(head, window, m)
+            if loss < least:
+                best, least = m, loss
+        if window == 0 and least < CLEAR_LEAD * counted_loss(head, 0, leader):
             return best
-        if window == 1 and loss[1, best] < SLIGHT_LEAD * loss[1, leader] and loss[0, best] <= loss[0, leader]:
+        lasting = window == 1 and least < SLIGHT_LEAD * counted_loss(head, 1, leader)
+        if lasting and counted_loss(head, 0, best) <= counted_loss(head, 0, leader):
             return best
     return leader
 
