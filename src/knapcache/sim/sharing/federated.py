@@ -30,7 +30,7 @@ from knapcache.policy.registry import Spec
 from knapcache.sim.sharing.outcome import SharingOutcome, shares
 from knapcache.sim.trace import Floats, Ints, Trace
 
-NOBODY = -1
+NO_PROXY = -1
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def federated_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Ca
         peak, total = 0, 0
         for k in range(len(keys)):
             i, p = keys[k], proxies[k]
-            hits[k] = holder[i] != NOBODY
+            hits[k] = holder[i] != NO_PROXY
             head, rows = heads[p : p + 1], all_rows[p * length : (p + 1) * length]
             arrive(head, rows, i)
             if not hits[k]:
@@ -65,7 +65,7 @@ def federated_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Ca
                 settle(head, rows, i, sizes[k], costs[k])
                 total += head[0].used
                 for v in range(head[0].evicted):
-                    holder[rows[v].victim] = NOBODY
+                    holder[rows[v].victim] = NO_PROXY
                 if rows[i].resident:
                     holder[i] = p
                 peak = max(peak, total)
@@ -99,7 +99,7 @@ def replay_federated(
     deciders = [spec.build_for(share, trace, seed=seed) for share in shares(capacity, count)]
     heads, rows = stack(deciders)
     loop = federated_loop(type(deciders[0]).arrive_kernel, type(deciders[0]).settle_kernel)
-    hits, holder = np.zeros(len(trace), np.bool_), np.full(trace.ids, NOBODY)
+    hits, holder = np.zeros(len(trace), np.bool_), np.full(trace.ids, NO_PROXY)
     columns = (trace.keys, trace.sizes, trace.costs, proxies, hits, holder)
     peak = loop(heads, rows, *columns, hits_late, settles_late)
     for p, decider in enumerate(deciders):

@@ -18,7 +18,7 @@ Two rules have a worse alternative, which can be simulated as well:
 
     held          An answer that is displaced from the nursery, or never was in it, is kept in memory by the proxy that
                   paid for it until it is decided. If it is admitted, the proxy stores it.
-    lost          Nobody keeps it. The decider evicts others for it, and then learns that it is gone: forget.
+    lost          No proxy keeps it. The decider evicts others for it, and then learns that it is gone: forget.
 
     count once    If the key of a settle was admitted meanwhile, by an earlier settle, the request is counted and
                   nothing is decided. The store has an answer.

@@ -14,7 +14,7 @@ from knapcache.store.redis.urls import Address
 WHOLE_ENGINE = ""
 """Name of the node while no other is known."""
 WRITE_TIMEOUTS = 8
-"""The writing thread waits so many times as long as a request: nobody waits for it."""
+"""The writing thread waits so many times as long as a request: no request waits for it."""
 
 
 class EngineAway(StoreError):  # noqa: N818 - states, as in errors.py

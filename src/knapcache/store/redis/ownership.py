@@ -2,8 +2,8 @@
 
 The owner's token is a key that lasts LEASE_SECONDS by the engine's clock. It is renewed three times as often. Each new
 owner gets a higher epoch: the engine's time in microseconds, so that it also rises when a failover has lost the last
-one. Whoever writes with a lower epoch is fenced. So an owner that was stopped and wakes up does no harm. An owner whose
-lease ran out while the engine was away goes on, unless another process has acquired the store since.
+one. A process that writes with a lower epoch is fenced, so an owner that was stopped and wakes up does no harm. An
+owner whose lease ran out while the engine was away goes on, unless another process has acquired the store since.
 
 The same thread probes the nodes whose breakers are open (breakers.py).
 """

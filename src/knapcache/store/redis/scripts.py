@@ -185,7 +185,7 @@ return string.format('%.0f', epoch)
 
 RENEW = """
 -- KEYS: owner, epoch. ARGV: token, lease in milliseconds, epoch. Return 1 if this owner goes on, else 0.
--- A lease that ran out is renewed if nobody else has acquired one since.
+-- A lease that ran out is renewed if no other process has acquired one since.
 local owner, epoch = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
 if epoch > tonumber(ARGV[3]) or (owner and owner ~= ARGV[1]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
