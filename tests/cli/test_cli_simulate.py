@@ -32,7 +32,8 @@ def run(*arguments: str) -> int:
     return main(["simulate", "cluster", *arguments, "--jobs", "1"])
 
 
-def test_tables_and_files(traces: list[str], tmp_path: Path, capsys: Captured) -> None:
+def test_tables_and_files(traces: list[str], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a narrower terminal shows a table in parts
     options = ["--proxies", "2,3", "--hits-late", "50", "--settles-late", "9", "--nursery", "5%"]
     out = tmp_path / "new" / "report"
     assert run(*traces, *options, "--policy", "lru", "--capacity", "10%,50%", "--out", str(out)) == 0
