@@ -1,1 +1,1 @@
-"""What it costs to share one cache between several proxies, by the design of the sharing (designs.py)."""
+"""Simulation of several proxies: the cost of each design of a shared cache (designs.py)."""

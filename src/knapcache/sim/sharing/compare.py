@@ -39,7 +39,7 @@ class SharingCell:
 
 @dataclass(frozen=True)
 class SharingComparison:
-    """What is compared. Raises InvalidInput for what can be rejected before a trace is read."""
+    """The designs, policies and capacities to compare. Raises InvalidInput for values that no trace makes valid."""
 
     policies: Sequence[str]
     capacities: Sequence[str]

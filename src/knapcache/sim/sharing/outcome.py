@@ -1,4 +1,4 @@
-"""What the simulation of every design returns, and the shares of a divided capacity."""
+"""The result of simulating one design, and the shares of a divided capacity."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ log = logging.getLogger("knapcache.store")
 
 
 class Attachment:
-    """What needs an engine that has answered: the names of the keys, and what uses them."""
+    """The objects that need an engine that has answered: the names of the keys, and the objects that use them."""
 
     def __init__(self, member: Membership) -> None:
         engine, sealer = member.engine, member.sealer

@@ -1,4 +1,4 @@
-"""What is checked once, when an engine first answers: its eviction policy, and the description of the store in it."""
+"""Checks made once, when an engine first answers: its eviction policy, and the description of the store in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the owner knows of the shards, and how it moves space between them.
+"""The owner's table of the shards, with their limits and sizes, and the moving of space between them.
 
     Invariant: Σ limit ≤ capacity at every instant, in the engine. A limit is lowered before another one is raised, and
     where the engine has replicas, one of them has confirmed the lower limit before.
