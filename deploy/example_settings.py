@@ -65,6 +65,8 @@ EXAMPLES: dict[str, Any] = {
     "ttl": "30d",
     "encryption_key_env": "CACHE_ENCRYPTION_KEY",
     "encryption_key_file": "/etc/knapcache/encryption.key",
+    "secret": "replace-this-with-the-output-of-openssl-rand-hex-32",
+    "store": "redis://valkey.internal:6379",
     "fallback_price": {"input": 2.5, "output": 10.0},
     "allow_anonymous": False,
     "passthrough": ["GET /v1/models", "GET /v1/models/*"],

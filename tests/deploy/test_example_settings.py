@@ -53,7 +53,7 @@ def test_every_line_of_the_example_is_valid(tmp_path: Path, monkeypatch: pytest.
         "/etc/knapcache/client-key.pem": certificate.key,
         "/var/lib/knapcache/model.gguf": certificate.cert,  # only its existence is checked
     }
-    text = uncommented()
+    text = re.sub(r'(?m)^secret = "replace-this.*"$', f'secret = "{"5e" * 32}"', uncommented())
     for name, file in files.items():
         assert f'"{name}"' in text
         text = text.replace(f'"{name}"', f'"{file}"')

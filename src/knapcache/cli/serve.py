@@ -31,6 +31,7 @@ FLAGS = {
     "host": ("ADDRESS", "address to listen on (default: 127.0.0.1)"),
     "port": ("N", "port to listen on; 0: any free port (default: 8080)"),
     "path": ("DIR", "data directory"),
+    "store": ("URL", "Valkey or Redis with the cache of many proxies, such as redis://host:6379"),
     "capacity": ("SIZE", "maximum size of all stored answers, such as 4GB (default: 256MB)"),
     "policy": ("NAME", "admission and eviction policy (default: adaptive)"),
     "cost": ("COST", "what to save: usd, seconds, or a blend such as 'usd + 0.01*seconds' (default: usd)"),
@@ -171,6 +172,8 @@ def rotate_token(settings: Settings) -> str:
     from knapcache.serve.admin.audit import AuditLog, new_record
     from knapcache.serve.settings.secrets import TOKEN, data_directory, replace_token
 
+    if settings.derives_admin_token:
+        raise InvalidInput("the token is derived from secret: change secret at every proxy, or set admin_token")
     if settings.admin_token is not None or settings.memory_only:
         raise InvalidInput("--rotate-token replaces a generated token; with admin_token or memory_only there is none")
     folder = data_directory(settings.path)

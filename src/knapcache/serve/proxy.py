@@ -7,6 +7,11 @@
 If the store cannot be opened (full disk, not a knapcache file, another secret), the proxy still serves. Answers are
 then kept in memory, an error is logged, the summary reports it, and the file is left untouched until the next start.
 With several workers each process then has its own memory store, and the first to take the lock has the pipeline.
+
+With the setting `store` the entries are in an engine that proxies on many machines share. Any of their processes may
+own it, so each proxy has a pipeline of its own: in its only process, or in the first worker that takes the lock. A
+proxy can start before the engine answers. It does not start if the engine answers and the store cannot be used: a wrong
+setting should end a rollout.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from knapcache.cache import Cache
@@ -62,10 +68,9 @@ class Proxy:
         self.settings = settings
         self.started = time.time()
         self.folder = None if settings.memory_only else data_directory(settings.path)
-        self.secret = server_secret(self.folder)
+        self.secret = server_secret(self.folder, settings.secret.get_secret_value() if settings.secret else None)
         self.encryption_keys = read_keys(settings.encryption_key_env, settings.encryption_key_file)
-        configured = settings.admin_token
-        self.admin_token = admin_token(self.folder, configured.get_secret_value() if configured else None)
+        self.admin_token = admin_token(self.folder, settings.fixed_admin_token)
         self.authenticator = Authenticator(settings, self.secret)
         self.embedded_model = (
             EmbeddedModel(settings.local_model, settings.local_threads, settings.local_context)
@@ -132,7 +137,7 @@ class Proxy:
         The store's own lock is not enough: with the memory fallback every process owns a store.
         """
         assert self.folder is not None
-        if self._owner_lock is None and self.cache.owner:
+        if self._owner_lock is None and (self.cache.owner or self.settings.store is not None):
             with contextlib.suppress(NotOwner):
                 self._owner_lock = OwnerLock(self.folder / "pipeline")
         return self._owner_lock is not None
@@ -248,7 +253,7 @@ class Proxy:
 
 def open_cache(settings: Settings, encryption_keys: tuple[bytes, ...], **options: Any) -> tuple[Cache, bool]:
     """Return the cache, and whether it is a memory store in place of a file that cannot be opened."""
-    path = settings.cache_file
+    path: Path | str | None = settings.cache_file if settings.store is None else settings.store.get_secret_value()
     try:
         # The data directory is the proxy's own, so a file there that is damaged beyond recognition is set aside.
         store = open_store(
@@ -261,7 +266,7 @@ def open_cache(settings: Settings, encryption_keys: tuple[bytes, ...], **options
             store.close()
             raise
     except (StoreError, InvalidInput) as error:
-        if path is None or not (isinstance(error, StoreError) or path.is_dir()):
+        if not isinstance(path, Path) or not (isinstance(error, StoreError) or path.is_dir()):
             raise  # the settings are wrong, not the file
         capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
         cache = Cache(capacity, **options)

@@ -27,8 +27,8 @@ from knapcache.serve.http.app import App
 from knapcache.serve.http.uvicorn_check import http_protocol
 from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Load, Proxy
-from knapcache.serve.settings import Settings, UpstreamSettings
-from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory, open_private
+from knapcache.serve.settings import Settings, UpstreamSettings, shared_store
+from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory, open_private, write_token
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
 from knapcache.serve.workers.supervisor import supervise
 
@@ -106,14 +106,19 @@ def serve(
 def configure_logs(settings: Settings) -> None:
     """Configure logging. Known secrets are redacted."""
     secrets = [stored_admin_token(settings), *(upstream.key for upstream in settings.upstreams)]
+    secrets += [each.get_secret_value() for each in (settings.secret, settings.store) if each is not None]
+    secrets += shared_store.credentials(settings.store_address) if settings.store_address is not None else []
     logs.configure(settings.log_level, settings.log_format, secrets=[secret for secret in secrets if secret])
 
 
 def stored_admin_token(settings: Settings) -> str | None:
     """Return the admin token from the settings or the data directory. None: the process makes one (memory_only)."""
-    if settings.admin_token is not None:
-        return settings.admin_token.get_secret_value()
-    return None if settings.memory_only else admin_token(data_directory(settings.path))
+    if settings.memory_only:
+        return settings.fixed_admin_token
+    folder, fixed = data_directory(settings.path), settings.fixed_admin_token
+    if fixed is not None and settings.derives_admin_token:
+        write_token(folder, fixed)
+    return admin_token(folder, fixed)
 
 
 def server(proxy: Proxy, on_ready: Callable[[], None] = lambda: None) -> Server:
@@ -214,6 +219,8 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
     first = settings.upstreams[0]
     anthropic = first.kind == "anthropic"
     place = "in memory" if settings.memory_only else f"in {settings.path}"
+    if settings.store_address is not None:
+        place = f"in {shared_store.describe(settings.store_address)}"
     return STARTUP_MESSAGE.format(
         version=version("knapcache"),
         url=url,

@@ -1,6 +1,7 @@
 """The tokens of the admin API: whose they are, what they allow, and how they change without a restart.
 
-    admin          role operator. The setting `admin_token`, or the file `admin-token` of the data directory
+    admin          role operator. The setting `admin_token`, or the file `admin-token` of the data directory. With a
+                   shared store and the setting `secret` it is derived from the secret, the same at every proxy
     admin_tokens   settings with a name and a role. The token's digest, or the variable or the file that has it
 
 The files are looked at once a second, when somebody authenticates. A changed file is read again. So a token can be
@@ -101,6 +102,13 @@ class AdminTokens:
     def rotate(self, name: str) -> str:
         """Replace a token that is in a file, and return the new one. Raises RequestRejected."""
         with self._lock:
+            if name == ADMIN and self._settings.derives_admin_token:
+                raise RequestRejected(
+                    409,
+                    f"The token {ADMIN!r} is derived from the setting secret, at every proxy: change secret, or set "
+                    "admin_token or admin_tokens.",
+                    "not_rotatable",
+                )
             path = self._files().get(name)
             if path is None or path.is_symlink():
                 raise RequestRejected(
@@ -137,7 +145,7 @@ class AdminTokens:
     def _files(self) -> dict[str, Path]:
         """Return the files of tokens by name."""
         found = {each.name: each.token_file for each in self._settings.admin_tokens if each.token_file is not None}
-        if self._folder is not None and self._settings.admin_token is None:
+        if self._folder is not None and self._settings.fixed_admin_token is None:
             found[ADMIN] = self._folder / TOKEN
         return found
 
@@ -179,9 +187,9 @@ class AdminTokens:
         return _identity(entry.name, entry.role, read_token(entry.token_file))
 
     def _admin_token(self) -> str:
-        configured = self._settings.admin_token
-        if configured is not None:
-            return configured.get_secret_value()
+        fixed = self._settings.fixed_admin_token
+        if fixed is not None:
+            return fixed
         return self._generated if self._folder is None else admin_token(self._folder)
 
 

@@ -25,10 +25,14 @@ from knapcache.serve.settings.value_types import byte_size, duration
 
 PREFIX = "KNAPCACHE_"
 CONFIG = PREFIX + "CONFIG"
-NOT_SETTINGS = {"CONFIG", "COMPILE", "KERNEL_CACHE", "TRACES"}
+NOT_SETTINGS = {
+    *("CONFIG", "COMPILE", "KERNEL_CACHE", "TRACES"),
+    *("STORE_USER", "STORE_PASSWORD", "SENTINEL_USER", "SENTINEL_PASSWORD"),
+}
 """Variables with the prefix that are not settings. Other modules read them."""
-KUBERNETES = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_[0-9]+_\w+")
-"""Variables that Kubernetes sets for a service with the name knapcache. KNAPCACHE_PORT is another."""
+KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_[0-9]+_\w+)|\w+_PORT")
+"""Variables that Kubernetes sets for services with names such as knapcache and knapcache-valkey. KNAPCACHE_PORT is
+another."""
 
 
 class LoadedSettings(NamedTuple):

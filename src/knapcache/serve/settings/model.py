@@ -5,13 +5,12 @@ arguments; `loading.load` adds a file, the environment and flags. Some defaults 
 environment: `upstreams` (providers whose API keys are in the environment), `allow_anonymous`, `metrics_public`,
 `allowed_hosts` and `max_connections_per_address`.
 
-    Invariant: no repr or error shows a secret. `admin_token` and `proxy` are SecretStr, provider keys stay in the
-    environment, tenant keys are digests, and header values are left out.
+    Invariant: no repr or error shows a secret. `admin_token`, `secret`, `store` and `proxy` are SecretStr, provider
+    keys stay in the environment, tenant keys are digests, and header values are left out.
 """
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -28,9 +27,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from knapcache.errors import InvalidInput
-from knapcache.policy import registry
-from knapcache.price import Meter
-from knapcache.price.weights import Weights
+from knapcache.serve.settings.cache_values import Cost, FallbackPrice, PolicyName, Prices, ShadowList
 from knapcache.serve.settings.endpoints import (
     AdminTokenSettings,
     TenantSettings,
@@ -39,7 +36,9 @@ from knapcache.serve.settings.endpoints import (
     default_upstreams,
 )
 from knapcache.serve.settings.problems import problems
+from knapcache.serve.settings.shared_store import SecretDigits, StoreUrl, derived_token, parse_url
 from knapcache.serve.settings.value_types import (
+    PASSTHROUGH,
     TOKEN_CHARACTERS,
     ByteSize,
     HeaderPatterns,
@@ -52,28 +51,13 @@ from knapcache.serve.settings.value_types import (
     is_loopback,
     valid_token,
 )
+from knapcache.store.redis.urls import Address
 
 __all__ = ["AdminTokenSettings", "Settings", "TenantSettings", "UpstreamSettings"]
 
 DERIVED: Any = None
 """Default of settings that are derived from others."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-SHADOW = re.compile(r"(?P<policy>[a-z0-9-]+)(?:@[1-9][0-9]*x)?")
-PASSTHROUGH = (
-    "GET /v1/models",
-    "GET /v1/models/*",
-    "POST /v1/moderations",
-    "POST /v1/audio/speech",
-    "POST /v1/audio/transcriptions",
-    "POST /v1/audio/translations",
-    "POST /v1/images/generations",
-    "POST /v1/images/edits",
-    "POST /v1/images/variations",
-    "POST /v1/responses/input_tokens",
-    "POST /v1/messages/count_tokens",
-    "POST /v1/rerank",
-)
-"""Requests that only compute something. None of them lists, reads or deletes what another caller has stored."""
 
 
 class Settings(BaseSettings):
@@ -99,9 +83,11 @@ class Settings(BaseSettings):
     grace: Seconds = Field(30.0, description="time for open requests to finish at shutdown")
 
     # Cache.
-    capacity: ByteSize = Field(256_000_000, description="maximum size of the cache's files")
-    policy: str = Field("adaptive", description="admission and eviction policy (`knapcache policies` lists them)")
-    cost: str = Field("usd", description="cost to save: usd, seconds, or a blend such as usd + 0.01*seconds")
+    capacity: ByteSize = Field(256_000_000, description="maximum size of the cache's files, or of its keys in `store`")
+    policy: PolicyName = Field(
+        "adaptive", description="admission and eviction policy (`knapcache policies` lists them)"
+    )
+    cost: Cost = Field("usd", description="cost to save: usd, seconds, or a blend such as usd + 0.01*seconds")
     ttl: PositiveSeconds | None = Field(None, description="time to live of an entry; none: no expiry")
     stale_if_error: Seconds = Field(
         0.0, description="how long after expiry an entry may be served if the upstream fails"
@@ -118,15 +104,25 @@ class Settings(BaseSettings):
     encryption_key_file: Path | None = Field(
         None, description="file with that key; of several keys the first encrypts, and all decrypt"
     )
+    secret: SecretDigits | None = Field(
+        None,
+        description="64 hex digits that request keys, seals and namespaces depend on; "
+        "none: generated once and stored in the data directory",
+    )
+    store: StoreUrl | None = Field(
+        None,
+        description="URL of a Valkey or Redis engine with the cache of many proxies, such as redis://host:6379; "
+        "none: a file in the data directory",
+    )
     memory_only: bool = Field(False, description="store entries in memory instead of a file")
-    shadows: NameList = Field(
+    shadows: ShadowList = Field(
         ("lru", "gdsf-cost", "adaptive@2x"),
         description="policies simulated on the same requests, for comparison; @2x: with twice the capacity",
     )
-    prices: dict[str, dict[str, float]] = Field(
+    prices: Prices = Field(
         {}, description="model prices in dollars per million tokens; they override the built-in prices"
     )
-    fallback_price: dict[str, float] | float | None = Field(
+    fallback_price: FallbackPrice = Field(
         None, description="price of models without a known price: a table as in prices, or dollars per second"
     )
 
@@ -264,8 +260,26 @@ class Settings(BaseSettings):
 
     @property
     def cache_file(self) -> Path | None:
-        """The SQLite file of the cache, or None with `memory_only`."""
-        return None if self.memory_only else self.path / "cache.sqlite"
+        """The SQLite file of the cache, or None with `memory_only` or `store`."""
+        return None if self.memory_only or self.store is not None else self.path / "cache.sqlite"
+
+    @property
+    def store_address(self) -> Address | None:
+        """The address of the shared store, or None."""
+        return None if self.store is None else parse_url(self.store.get_secret_value())
+
+    @property
+    def derives_admin_token(self) -> bool:
+        """Whether the admin token follows from `secret`, so that all proxies of a shared store have the same one."""
+        return self.admin_token is None and self.store is not None and self.secret is not None
+
+    @property
+    def fixed_admin_token(self) -> str | None:
+        """The admin token that these settings determine; None: the one in the data directory."""
+        if self.derives_admin_token:
+            assert self.secret is not None
+            return derived_token(self.secret.get_secret_value())
+        return None if self.admin_token is None else self.admin_token.get_secret_value()
 
     @field_validator("path", "local_model")
     @classmethod
@@ -279,50 +293,12 @@ class Settings(BaseSettings):
             raise InvalidInput("must be an existing file")
         return path
 
-    @field_validator("policy")
+    @field_validator("memory_only")
     @classmethod
-    def _online_policy(cls, name: str) -> str:
-        if not registry.find(name).online:
-            raise InvalidInput("must be an online policy (offline ones need all future requests)")
-        return name
-
-    @field_validator("shadows")
-    @classmethod
-    def _online_shadows(cls, shadows: tuple[str, ...]) -> tuple[str, ...]:
-        for name in shadows:
-            match = SHADOW.fullmatch(name)
-            if not match:
-                raise InvalidInput("must be names of policies, each with an optional @2x for twice the capacity")
-            cls._online_policy(match["policy"])
-        return shadows
-
-    @field_validator("cost")
-    @classmethod
-    def _valid_cost(cls, cost: str) -> str:
-        Weights.of(cost)
-        return cost
-
-    @field_validator("prices")
-    @classmethod
-    def _valid_prices(cls, prices: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        if prices:  # checked as for cost = usd, also if the cost does not use prices
-            Meter("usd", prices)
-        return prices
-
-    @field_validator("fallback_price", mode="before")
-    @classmethod
-    def _valid_fallback_price(cls, value: Any) -> Any:
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            try:
-                value = float(value)
-            except (TypeError, ValueError):
-                raise InvalidInput(
-                    "must be dollars per second, or prices such as { input = 2.5, output = 10 }"
-                ) from None
-        Meter("usd", None, value)
-        return value
+    def _one_place(cls, memory_only: bool, info: ValidationInfo) -> bool:
+        if memory_only and info.data.get("store") is not None:
+            raise InvalidInput("cannot be combined with store: entries are in memory, or in the engine")
+        return memory_only
 
     @field_validator("upstreams", mode="before")
     @classmethod

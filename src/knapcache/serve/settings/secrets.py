@@ -1,7 +1,9 @@
 """Secrets that the proxy generates once and stores in the data directory, in files with mode 0600.
 
-    secret        32 random bytes; request keys, row seals and namespaces of callers depend on it
-    admin-token   the token of the admin API and the dashboard, unless the settings give one
+    secret        32 random bytes; request keys, row seals and namespaces of callers depend on it; not used with the
+                  setting `secret`
+    admin-token   the token of the admin API and the dashboard, unless the settings give one. With a shared store and
+                  `secret`, a copy of the token that is derived from the secret
 
 Several processes may start at once, and the power may fail at any time. So a secret is written to a temporary file,
 synced, and then hard-linked to its name. The link fails if another process was first, whose secret is then used.
@@ -67,8 +69,13 @@ def data_directory(path: Path) -> Path:
     return path
 
 
-def server_secret(folder: Path | None) -> bytes:
-    """Return the secret of the data directory; without a directory, a new one. Raises InvalidInput."""
+def server_secret(folder: Path | None, configured: str | None = None) -> bytes:
+    """Return the configured secret, or that of the data directory; without a directory, a new one.
+
+    Raises InvalidInput.
+    """
+    if configured is not None:
+        return bytes.fromhex(configured)
     if folder is None:
         return secrets.token_bytes(BYTES)
     text = _read_or_create(folder / SECRET, secrets.token_hex(BYTES))
@@ -99,9 +106,12 @@ def read_token(path: Path) -> str:
     return text
 
 
-def replace_token(path: Path) -> str:
-    """Write a new token to a file in place of the old one, at once and durably, and return it. Raises OSError."""
-    token = secrets.token_urlsafe(BYTES)
+def replace_token(path: Path, token: str | None = None) -> str:
+    """Write a token to a file in place of the old one, at once and durably, and return it. Raises OSError.
+
+    Without `token` it is a new one.
+    """
+    token = token or secrets.token_urlsafe(BYTES)
     temporary = _write_temporary(path, token)
     try:
         os.replace(temporary, path)
@@ -109,6 +119,15 @@ def replace_token(path: Path) -> str:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
     return token
+
+
+def write_token(folder: Path, token: str) -> None:
+    """Write a token to the data directory unless it is there: the start-up message names the file."""
+    if _read_or_create(folder / TOKEN, token) != token:
+        try:
+            replace_token(folder / TOKEN, token)
+        except OSError as error:
+            raise InvalidInput(f"cannot write {folder / TOKEN}: {error.strerror}") from None
 
 
 def digest_of(key: str) -> str:

@@ -38,6 +38,21 @@ RESERVED_HEADERS = {
     "upgrade",
 }
 """Headers of the connection, which the proxy sets itself."""
+PASSTHROUGH = (
+    "GET /v1/models",
+    "GET /v1/models/*",
+    "POST /v1/moderations",
+    "POST /v1/audio/speech",
+    "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations",
+    "POST /v1/images/generations",
+    "POST /v1/images/edits",
+    "POST /v1/images/variations",
+    "POST /v1/responses/input_tokens",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/rerank",
+)
+"""Requests that only compute something. None of them lists, reads or deletes what another caller has stored."""
 
 
 def byte_size(value: Any) -> int:

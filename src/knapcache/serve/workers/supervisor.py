@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -45,9 +46,21 @@ class WorkerProcess:
     def wait_until_ready(self) -> None:
         """Wait until it accepts requests. Raises KnapcacheError if it ends before that."""
         wait([self._ready, self.process.sentinel])
-        if not self._ready.poll():
+        try:
+            problem = self._ready.recv()
+        except EOFError:
             self.process.join()
-            raise KnapcacheError(f"a worker ended before it was ready, with exit code {self.process.exitcode}")
+            problem = f"a worker ended before it was ready, with exit code {self.process.exitcode}"
+        if problem:
+            raise KnapcacheError(problem)
+
+    def error(self) -> str:
+        """Return the error with which it ended, or ""."""
+        with contextlib.suppress(EOFError):
+            while self._ready.poll():
+                if problem := self._ready.recv():
+                    return str(problem)
+        return ""
 
 
 def _run_worker(
@@ -61,7 +74,11 @@ def _run_worker(
 
     threading.Thread(target=stop_with_parent, daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C reaches every process of the terminal
-        serve(settings, listening, lambda _token: ready.send("ready"))
+        try:
+            serve(settings, listening, lambda _token: ready.send(""))
+        except KnapcacheError as error:
+            ready.send(str(error))
+            sys.exit(1)
 
 
 def supervise(
@@ -92,7 +109,8 @@ def supervise(
             stopping.wait(CHECK_INTERVAL)
             for k, worker in enumerate(workers):
                 if not worker.process.is_alive() and not stopping.is_set():
-                    log.error("Worker ended with exit code %s; starting another.", worker.process.exitcode)
+                    code, problem = worker.process.exitcode, worker.error()
+                    log.error("Worker ended with exit code %s; starting another. %s", code, problem)
                     workers[k] = WorkerProcess(settings, listening, serve, parent_alive)
                     break
     finally:

@@ -122,7 +122,6 @@ class Membership:
                 return
             except (InvalidInput, StoreError) as error:
                 self._unusable = error
-                log.error("the store cannot be used: %s", error)
 
     def _become_owner(self, attachment: Attachment) -> None:
         try:
@@ -154,7 +153,10 @@ class Membership:
         """Probe nodes that are away, attach, renew the lease. What fails is left to the next round."""
         try:
             probe_nodes(self.engine)
+            unusable = self._unusable
             self._attach()
+            if self._unusable is not unusable:
+                log.error("the store cannot be used: %s", self._unusable)
             writer = self.writer
             if writer is not None and self._attachment is not None and self._attachment.lease.is_due():
                 self._renew(writer, self._attachment.lease)

@@ -125,7 +125,7 @@ def _place(kind: str, path: str) -> dict[str, Any]:
 
 def _db(text: str) -> int:
     if text and not (text.isascii() and text.isdigit()):
-        raise InvalidInput(f"the database at the end of the URL must be a number, not {text!r}")
+        raise InvalidInput("the database at the end of the URL must be a number")  # it may be a part of a password
     return int(text or 0)
 
 
@@ -143,7 +143,8 @@ def _options(query: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS or name in options:
-            raise InvalidInput(f"a store's URL may have each of the options {', '.join(_OPTIONS)} once, not {name!r}")
+            # Not with the name: it may be a part of a password.
+            raise InvalidInput(f"a store's URL may have each of the options {', '.join(_OPTIONS)} once, and no other")
         if name == "prefix" and not _PREFIX.fullmatch(text):
             raise InvalidInput(f"prefix must be 1 to 64 letters, digits and _ . : -, not {text!r}")
         if name == "timeout":
