@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -61,13 +62,16 @@ class ForkServer:
         assert self._server.stderr
         return self._server.stderr.read()
 
-    def run_and_kill(self, seconds: float, *arguments: object) -> None:
+    def run_and_kill(
+        self, seconds: float, *arguments: object, before_kill: Callable[[], object] = lambda: None
+    ) -> None:
         """Start a child, and kill it `seconds` after it is ready."""
         self._stdin.write(json.dumps([str(argument) for argument in arguments]) + "\n")
         self._stdin.flush()
         child = self._read()
         assert child.isdigit(), f"{child}\n{self._stderr()}"
         time.sleep(seconds)
+        before_kill()
         with contextlib.suppress(ProcessLookupError):  # it ended by itself
             os.kill(int(child), signal.SIGKILL)
         how = self._read()

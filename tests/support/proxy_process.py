@@ -27,7 +27,8 @@ class ProxyProcess:
         **settings: Any,
     ) -> None:
         defaults = {"policy": "lru", "shadows": "lru", "capacity": "20MB", "grace": 2}
-        command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", "0"]
+        port = str(settings.pop("port", 0))
+        command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", port]
         command += ["--upstream", upstream]
         if config:
             file = folder.parent / f"{folder.name}.toml"

@@ -14,8 +14,10 @@ from knapcache.errors import StoreError
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
+from tests.support.engine_cuts import cut_repeatedly
+from tests.support.owner_scenarios import kill_owners, replace_owners, wake_stopped_owners
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
-from tests.support.stores import entry_of, is_right, key_of, spawn
+from tests.support.stores import entry_of, is_right, key_of
 
 
 class Load:
@@ -144,49 +146,24 @@ def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
         owner.check()
 
 
-OWNER = """
-    import sys, time
-    from knapcache.errors import StoreError
-    from knapcache.store.redis.store import RedisStore
-    from knapcache.store.redis.urls import parse
-    from tests.support.stores import entry_of
-    store = RedisStore(parse("redis", sys.argv[1]), 2 << 20)
-    print(store.owner, flush=True)
-    number = 0
-    while store.owner:
-        number += 1
-        try:
-            store.apply(entry_of(store, number % 50, 300, version=1)).result(30)
-        except StoreError:
-            time.sleep(0.01)
-    print("fenced", flush=True)
-"""
+def test_owners_that_are_stopped_and_wake_up_are_fenced(engine: EngineServer) -> None:
+    assert wake_stopped_owners(engine, 2, together=2)["fenced"] == 2
+
+
+def test_a_former_owner_never_replaces_what_a_new_one_wrote(engine: EngineServer) -> None:
+    assert replace_owners(engine, 20) == {"rounds": 20, "refused": 80, "stale_snapshots": 40}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("_round", range(5))
-def test_an_owner_that_is_stopped_and_wakes_up_is_fenced(
-    engine: EngineServer, open_store: OpenStore, _round: int
-) -> None:
-    reader = open_store(engine.url, query="near=0&shards=3", own=False)
-    process = spawn(OWNER, f"//127.0.0.1:{engine.port}/0?prefix={reader.address.prefix}&near=0")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "True\n"
-    wait_until(lambda: reader.totals().entries > 40)
-    process.send_signal(signal.SIGSTOP)
-    stopped = time.monotonic()
-    wait_until(reader.own, 20)
-    assert time.monotonic() - stopped < LEASE_SECONDS + 2.0, "the takeover lasted too long"
-    for number in range(50):
-        reader.apply(entry_of(reader, number, 300, version=2)).result(10)
-    process.send_signal(signal.SIGCONT)
-    assert process.stdout.readline() == "fenced\n"
-    process.communicate()
-    for number in range(50):
-        entry = reader.get(key_of(number))
-        assert entry is not None
-        assert entry.meta["version"] == 2
-    reader.check()
+def test_a_reader_takes_over_when_the_owner_is_killed(engine: EngineServer) -> None:
+    found = kill_owners(engine, 1000, 2, "lru")
+    assert max(found["decides_seconds"]) < LEASE_SECONDS + 5.0
+
+
+@pytest.mark.parametrize("cuts", [4, pytest.param(50, marks=pytest.mark.long)])
+def test_the_books_are_consistent_after_cuts(tmp_path: Path, cuts: int) -> None:
+    found = cut_repeatedly(tmp_path, cuts)
+    assert (found["cuts"], found["promotions"]) == (cuts, cuts // 2)
 
 
 @pytest.mark.long

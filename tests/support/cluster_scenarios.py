@@ -1,0 +1,254 @@
+"""What happens to proxies that share a store: a primary is killed, the engine freezes, proxies restart one by one.
+
+Each scenario verifies every answer, asserts what is promised, and returns what it counted. Tests run it at a small
+scale, bench/cluster.py and bench/reliability.py at full scale.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from knapcache.errors import CorruptState
+from knapcache.testing import FakeUpstream
+from tests.support.cluster_load import (
+    HOT,
+    BooksSampler,
+    SdkClient,
+    SdkLoad,
+    fill_store,
+    open_proxies_store,
+    proxies_on,
+)
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
+
+Progress = Callable[[int], object]
+MAX_DEGRADED_SECONDS = 8.0
+UPSTREAM_SECONDS = 0.02
+
+
+def store_hot_prompts(urls: Sequence[str]) -> None:
+    """Send every hot prompt until all proxies have it as a hit."""
+    clients = [SdkClient(url) for url in urls]
+
+    def all_hits() -> bool:
+        return all(client.send(f"hot {k}").outcome == "hit" for k in range(HOT) for client in clients)
+
+    wait_until(all_hits, 60)
+    for client in clients:
+        client.close()
+
+
+def primaries(engine: EngineCluster | SentinelGroup) -> list[EngineServer]:
+    """Return the servers that are primaries now, in the view of the servers themselves."""
+    servers = engine.servers if isinstance(engine, EngineCluster) else [engine.primary, engine.replica]
+    return [server for server in servers if server.process.poll() is None and _has_role(server, "master")]
+
+
+def _has_role(server: EngineServer, role: str) -> bool:
+    with server.client() as client:
+        found = client.info("replication")
+    return bool(found["role"] == role and (role == "master" or found["master_link_status"] == "up"))
+
+
+def primary_of(engine: EngineCluster | SentinelGroup, key: str) -> EngineServer:
+    """Return the primary that has a key."""
+    (first, *others) = primaries(engine)
+    if not others:
+        return first
+    with first.client() as client:
+        slot = client.execute_command("CLUSTER KEYSLOT", key)
+        slots = client.execute_command("CLUSTER SLOTS")
+    port = next(int(node[1]) for low, high, node, *_ in slots if low <= slot <= high)
+    return next(server for server in (first, *others) if server.port == port)
+
+
+# A primary is killed under load.
+
+
+def kill_primary_under_load(
+    folder: Path,
+    engine: EngineCluster | SentinelGroup,
+    *,
+    proxies: int = 3,
+    clients: int = 6,
+    seconds_before: float = 3.0,
+    seconds_after: float = 14.0,
+    shards: int = 12,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Kill the primary that has the owner's lease, with proxies under load. No request may fail.
+
+    Return how long stored prompts were misses (`reads_degraded_seconds`) and new ones were not stored.
+    """
+    url = f"{engine.url}?prefix=kill&near=0&shards={shards}"
+    fill_store(url)
+    with ExitStack() as stack:
+        upstream = stack.enter_context(FakeUpstream(delay=UPSTREAM_SECONDS))
+        urls = [proxy.url for proxy in stack.enter_context(proxies_on(folder, upstream, url, proxies, **settings))]
+        store_hot_prompts(urls)
+        sampler = stack.enter_context(BooksSampler(open_proxies_store(url, own=False)))
+        load = stack.enter_context(SdkLoad(urls, clients))
+        time.sleep(seconds_before)
+        victim = primary_of(engine, "{kill:o}")
+        lost = [primary_of(engine, f"{{kill:{shard}}}") is victim for shard in range(shards)]
+        victim.kill()
+        killed = time.monotonic()
+        time.sleep(seconds_after)
+    reads, writes = load.degraded_seconds(killed, lambda key: lost[int.from_bytes(key[:4], "big") % shards])
+    counts = count_load(load, sampler)
+    return {
+        **counts, "inconsistent": inconsistent(url),
+        "reads_degraded_seconds": reads, "writes_degraded_seconds": writes,
+    }  # fmt: skip
+
+
+def count_load(load: SdkLoad, sampler: BooksSampler) -> dict[str, Any]:
+    outcomes = Counter(answer.outcome for answer in load.answers)
+    return {
+        "requests": load.sent, "failed": len(load.failed), "wrong": len(load.wrong), "hits": outcomes["hit"],
+        "samples": sampler.samples, "consistent_samples": sampler.consistent_samples,
+        "over_limit": len(sampler.violations), "most_used_bytes": sampler.most_used,
+        "most_limit_bytes": sampler.most_limits, "capacity_bytes": sampler.capacity,
+        "slowest_seconds": max((answer.seconds for answer in load.answers), default=0.0),
+        "problems": [*load.wrong[:3], *load.failed[:3], *sampler.violations[:3]],
+    }  # fmt: skip
+
+
+def inconsistent(url: str) -> str:
+    """Return why the books of a store that nobody uses any more are inconsistent, or nothing."""
+    with open_proxies_store(url, own=False) as store:
+        try:
+            store.check()
+        except CorruptState as error:
+            return str(error)
+    return ""
+
+
+def check_counts(counts: dict[str, Any], *, failed: float = 0.0) -> None:
+    """No wrong answer, nothing over the limit, consistent books, and no more failed requests than this share."""
+    assert counts["wrong"] == 0, counts["problems"]
+    assert counts["failed"] <= failed * counts["requests"], counts["problems"]
+    assert counts["over_limit"] == 0, counts["problems"]
+    assert counts["inconsistent"] == ""
+    assert counts["consistent_samples"] > 0, "nothing was sampled"
+
+
+# Many failures under load.
+
+
+def kill_primaries_repeatedly(
+    folder: Path,
+    cluster: EngineCluster,
+    rounds: int,
+    seconds: float = 10.0,
+    progress: Progress = lambda _: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Every `seconds`, kill a primary with -9, or in every third round cut it off (SIGSTOP) and let it return.
+
+    A server that was killed starts again, without data, before the next round.
+    """
+    url = f"{cluster.url}?prefix=rounds&near=0&shards=12"
+    fill_store(url)
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
+        upstream = stack.enter_context(FakeUpstream(delay=UPSTREAM_SECONDS))
+        urls = [proxy.url for proxy in stack.enter_context(proxies_on(folder, upstream, url, **settings))]
+        store_hot_prompts(urls)
+        sampler = stack.enter_context(BooksSampler(open_proxies_store(url, own=False)))
+        load = stack.enter_context(SdkLoad(urls))
+        for round_ in range(rounds):
+            time.sleep(seconds / 2)
+            tag = "{rounds:o}" if round_ % 2 == 0 else f"{{rounds:{round_ % 12}}}"
+            victim = primary_of(cluster, tag)
+            if round_ % 3 == 2:
+                counts["partitions"] += 1
+                victim.signal(signal.SIGSTOP)
+                time.sleep(seconds / 2)
+                victim.signal(signal.SIGCONT)
+            else:
+                counts["kills"] += 1
+                victim.kill()
+                time.sleep(seconds / 2)
+                victim.start()
+            wait_until(lambda: len(primaries(cluster)) == 3 and all(map(_is_ready, cluster.servers)), 60)
+            progress(round_ + 1)
+        time.sleep(seconds / 2)
+    return {**counts, **count_load(load, sampler), "inconsistent": inconsistent(url)}
+
+
+def _is_ready(server: EngineServer) -> bool:
+    return _has_role(server, "master") or _has_role(server, "slave")
+
+
+# The same new request at several proxies at once.
+
+
+def send_bursts(urls: Sequence[str], upstream: FakeUpstream, bursts: int, label: str = "burst") -> dict[str, Any]:
+    """Send a new prompt to all proxies at the same moment, `bursts` times. Return the upstream calls per prompt."""
+    clients = [SdkClient(url) for url in urls]
+    barrier = threading.Barrier(len(urls))
+
+    def send(client: SdkClient, name: str) -> str:
+        barrier.wait()
+        return client.send(name).outcome
+
+    before, outcomes = len(upstream.calls), Counter[str]()
+    with ThreadPoolExecutor(len(urls)) as pool:
+        for k in range(bursts):
+            outcomes.update(pool.map(send, clients, [f"{label} {k}"] * len(urls)))
+    for client in clients:
+        client.close()
+    calls = Counter(call.body["messages"][0]["content"] for call in upstream.calls[before:])
+    assert len(calls) == bursts
+    return {
+        "bursts": bursts, "proxies": len(urls), "bills_per_key": sum(calls.values()) / bursts,
+        "most_bills": max(calls.values()), **outcomes,
+    }  # fmt: skip
+
+
+# The engine freezes.
+
+
+@contextmanager
+def frozen(server: EngineServer) -> Any:
+    """Stop a server within the block (SIGSTOP)."""
+    server.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.signal(signal.SIGCONT)
+
+
+def freeze_engine(url: str, server: EngineServer, requests: int) -> dict[str, Any]:
+    """Send stored and new prompts one after the other before, while and after the engine is frozen.
+
+    Return the median seconds before, and the seconds that requests took longer than that while it was frozen.
+    """
+    client = SdkClient(url)
+    wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(HOT)), 60)
+
+    def send_all(label: str) -> list[float]:
+        names = [f"hot {k % HOT}" if k % 2 else f"{label} {k}" for k in range(requests)]
+        return [client.send(name).seconds for name in names]
+
+    healthy = statistics.median(send_all("healthy"))
+    with frozen(server):
+        added = [seconds - healthy for seconds in send_all("frozen")]
+    wait_until(lambda: client.send("hot 0").outcome == "hit", 30)
+    client.close()
+    rest = sorted(added)[:-1]
+    return {
+        "requests": requests, "healthy_p50_seconds": healthy, "first_added_seconds": added[0],
+        "longest_added_seconds": max(added), "second_longest_added_seconds": rest[-1],
+        "others_added_p50_seconds": statistics.median(rest), "others_added_p99_seconds": rest[int(0.99 * len(rest))],
+    }  # fmt: skip
