@@ -10,7 +10,20 @@ from pathlib import Path
 from knapcache.cli.main import build_parser
 
 PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
-COMMANDS = ("serve", "demo", "inspect", "why", "purge", "rekey", "replay", "plan", "simulate", "policies", "experiment")
+COMMANDS = (
+    "serve",
+    "demo",
+    "inspect",
+    "why",
+    "purge",
+    "rekey",
+    "migrate",
+    "replay",
+    "plan",
+    "simulate",
+    "policies",
+    "experiment",
+)
 HEAD = """# Command line
 
 `knapcache COMMAND --help` prints the same text. Results go to standard output, progress and errors to standard error.

@@ -276,7 +276,7 @@ def test_the_secret_file_of_the_proxy_is_accepted(tmp_path: Path, capsys: pytest
     [
         (["inspect", "missing.db"], "no such file"),
         (["inspect", ".", "--top", "3"], "is a directory without cache.sqlite"),
-        (["inspect"], "give the path of a cache file or data directory, or --config"),
+        (["inspect"], "give the path of a cache file or data directory, the URL of a cache, or --config"),
         (["inspect", "missing.db", "--key", "abc"], "no such file"),
         (["inspect", "missing.db", "--top", "-1"], "must not be negative"),
         (["purge", "missing.db", "--all"], "no such file"),

@@ -1,4 +1,4 @@
-"""Look into a store's file from outside the cache, with or without an owner process.
+"""Look into a store from outside the cache, with or without an owner process (opening.py).
 
 Used by the commands `inspect`, `purge` and `why`. `entries.py` defines value, density and the least value.
 """
@@ -6,61 +6,19 @@ Used by the commands `inspect`, `purge` and `why`. `entries.py` defines value, d
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
-from knapcache.cache.options import seal_secret
 from knapcache.cache.outlines import OtherRequest, OutlineIndex
 from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot
-from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.difference import distance
 from knapcache.keys.outline import read_canonical
 from knapcache.store.base import Clock, Store, wall_clock
-from knapcache.store.sqlite.database import has_other_secret
-from knapcache.store.sqlite.files import require_own_files
-from knapcache.store.sqlite.store import SqliteStore, is_open_here
 
 COLUMNS = ("size", "cost", "usd", "requests", "per_day", "value", "age", "expires_in")
-
-
-def existing(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a cache file that exists: looking must not create one, nor touch another program's."""
-    found = Path(path)
-    if not found.is_file():
-        raise InvalidInput(f"{found}: no such file")
-    if not is_open_here(found):
-        require_own_files(found)
-    return found
-
-
-def open_to_read(path: str | os.PathLike[str], secret: bytes | None = None, keys: Sequence[bytes] = ()) -> SqliteStore:
-    """Open the store as a reader. `keys`: those that it is encrypted with."""
-    found = existing(path)
-    return SqliteStore.open_file(found, own=False, secret=seal_secret_of(found, secret), encryption_keys=keys)
-
-
-def open_to_write(path: str | os.PathLike[str], secret: bytes | None = None, keys: Sequence[bytes] = ()) -> SqliteStore:
-    """Open the store as its owner; NotOwner while another process owns it."""
-    found = existing(path)
-    return SqliteStore.open_file(found, own=True, secret=seal_secret_of(found, secret), encryption_keys=keys)
-
-
-def seal_secret_of(path: Path, secret: bytes | None) -> bytes:
-    """Return the secret of a file's seals, from the secret of its cache: raw, or in hex as the proxy saves its own."""
-    forms = [secret]
-    if secret is not None and len(secret) % 2 == 0 and re.fullmatch(rb"[0-9a-f]{32,128}", secret):
-        forms.append(bytes.fromhex(secret.decode()))
-    for seals in map(seal_secret, forms):
-        if not has_other_secret(path, seals):
-            return seals
-    problem = "a secret, and none was given" if secret is None else "another secret than the one given"
-    raise StoreError(f"{path} was written under {problem}")
 
 
 def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:

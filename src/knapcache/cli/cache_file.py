@@ -1,13 +1,15 @@
-"""The cache that a command reads or changes: its file, its secret, its encryption keys, and the names in it.
+"""The cache that a command reads or changes: its place, its secret, its encryption keys, and the names in it.
 
-PATH is a cache file, or the data directory of a proxy, which has the secret beside the file. With --config, the proxy's
-settings give the directory, the encryption key and the tenants.
+PATH is a cache file, the data directory of a proxy, which has the secret beside the file, or the URL of a cache on
+Valkey or Redis. With --config, the proxy's settings give the directory or the URL, the secret, the encryption key and
+the tenants. A secret that neither a file nor the settings give is that of the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -18,11 +20,13 @@ from knapcache.errors import InvalidInput
 
 FILE_NAME, SECRET_NAME = "cache.sqlite", "secret"
 """Files in a data directory."""
+SECRET_VARIABLE = "KNAPCACHE_SECRET"
 SHORT_KEY = 12
 """Hex digits of a key that a table shows, unless that is ambiguous."""
 MAX_CANDIDATES = 10
 NAMESPACE = re.compile(r"[0-9a-f]{32}")
 HEX = re.compile(r"[0-9a-f]{1,64}")
+SECRET_HELP = f"file with the secret of the cache (default: that of the data directory, or {SECRET_VARIABLE})"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,12 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option(
         "path",
         metavar="PATH",
-        type=Path,
         nargs="?",
-        help="cache file, or data directory of a proxy (default: that of --config)",
+        help="cache file, data directory of a proxy, or URL of Valkey or Redis (default: that of --config)",
     )
-    option("--config", metavar="FILE", type=Path, help="settings of the proxy: data directory, key, names of tenants")
-    option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
+    option("--config", metavar="FILE", type=Path, help="settings of the proxy: place, secret, key, names of tenants")
+    option("--secret-file", metavar="FILE", type=Path, help=SECRET_HELP)
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
     keys.add_argument("--encryption-key-env", metavar="VAR", help="environment variable with the encryption key")
@@ -78,12 +81,18 @@ class TenantNames:
 
 @dataclass(frozen=True)
 class CacheLocation:
-    """A cache file and what is needed to open it."""
+    """A cache file or URL, and what is needed to open it."""
 
-    path: Path
+    place: str | Path
     secret: bytes | None
     keys: tuple[bytes, ...]
     names: TenantNames
+
+    def __str__(self) -> str:
+        """Return the place as messages show it."""
+        from knapcache.cache.opening import place_name
+
+        return place_name(self.place)
 
 
 def locate(args: argparse.Namespace) -> CacheLocation:
@@ -91,13 +100,20 @@ def locate(args: argparse.Namespace) -> CacheLocation:
     from knapcache.store.encryption import read_keys
 
     settings = load_settings(args.config) if args.config is not None else None
-    path = args.path if args.path is not None else settings.path if settings is not None else None
-    if path is None:
-        raise InvalidInput("give the path of a cache file or data directory, or --config with the proxy's settings")
+    place, given = args.path, None
+    if settings is not None:
+        configured_secret, configured_store = getattr(settings, "secret", None), getattr(settings, "store", None)
+        given = None if configured_secret is None else configured_secret.get_secret_value().encode()
+        if place is None:
+            place = str(settings.path) if configured_store is None else configured_store.get_secret_value()
+    if place is None:
+        raise InvalidInput(
+            "give the path of a cache file or data directory, the URL of a cache, or --config with the proxy's settings"
+        )
     variable, file = args.encryption_key_env, args.encryption_key_file
     if settings is not None and variable is None and file is None:
         variable, file = settings.encryption_key_env, settings.encryption_key_file
-    found, secret = resolve(path, args.secret_file)
+    found, secret = resolve(place, args.secret_file, given)
     tenants: tuple[Any, ...] = settings.tenants if settings is not None else ()
     configured = {("group", each.group) if each.group else ("tenant", each.name) for each in tenants}
     names = TenantNames(raw_secret(secret), tuple(sorted(configured)))
@@ -111,21 +127,34 @@ def load_settings(config: Path) -> Any:
     return load(config).settings
 
 
-def resolve(path: Path, secret_file: Path | None) -> tuple[Path, bytes | None]:
-    """Return the file of a cache and its secret. A data directory has both."""
+def resolve(place: str, secret_file: Path | None, given: bytes | None = None) -> tuple[str | Path, bytes | None]:
+    """Return the file or URL of a cache, and its secret.
+
+    The secret is that of `secret_file`, else `given`, else that of a data directory, else that of the environment.
+    """
+    from knapcache.cache.opening import is_url
+
+    if secret_file is not None:
+        given = read_secret(secret_file)
+    if is_url(place):
+        return place, given or environment_secret()
+    path = Path(place)
     if not path.is_dir():
-        return path, read_secret(secret_file)
+        return path, given  # a file of the library, which the environment of a proxy says nothing about
     file = path / FILE_NAME
     if not file.is_file():
         raise InvalidInput(f"{path} is a directory without {FILE_NAME}: it must be a cache file or a data directory")
     beside = path / SECRET_NAME
-    return file, read_secret(secret_file or (beside if beside.is_file() else None))
+    return file, given or (read_secret(beside) if beside.is_file() else environment_secret())
 
 
-def read_secret(file: Path | None) -> bytes | None:
-    """Return the secret without its line end, or None if no file was given."""
-    if file is None:
-        return None
+def environment_secret() -> bytes | None:
+    """Return the secret in the environment, where the proxy takes it from, or None."""
+    return os.environ.get(SECRET_VARIABLE, "").strip().lower().encode() or None
+
+
+def read_secret(file: Path) -> bytes:
+    """Return the secret in a file, without its line end."""
     try:
         return file.read_bytes().rstrip(b"\r\n")
     except OSError as error:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file
 from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
 from knapcache.units import dollars, format_age, format_size, number
 
-HELP = "list the entries of a cache file"
-DESCRIPTION = """List the entries of a cache file by value, largest first: cost, requests and size of each. The value
+if TYPE_CHECKING:
+    from knapcache.store.base import Store
+
+HELP = "list the entries of a cache"
+DESCRIPTION = """List the entries of a cache by value, largest first: cost, requests and size of each. The value
 is requests times cost. Below the totals is the value per megabyte of the least valuable tenth of the entries, which
-are evicted first. --key shows one entry. The file is only read; another process may own it."""
+are evicted first. --key shows one entry. For a cache on Valkey or Redis, the engine and its limits are shown as well.
+The cache is only read; another process may own it."""
 DEFAULT_ROWS = 20
 DAY = 86_400.0
 """Age in seconds from which on requests per day are shown: less is not enough to tell them."""
@@ -33,13 +38,15 @@ def add(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.inspect import inspect_store, open_to_read
+    from knapcache.cache.inspect import inspect_store
+    from knapcache.cache.opening import open_to_read
 
     if args.top is not None and args.top < 0:
         raise InvalidInput(f"--top must not be negative, not {args.top}")
     cache = cache_file.locate(args)
-    with open_to_read(cache.path, cache.secret, cache.keys) as store:
+    with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
         found = inspect_store(store)
+        found["engine"] = engine_of(cache, store)
     rows: list[Row] = found.pop("rows")
     if args.key is not None:
         show_entry(args, rows, cache)
@@ -48,17 +55,46 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({**found, "rows": shown}, indent=2))
         return
+    engine, disk = found["engine"], format_bytes(found["disk_bytes"])
+    if engine is not None:
+        print_engine(engine)
+    where = "on disk" if engine is None else "in the engine"
     if not rows:
-        print_text(f"0 entries: {cache.path} is empty, {format_bytes(found['disk_bytes'])} on disk.")
+        print_text(f"0 entries: {cache} is empty, {disk} {where}.")
         return
     money = in_dollars(rows)
     print_entries(shown, cache.names, [row["key"] for row in rows], money)
     more = f" ({len(rows) - len(shown):,} more entries: --top {len(rows)})" if len(rows) > len(shown) else ""
-    size, disk = format_bytes(found["bytes"]), format_bytes(found["disk_bytes"])
     print_text(
-        f"{count_of(found['entries'])}, {size}, {disk} on disk{more}.",
+        f"{count_of(found['entries'])}, {format_bytes(found['bytes'])}, {disk} {where}{more}.",
         f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, least value per MB "
         f"{format_cost(found['least_value_per_mb'], money)}.",
+    )
+
+
+def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] | None:
+    """Return the engine of a cache on Valkey or Redis, and its limits; None for a file."""
+    from knapcache.cache.opening import is_url
+
+    if not is_url(cache.place):
+        return None
+    from knapcache.store.redis.existing import overview
+    from knapcache.store.redis.store import RedisStore
+
+    assert isinstance(store, RedisStore)
+    return overview(store)._asdict()
+
+
+def print_engine(engine: dict[str, Any]) -> None:
+    """Print the engine and the limits of a cache on it."""
+    used, limit, nursery_used, nursery_limit = (
+        format_bytes(engine[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
+    )
+    shards = "1 shard" if engine["shards"] == 1 else f"{engine['shards']} shards"
+    print_text(
+        f"{engine['engine']}, {engine['topology']}, {shards}, "
+        f"{'owned by a process' if engine['owner'] else 'no owner'}.",
+        f"Entries {used} of {limit}, nursery {nursery_used} of {nursery_limit}.",
     )
 
 
@@ -67,7 +103,7 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
     key = cache_file.find_key(args.key, [row["key"] for row in rows])
     row = next((row for row in rows if row["key"] == key), None)
     if row is None:
-        raise InvalidInput(f"no entry has a key that begins with {args.key}: {count_of(len(rows))} in {cache.path}")
+        raise InvalidInput(f"no entry has a key that begins with {args.key}: {count_of(len(rows))} in {cache}")
     if args.json:
         print(json.dumps(row, indent=2))
         return

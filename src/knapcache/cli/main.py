@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from knapcache.cli import demo, experiment, inspect, plan, policies, purge, rekey, replay, serve, simulate, why
+from knapcache.cli import demo, experiment, inspect, migrate, plan, policies, purge, rekey, replay, serve, simulate, why
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
@@ -39,6 +39,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     why.add(commands)
     purge.add(commands)
     rekey.add(commands)
+    migrate.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)

@@ -1,9 +1,10 @@
-"""`knapcache purge PATH`: remove entries from a cache file."""
+"""`knapcache purge PATH`: remove entries from a cache."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file
@@ -15,7 +16,7 @@ from knapcache.units import ALLOWED_AGES, parse_age
 if TYPE_CHECKING:
     from knapcache.store.base import Store
 
-HELP = "remove entries from a cache file"
+HELP = "remove entries from a cache"
 DESCRIPTION = """Remove the entries of a cache file that match every given condition. On a terminal, what would be
 removed is shown first, and you are asked to confirm. --dry-run only shows it, and works while another process owns the
 file. To remove entries, stop that process first, or purge through its own interface (the proxy's dashboard or admin
@@ -46,7 +47,7 @@ def age(text: str) -> float:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.inspect import open_to_read, open_to_write
+    from knapcache.cache.opening import open_to_read, open_to_write
 
     conditions = [args.key, args.model, args.tenant, args.older_than]
     if args.all == any(condition is not None for condition in conditions):
@@ -56,12 +57,12 @@ def execute(args: argparse.Namespace) -> None:
     cache = cache_file.locate(args)
     open_store = open_to_read if args.dry_run else open_to_write
     try:
-        store = open_store(cache.path, cache.secret, cache.keys)
+        store = open_store(cache.place, cache.secret, cache.keys)
     except NotOwner:
         raise NotOwner(
-            f"{cache.path} is in use by a running process: purge there, or stop it first; --dry-run works"
+            f"{cache} is in use by a running process: purge there, or stop it first; --dry-run works"
         ) from None
-    with store:
+    with closing(store):
         chosen = choose(store, args, cache.names)
         asks = sys.stdin.isatty() and sys.stdout.isatty() and not args.yes
         if args.dry_run or (asks and chosen):

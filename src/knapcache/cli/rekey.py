@@ -21,7 +21,7 @@ run it again."""
 def add(commands: Any) -> None:
     parser = commands.add_parser("rekey", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
-    option("path", metavar="PATH", type=Path, help="cache file, or data directory of a proxy")
+    option("path", metavar="PATH", help="cache file, or data directory of a proxy")
     option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
     for name, text in (("old", "the key that the file is encrypted with"), ("new", "the key to encrypt it with")):
         keys = parser.add_mutually_exclusive_group()
@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from knapcache.cache.inspect import existing, seal_secret_of
+    from knapcache.cache.opening import existing, is_url, seal_secret_of
     from knapcache.store.encryption import read_keys
     from knapcache.store.sqlite.rekey import rekey
 
@@ -44,6 +44,8 @@ def execute(args: argparse.Namespace) -> None:
     if args.decrypt == bool(new_keys):
         raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for a plain file")
     file, given = resolve(args.path, args.secret_file)
+    if is_url(file):
+        raise InvalidInput("rekey works on files: to change the key of a cache on Valkey or Redis, migrate it")
     path = existing(file)
     secret = seal_secret_of(path, given)
     console = Console(stderr=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
 from knapcache.units import format_age
 
-HELP = "say why a request is not in a cache file"
-DESCRIPTION = """Compare a request with the entries of a cache file. If it is stored, say where; otherwise show the most
+HELP = "say why a request is not in a cache"
+DESCRIPTION = """Compare a request with the entries of a cache. If it is stored, say where; otherwise show the most
 similar entry and the fields in which it differs. Only bodies are compared: a hit also needs the same tenant or API key,
-upstream and headers. The file is only read; another process may own it. For requests that a running proxy has served,
+upstream and headers. The cache is only read; another process may own it. For requests that a running proxy has served,
 its dashboard also knows what was evicted, expired or purged."""
 ENDPOINTS = {
     "messages": ("chat/completions", "messages"),
@@ -37,11 +38,12 @@ def add(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.inspect import nearest_entry, open_to_read
+    from knapcache.cache.inspect import nearest_entry
+    from knapcache.cache.opening import open_to_read
 
     requests = canonical_requests(read_body(args.request), args.endpoint)
     cache = cache_file.locate(args)
-    with open_to_read(cache.path, cache.secret, cache.keys) as store:
+    with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
         found = nearest_entry(store, requests)
     if found["row"] is not None:
         found["row"] |= {"tenant": cache.names.name_of(found["row"]["tenant"])}

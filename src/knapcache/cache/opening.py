@@ -1,0 +1,193 @@
+"""Open the stores that commands work on: files of SQLite, and URLs of Valkey or Redis.
+
+A command has the secret of the cache; the seals of the store have one that is derived from it. The proxy's secret is
+saved in hex, so a text of hex digits may stand for the bytes or for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from knapcache.cache.options import seal_secret
+from knapcache.cache.snapshot import read_snapshot
+from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.store.base import Store
+from knapcache.store.redis.urls import SCHEMES, Address
+from knapcache.store.registry import split_url
+from knapcache.store.size_limits import size_limit_of
+from knapcache.store.sqlite.database import has_other_secret
+from knapcache.store.sqlite.files import require_own_files
+from knapcache.store.sqlite.layout import MIN_SIZE_LIMIT, DiskLayout
+from knapcache.store.sqlite.store import SqliteStore, is_open_here
+
+StorePlace = str | os.PathLike[str]
+"""A path, or a URL of Valkey or Redis."""
+
+
+def is_url(place: StorePlace) -> bool:
+    """Return whether a place is a URL of Valkey or Redis."""
+    return split_url(place)[0] in SCHEMES
+
+
+def place_name(place: StorePlace) -> str:
+    """Return a place as messages show it: without user and password."""
+    if not is_url(place):
+        return os.fspath(place)
+    from knapcache.store.redis.existing import place_of
+
+    return place_of(_address(place))
+
+
+def existing(path: StorePlace) -> Path:
+    """Return the path of a cache file that exists: looking must not create one, nor touch another program's."""
+    found = Path(path)
+    if not found.is_file():
+        raise InvalidInput(f"{found}: no such file")
+    if not is_open_here(found):
+        require_own_files(found)
+    return found
+
+
+def open_to_read(place: StorePlace, secret: bytes | None = None, keys: Sequence[bytes] = ()) -> Store:
+    """Open the store as a reader. `keys`: those that it is encrypted with."""
+    return _open(place, secret, keys, own=False)
+
+
+def open_to_write(place: StorePlace, secret: bytes | None = None, keys: Sequence[bytes] = ()) -> Store:
+    """Open the store as its owner. While another process owns it: NotOwner for a file, a reader for a URL."""
+    return _open(place, secret, keys, own=True)
+
+
+def _open(place: StorePlace, secret: bytes | None, keys: Sequence[bytes], *, own: bool) -> Store:
+    seals = seals_of(place, secret)
+    if is_url(place):
+        from knapcache.store.redis.existing import open_existing
+
+        return open_existing(_address(place), seals, keys, own=own)
+    return SqliteStore.open_file(Path(place), own=own, secret=seals, encryption_keys=keys)
+
+
+def seals_of(place: StorePlace, secret: bytes | None) -> bytes:
+    """Return the secret of the seals of a store that exists, from the secret of its cache. StoreError."""
+    if not is_url(place):
+        return seal_secret_of(existing(place), secret)
+    from knapcache.store.redis.existing import secret_of
+
+    return secret_of(_address(place), seal_secrets(secret))
+
+
+def seal_secret_of(path: Path, secret: bytes | None) -> bytes:
+    """Return the secret of a file's seals, from the secret of its cache: raw, or in hex as the proxy saves its own."""
+    for seals in seal_secrets(secret):
+        if not has_other_secret(path, seals):
+            return seals
+    problem = "a secret, and none was given" if secret is None else "another secret than the one given"
+    raise StoreError(f"{path} was written under {problem}")
+
+
+def seal_secrets(secret: bytes | None) -> list[bytes]:
+    """Return the secrets that seals may have, from the secret of a cache."""
+    forms = [secret]
+    if secret is not None and len(secret) % 2 == 0 and re.fullmatch(rb"[0-9a-f]{32,128}", secret):
+        forms.append(bytes.fromhex(secret.decode()))
+    return [seal_secret(form) for form in forms]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetStore:
+    """A store to copy entries into, which may not exist yet."""
+
+    place: StorePlace
+    seals: bytes
+    """Secret of the seals."""
+    keys: tuple[bytes, ...] = ()
+    """Encryption keys."""
+    capacity: int | None = None
+    """Size limit; None: that of the store if it exists, else `default`."""
+    default: int | None = None
+
+    def open(self) -> Store:
+        """Open the store as its owner; create it if it does not exist. NotOwner, StoreError."""
+        if not is_url(self.place):
+            return SqliteStore(self.place, self.size_limit, own=True, secret=self.seals, encryption_keys=self.keys)
+        from knapcache.store.redis.store import RedisStore
+
+        address = _address(self.place)
+        store = RedisStore(address, self.size_limit, own=True, secret=self.seals, encryption_keys=self.keys)
+        try:
+            if not store.owner:
+                store.load_snapshot()  # StoreError if the engine does not answer
+                raise NotOwner(f"{place_name(self.place)} is owned by another process")
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def open_to_read(self) -> Store | None:
+        """Open the store as a reader. None: it does not exist."""
+        if not is_url(self.place):
+            path = Path(self.place)
+            if not path.exists():
+                return None
+            if has_other_secret(existing(path), self.seals):
+                raise StoreError(f"{path} was written under another secret")
+            return SqliteStore.open_file(path, own=False, secret=self.seals, encryption_keys=self.keys)
+        from knapcache.store.redis.existing import open_existing, stored_capacity
+
+        address = _address(self.place)
+        known = stored_capacity(address) is not None
+        return open_existing(address, self.seals, self.keys, own=False) if known else None
+
+    @functools.cached_property
+    def size_limit(self) -> int:
+        """The size limit that it is opened with. InvalidInput if the store holds more already, or if none is known."""
+        found, used, store = self.capacity or self.default, 0, self.open_to_read()
+        if store is not None:
+            with closing(store):
+                used = store.size_limit if isinstance(store, SqliteStore) else store.totals().size
+                found = self.capacity or size_limit_of_store(store) or max(used, self.default or 0)
+        if found is None:
+            raise InvalidInput("the capacity of the source is not known: give --capacity")
+        if used > found:
+            raise InvalidInput(f"{place_name(self.place)} holds {used} bytes, more than the capacity of {found} bytes")
+        return found
+
+    @property
+    def entry_capacity(self) -> int:
+        """Bytes for entries."""
+        if not is_url(self.place):
+            return DiskLayout.of(self.size_limit).capacity
+        from knapcache.store.redis.layout import EngineLayout
+
+        return EngineLayout.of(self.size_limit).capacity
+
+
+def snapshot_capacity(store: Store) -> int | None:
+    """Return the capacity of the policy in a store's snapshot, if there is one."""
+    snapshot = read_snapshot(store.load_snapshot() or b"")
+    return None if snapshot is None else snapshot.policy.capacity
+
+
+def size_limit_of_store(store: Store) -> int | None:
+    """Return the size limit that a store's owner was opened with; None if it is not known."""
+    if isinstance(store, SqliteStore):
+        capacity = snapshot_capacity(store)
+        return None if capacity is None else disk_size_limit(capacity)
+    return store.size_limit
+
+
+def disk_size_limit(capacity: int) -> int:
+    """Return the size limit of a SQLite store with this capacity."""
+    return size_limit_of(capacity, lambda size_limit: DiskLayout.of(size_limit).capacity, MIN_SIZE_LIMIT)
+
+
+def _address(place: StorePlace) -> Address:
+    from knapcache.store.redis.existing import command_address
+
+    return command_address(*split_url(place))

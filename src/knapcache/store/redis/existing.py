@@ -1,0 +1,158 @@
+"""Open a store that is in an engine already, for commands, and describe it.
+
+A command does not know the capacity of the cache, and must not change it: it is the sum of the shards' limits. Nor may
+it create a store under a prefix that was mistyped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.store.redis.breakers import NodeBreakers
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout, KeyNames, owner_tag
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import Address, parse
+from knapcache.store.size_limits import size_limit_of
+from knapcache.store.sqlite.rows import Sealer
+
+MIN_TIMEOUT = 5.0
+"""Seconds that a reply may take. The default of a URL is for requests, which go upstream instead of waiting."""
+
+
+class EngineOverview(NamedTuple):
+    """A store in an engine, and the engine."""
+
+    engine: str
+    """Such as "Valkey 9.1.0"."""
+    topology: str
+    """Such as "cluster of 3 primaries and 3 replicas"."""
+    shards: int
+    owner: bool
+    """Whether a process owns the store."""
+    entries: int
+    used: int
+    limit: int
+    """The capacity: bytes for entries."""
+    nursery_used: int
+    nursery_limit: int
+
+
+def command_address(scheme: str, location: str) -> Address:
+    """Return the address of `scheme:location` for a command: with more patience, and without a near cache."""
+    address = parse(scheme, location)
+    return replace(address, timeout=max(address.timeout, MIN_TIMEOUT), near=0)
+
+
+def place_of(address: Address) -> str:
+    """Return where a store is, without user and password."""
+    hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts)
+    kind = "" if address.kind == "server" else f"+{address.kind}"
+    path = {"unix": address.socket, "cluster": "", "sentinel": f"/{address.master}"}.get(address.kind, "")
+    if address.kind in ("server", "sentinel") and address.db:
+        path += f"/{address.db}"
+    return f"redis{'s' if address.tls else ''}{kind}://{hosts}{path}, prefix {address.prefix}"
+
+
+def secret_of(address: Address, secrets: Sequence[bytes]) -> bytes:
+    """Return that of some secrets which the seals of the store at an address have.
+
+    InvalidInput if there is no store; StoreError if it has none of them, or if the engine does not answer.
+    """
+    mark = _existing_meta(address)[1]
+    for secret in secrets:
+        if Sealer(secret).secret_mark.hex() == mark:
+            return secret
+    problem = "a secret, and none was given" if secrets == [b""] else "another secret than the one given"
+    raise StoreError(f"{place_of(address)}: the cache was written under {problem}")
+
+
+def open_existing(address: Address, secret: bytes, encryption_keys: Sequence[bytes] = (), *, own: bool) -> RedisStore:
+    """Open the store at an address with the capacity that it has. `own`: become the owner if there is none.
+
+    InvalidInput if there is no store; StoreError if the engine does not answer, or for another secret.
+    """
+    capacity = capacity_in(address, _existing_meta(address)[0])
+    size_limit = engine_size_limit(capacity) if capacity else MIN_SIZE_LIMIT
+    store = RedisStore(address, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
+    try:
+        store._member.attachment()  # StoreError if the engine did not answer
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+def stored_capacity(address: Address) -> int | None:
+    """Return the capacity of the store at an address; None if there is no store, or if it never had an owner."""
+    meta = _meta(address)
+    return None if meta is None else capacity_in(address, meta[0]) or None
+
+
+def engine_size_limit(capacity: int) -> int:
+    """Return the size limit of a store with this capacity."""
+    return size_limit_of(capacity, lambda size_limit: EngineLayout.of(size_limit).capacity, MIN_SIZE_LIMIT)
+
+
+def capacity_in(address: Address, shards: int) -> int:
+    """Return the sum of the limits of a store's shards; 0 if it never had an owner."""
+    engine = Engine(address, address.timeout, NodeBreakers())
+    try:
+        books = KeyNames(address.prefix, shards).books
+        return sum(max(0, int(engine.command(book, "HGET", book, "limit") or 0)) for book in books)
+    finally:
+        engine.close()
+
+
+def overview(store: RedisStore) -> EngineOverview:
+    """Describe a store and its engine. StoreError when the engine does not answer."""
+    attachment, engine = store._member.attachment(), store._member.engine
+    names = attachment.names
+    servers = engine.each_primary("INFO", "server")
+    replicas = sum(int(info.get("connected_slaves", 0)) for info in engine.each_primary("INFO", "replication"))
+    books = attachment.reader.books()
+    nursery = [int(engine.command(book, "HGET", book, "nroom") or 0) for book in names.books]
+    return EngineOverview(
+        engine=" and ".join(sorted({_engine_name(info) for info in servers})),
+        topology=_topology(store.address, len(servers), replicas),
+        shards=names.shards,
+        owner=bool(engine.command(names.owner, "EXISTS", names.owner)),
+        entries=sum(book[1] for book in books),
+        used=sum(book[0] for book in books),
+        limit=sum(max(0, book[3]) for book in books),
+        nursery_used=sum(book[2] for book in books),
+        nursery_limit=sum(max(0, limit) for limit in nursery),
+    )
+
+
+def _engine_name(info: dict[str, object]) -> str:
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info.get('redis_version', 'of an unknown version')}"
+
+
+def _topology(address: Address, primaries: int, replicas: int) -> str:
+    many = "no replica" if not replicas else "1 replica" if replicas == 1 else f"{replicas} replicas"
+    if address.kind == "cluster":
+        return f"cluster of {primaries} {'primary' if primaries == 1 else 'primaries'} and {many}"
+    return f"Sentinel, {many}" if address.kind == "sentinel" else f"one server, {many}"
+
+
+def _existing_meta(address: Address) -> tuple[int, str]:
+    meta = _meta(address)
+    if meta is None:
+        raise InvalidInput(f"{place_of(address)}: the engine has no cache with this prefix")
+    return meta
+
+
+def _meta(address: Address) -> tuple[int, str] | None:
+    """Return the number of shards and the mark of the secret; None if there is no store. StoreError."""
+    engine, key = Engine(address, address.timeout, NodeBreakers()), owner_tag(address.prefix) + b":meta"
+    try:
+        shards, mark = engine.command(key, "HMGET", key, "shards", "secret")
+    finally:
+        engine.close()
+    return None if shards is None else (int(shards), str(mark or b"", "ascii", "replace"))

@@ -1,0 +1,341 @@
+"""`knapcache migrate` between files and real servers, and `inspect` and `purge` on URLs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache import Cache, Reply
+from knapcache.cache.migrate import MigrationResult, migrate, read_source
+from knapcache.cache.opening import TargetStore, open_to_read, seal_secrets
+from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
+from knapcache.cli.main import main
+from knapcache.errors import StoreError
+from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
+from knapcache.store.size_limits import size_limit_of
+from knapcache.store.sqlite.layout import DiskLayout
+from tests.support.redis_servers import EngineServer
+
+pytest.importorskip("redis", reason="the extra redis is not installed")
+
+SECRET = "5ec2e7" + "0" * 58
+PASSWORD = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+        with server.client() as client:
+            client.acl_setuser("alice", enabled=True, passwords=["+" + PASSWORD], keys="*", channels="*",
+                               commands=["+@all"])  # fmt: skip
+        yield server
+
+
+@pytest.fixture
+def url(server: EngineServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A URL with a password and a prefix of the test's own."""
+    monkeypatch.setenv("KNAPCACHE_SECRET", SECRET)
+    prefix = re.sub(r"\W", "", request.node.name)[:40]
+    return f"redis://alice:{PASSWORD}@127.0.0.1:{server.port}/0?prefix={prefix}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data directory with a secret and no cache."""
+    path = tmp_path / "data"
+    path.mkdir(mode=0o700)
+    (path / SECRET_NAME).write_text(SECRET + "\n")
+    return path
+
+
+def cache_at(path: str | Path, capacity: str = "2MB", policy: str = "gdsf-cost", **options: Any) -> Cache:
+    secret = bytes.fromhex(SECRET)
+    return Cache(capacity, path=path, cost="seconds", policy=policy, shadows=(), secret=secret, **options)
+
+
+def ask(cache: Cache, k: int) -> str:
+    """Request answer k, which costs k + 1."""
+    request = {"model": "m", "messages": [f"question {k}"]}
+    answer = cache.fetch("chat/completions", request, lambda: Reply(b"x" * 3000, "m", cost=k + 1.0))
+    return answer.outcome
+
+
+def fill(cache: Cache, entries: int = 10) -> None:
+    """Add entries. Entry k has k + 1 requests."""
+    for k in range(entries):
+        for _ in range(k + 1):
+            ask(cache, k)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> str:
+    """Run a command. Return what it prints, in one line; the password is never in it."""
+    assert main([str(word) for word in words]) == code
+    output = capsys.readouterr()
+    assert PASSWORD not in output.out + output.err
+    return " ".join((output.err if code else output.out).split())
+
+
+def rows(capsys: pytest.CaptureFixture[str], place: str | Path, *more: str) -> dict[str, tuple[float, float]]:
+    """Return requests and cost of each entry, by key."""
+    found = json.loads(run(capsys, "inspect", place, "--json", *more))
+    return {row["key"]: (round(row["requests"], 3), row["cost"]) for row in found["rows"]}
+
+
+def outcomes(cache: Cache, entries: int = 10) -> list[str]:
+    return [ask(cache, k) for k in range(entries)]
+
+
+def test_a_cache_goes_from_a_data_directory_to_an_engine_and_back(
+    folder: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(folder / FILE_NAME) as running:
+        fill(running)
+        running.maintain()
+        running._coordinator.store.flush()
+        text = run(capsys, "migrate", folder, url)  # the source is in use
+        assert "10 entries copied" in text
+        assert "10 entries read again and compared" in text
+        running.check()
+        before = rows(capsys, folder)
+    assert rows(capsys, url) == before
+    assert [count for count, _ in before.values()] == list(range(10, 0, -1))
+    with cache_at(url) as cache:
+        assert outcomes(cache) == ["hit"] * 10
+        cache.check()
+    counted = rows(capsys, url)
+    assert counted == {key: (count + 1, cost) for key, (count, cost) in before.items()}, "the snapshot was not used"
+    back = tmp_path / "back"
+    back.mkdir(mode=0o700)
+    assert "10 entries copied" in run(capsys, "migrate", url, back)
+    assert (back / SECRET_NAME).read_text().strip() == SECRET, "the proxy would make another one"
+    assert (back / SECRET_NAME).stat().st_mode & 0o777 == 0o600
+    assert rows(capsys, back) == counted
+    with cache_at(back / FILE_NAME) as cache:
+        assert outcomes(cache) == ["hit"] * 10
+        cache.check()
+
+
+def test_the_snapshot_is_copied_to_a_store_of_the_same_capacity(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(url) as cache:
+        fill(cache)
+    other = url.replace("prefix=", "prefix=other-")
+    assert "The state of the policy was copied" in run(capsys, "migrate", url, other)
+    assert rows(capsys, other) == rows(capsys, url)
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    run(capsys, "migrate", url, first)
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    assert "The state of the policy was copied" in run(capsys, "migrate", first, second, "--secret-file", secret)
+    assert rows(capsys, second, "--secret-file", str(secret)) == rows(capsys, url)
+
+
+def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
+    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    with cache_at(folder / FILE_NAME, clock=lambda: now - 100.0) as old:
+        fill(old)
+        old.get_or_call("short-lived", lambda: 1, ttl=50.0)
+    with cache_at(url, clock=lambda: now - 200.0) as older:
+        outcomes(older, 3)
+    with cache_at(url) as newer:
+        outcomes(newer, 5)
+    assert "8 entries would be copied" in run(capsys, "migrate", folder, url, "--dry-run")
+    assert len(rows(capsys, url)) == 5, "a dry run copies nothing"
+    text = run(capsys, "migrate", folder, url)
+    assert "8 entries copied" in text
+    assert "2 as new or newer in TO, 1 expired" in text
+    with cache_at(url) as cache:
+        assert outcomes(cache) == ["hit"] * 10
+        assert cache.stats()["entries"] == 10
+        cache.check()
+    again = run(capsys, "migrate", folder, url)
+    assert again.startswith("0 entries copied")
+    assert "10 as new or newer in TO" in again
+    counts = [count for count, _ in rows(capsys, url).values()]
+    assert max(counts) < 13, "a second run must not count the same requests again"
+
+
+def test_the_most_valuable_entries_fill_a_smaller_target(
+    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(folder / FILE_NAME, "8MB") as cache:
+        fill(cache, 30)
+        for k in range(30, 600):
+            ask(cache, k)
+    preview = run(capsys, "migrate", folder, url, "--capacity", "1MiB", "--dry-run")
+    text = run(capsys, "migrate", folder, url, "--capacity", "1MiB")
+    copied = int(text.split()[0].replace(",", ""))
+    assert 100 < copied < 400
+    assert f"{600 - copied} without space in TO" in text
+    assert int(preview.split()[0]) == pytest.approx(copied, rel=0.4), "sizes in FROM differ from those in TO"
+    source, target = rows(capsys, folder), rows(capsys, url)
+    least = min(count * cost for count, cost in target.values())
+    lost = [count * cost for key, (count, cost) in source.items() if key not in target]
+    assert max(lost) <= least, "entries of one size: those of the lowest value are left out"
+    with cache_at(url, "1MiB") as cache:
+        assert cache.stats()["entries"] == copied
+        cache.check()
+
+
+def test_encrypted_caches_are_copied_with_both_keys(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = "11" * 32, "22" * 32
+    monkeypatch.setenv("ONE", one)
+    monkeypatch.setenv("OTHER", other)
+    with cache_at(folder / FILE_NAME, encryption_key=one) as cache:
+        fill(cache, 3)
+    assert "encrypt" in run(capsys, "migrate", folder, url, code=2)
+    keys = ["--from-key-env", "ONE", "--to-key-env", "OTHER"]
+    assert "3 entries copied" in run(capsys, "migrate", folder, url, *keys)
+    with cache_at(url, encryption_key=other) as cache:
+        assert outcomes(cache, 3) == ["hit"] * 3
+    assert len(rows(capsys, url, "--encryption-key-env", "OTHER")) == 3
+
+
+def test_an_owned_target_another_secret_and_the_same_cache_are_refused(
+    folder: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(folder / FILE_NAME) as cache:
+        fill(cache, 3)
+    with cache_at(url):
+        assert "is in use by a running process" in run(capsys, "migrate", folder, url, code=2)
+    with cache_at(tmp_path / "used.db"):
+        assert "is in use by a running process" in run(capsys, "migrate", folder, tmp_path / "used.db", code=2)
+    assert "the same cache" in run(capsys, "migrate", folder, folder / FILE_NAME, code=2)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / SECRET_NAME).write_text("7" * 64)
+    assert "different secrets" in run(capsys, "migrate", folder, foreign, code=2)
+    monkeypatch.setenv("KNAPCACHE_SECRET", "7" * 64)
+    assert "another secret than the one given" in run(capsys, "migrate", url, tmp_path / "new.db", code=2)
+    assert not (tmp_path / "new.db").exists()
+    nobody = url.replace("prefix=", "prefix=nobody")
+    assert "has no cache with this prefix" in run(capsys, "migrate", nobody, tmp_path / "new.db", code=2)
+    assert "no such file" in run(capsys, "migrate", tmp_path / "none.db", url, code=2)
+
+
+def test_an_interrupted_copy_is_consistent_and_the_next_run_copies_the_rest(
+    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(folder / FILE_NAME, "8MB") as cache:
+        for k in range(300):
+            ask(cache, k)
+
+    def interrupt(what: str, done: int, _all: int) -> None:
+        if (what, done) == ("entries", 150):
+            raise KeyboardInterrupt
+
+    seals = seal_secrets(SECRET.encode())[1]
+    result = MigrationResult()
+    source = open_to_read(folder / FILE_NAME, SECRET.encode())
+    target = TargetStore(place=url, seals=seals, default=8_000_000).open()
+    with pytest.raises(KeyboardInterrupt):
+        migrate(source, read_source(source), target, interrupt, result=result)
+    assert result.copied == 150
+    target.check()
+    target.close()
+    source.close()
+    text = run(capsys, "migrate", folder, url)
+    assert text.startswith("150 entries copied")
+    assert "150 as new or newer in TO" in text
+    with cache_at(url, "8MB") as cache:
+        assert outcomes(cache, 300) == ["hit"] * 300
+        cache.check()
+
+
+def test_an_engine_that_goes_away_is_one_clear_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(folder / FILE_NAME) as cache:
+        fill(cache, 3)
+    monkeypatch.setenv("KNAPCACHE_SECRET", SECRET)
+    server = EngineServer(tmp_path)
+    seals = seal_secrets(SECRET.encode())[1]
+    source = open_to_read(folder / FILE_NAME, SECRET.encode())
+    target = TargetStore(place=server.url, seals=seals, default=2_000_000).open()
+    found = read_source(source)
+    try:
+        with pytest.raises(StoreError, match="the target does not take entries"):
+            migrate(source, found, target, lambda *_: server.kill())
+    finally:
+        server.kill()
+        target.close()
+        source.close()
+    for words in (["migrate", folder, server.url], ["migrate", server.url, folder], ["inspect", server.url]):
+        text = run(capsys, *words, code=2)
+        assert "the engine does not answer" in text
+        assert text.count("knapcache:") == 1
+
+
+def test_inspect_shows_the_engine_and_does_not_become_the_owner(
+    url: str, server: EngineServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(url) as cache:
+        fill(cache)
+        cache.maintain()
+        cache._coordinator.store.flush()
+        text = run(capsys, "inspect", url)
+        assert "owned by a process" in text
+        assert "one server, no replica, 1 shard," in text
+        assert re.search(r"(Redis|Valkey) \d+\.\d+", text)
+        assert "10 entries" in text
+        assert cache.owner
+    assert "no owner" in run(capsys, "inspect", url)
+    engine = json.loads(run(capsys, "inspect", url, "--json"))["engine"]
+    layout = EngineLayout.of(2_000_000)
+    assert (engine["limit"], engine["nursery_limit"]) == (layout.capacity, layout.nursery)
+    assert (engine["entries"], engine["owner"]) == (10, False)
+    with server.client() as client:
+        before = client.dbsize()
+        assert "no cache with this prefix" in run(capsys, "inspect", url.replace("prefix=", "prefix=mistyped"), code=2)
+        assert client.dbsize() == before, "inspect created a cache"
+
+
+def test_commands_wait_longer_than_requests_for_a_busy_engine(
+    url: str, server: EngineServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(url) as cache:
+        fill(cache, 2)
+    server.signal(signal.SIGSTOP)
+    try:
+        threading.Timer(1.0, lambda: server.signal(signal.SIGCONT)).start()
+        assert "2 entries" in run(capsys, "inspect", url)
+    finally:
+        server.signal(signal.SIGCONT)
+
+
+def test_purge_on_a_url_without_an_owner(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with cache_at(url) as cache:
+        fill(cache)
+    key = next(iter(rows(capsys, url)))
+    assert "1 entry would be removed" in run(capsys, "purge", url, "--key", key, "--dry-run")
+    assert "1 entry removed" in run(capsys, "purge", url, "--key", key)
+    assert "0 entries removed" in run(capsys, "purge", url, "--model", "other")
+    with cache_at(url) as cache:
+        assert cache.stats()["entries"] == 9
+        cache.check()
+    assert "9 entries removed" in run(capsys, "purge", url, "--all")
+
+
+@pytest.mark.parametrize("size_limit", [MIN_SIZE_LIMIT, 2_000_000, 256_000_000, 1 << 31, 7 * 10**12])
+def test_the_size_limit_follows_from_the_capacity(size_limit: int) -> None:
+    def engine(n: int) -> int:
+        return EngineLayout.of(n).capacity
+
+    def disk(n: int) -> int:
+        return DiskLayout.of(n).capacity
+
+    for capacity_of in (engine, disk):
+        assert size_limit_of(capacity_of(size_limit), capacity_of, MIN_SIZE_LIMIT) == size_limit
