@@ -382,7 +382,7 @@ class Cache:
 
     def close(self) -> None:
         """Write what is pending, and close the store."""
-        self._engine.reads.close()
+        self._engine.close()
         self._coordinator.close()
 
     def __enter__(self) -> Self:

@@ -9,8 +9,9 @@ An entry that the owner evicts is gone for all. A child process is a reader. A r
 bounded number of keys, and reports them once a round; the owner's policy counts them like its own.
 
 For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. An owner
-that another process has replaced becomes a reader; that happens in a store of many machines (store/redis). The owner
-collects what readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
+that another process has replaced becomes a reader; that happens in a store of many machines (store/redis). Such a store
+reports answers that were handed over, and the owner settles them within ARRIVALS_TICK seconds. The owner collects what
+readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
 which is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are
 removed after every SWEEP_SETTLED settled answers.
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -31,16 +33,20 @@ from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Owner, Reader
 from knapcache.errors import StoreError
-from knapcache.store.base import Clock, Store
+from knapcache.store.base import Clock, Store, network_store
 
 log = logging.getLogger("knapcache.cache")
 
 TICK = 1.0
 """Seconds between two rounds of maintenance."""
+ARRIVALS_TICK = 0.05
+"""Seconds between two looks for arrivals, in a store that reports them."""
+OWN_TICK = 0.25
+"""Seconds between two attempts of a reader to become the owner of such a store."""
 
 
 class MaintenanceThread:
-    """Calls `Coordinator.maintain` every TICK seconds, until it is stopped or the coordinator is garbage."""
+    """Calls `Coordinator.tick` periodically, until it is stopped or the coordinator is garbage."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = weakref.ref(coordinator)
@@ -59,11 +65,12 @@ class MaintenanceThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self.stopped.wait(TICK):
+        interval = ARRIVALS_TICK
+        while not self.stopped.wait(interval):
             coordinator = self._coordinator()
             if coordinator is None:
                 return
-            coordinator.maintain(sweep=False)
+            interval = coordinator.tick()
             del coordinator
 
 
@@ -81,7 +88,11 @@ class Coordinator:
         self._open_admission, self._ledger, self._clock = open_admission, ledger, clock
         self._report_hits = report_hits
         self._maintaining = threading.Lock()
-        self._disk_bytes = store.disk_bytes()  # as of the last round: `stats` does not wait for a disk
+        self.network = network_store(store)
+        """The store, if it is one of many machines."""
+        # As of the last round: `stats` does not wait for a disk or an engine.
+        self._disk_bytes, self._totals = store.disk_bytes(), store.totals()
+        self._maintained = self._own_tried = time.monotonic()
         self._thread = MaintenanceThread(self)
         self.role: Owner | Reader
         try:
@@ -104,23 +115,49 @@ class Coordinator:
     def _reader(self, store: Store) -> Reader:
         return Reader(store, self._ledger, self._thread.start, self._report_hits)
 
+    def tick(self) -> float:
+        """Do what is due. Return the seconds until the next call."""
+        now = time.monotonic()
+        if now - self._maintained >= TICK:
+            self.maintain(sweep=False)
+        elif self.network is None:
+            return self._maintained + TICK - now
+        elif isinstance(self.role, Owner):
+            if self.network.has_arrivals:
+                self._guarded(self.role.take_arrivals)
+        elif now - self._own_tried >= OWN_TICK:
+            self._guarded(self._update_role)
+        return TICK if self.network is None else ARRIVALS_TICK
+
     def maintain(self, *, sweep: bool = True) -> None:
         """Run one round of maintenance. What a failing disk prevents is left to the next round."""
+        self._guarded(lambda: self._maintain(sweep))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         with self._maintaining:
             if self._thread.stopped.is_set():
                 return
             try:
-                with contextlib.suppress(OSError):
-                    self._disk_bytes = self.store.disk_bytes()
-                if isinstance(self.role, Reader):
-                    if self.store.own():
-                        self._become_owner(self.role)
-                elif not self.store.owner:
-                    self._become_reader()
-                self.role.maintain(sweep=sweep)
+                work()
             except StoreError as error:
                 self._ledger.count("store_errors")
                 log.warning("store maintenance failed, the next round tries again: %s", error)
+
+    def _maintain(self, sweep: bool) -> None:
+        self._maintained = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._disk_bytes = self.store.disk_bytes()
+        self._update_role()
+        self._totals = self.store.totals()
+        self.role.maintain(sweep=sweep)
+
+    def _update_role(self) -> None:
+        self._own_tried = time.monotonic()
+        if isinstance(self.role, Reader):
+            if self.store.own():
+                self._become_owner(self.role)
+        elif not self.store.owner:
+            self._become_reader()
 
     def _become_owner(self, reader: Reader) -> None:
         self.role = owner = self._owner(reader.store)
@@ -144,13 +181,14 @@ class Coordinator:
             self._thread.stopped.set()
         if role.store.shared:
             self.role = self._reader(role.store if stopped else role.store.reader())
+            self.network = network_store(self.role.store)
         elif isinstance(role, Owner):
             role.admission.after_fork()
 
     def stats(self) -> dict[str, Any]:
         """Return the sizes of the store, and what the role knows."""
         role = self.role
-        totals = role.store.totals()
+        totals = role.store.totals() if role.is_owner or self.network is None else self._totals
         return {
             "entries": totals.entries,
             "bytes": totals.size,

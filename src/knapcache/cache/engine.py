@@ -2,7 +2,8 @@
 
     begin      the policy counts the request; if it holds an entry, the entry is read and its request is compared with
                this one: a difference is a miss, never a wrong answer. On a miss, single flight (`single_flight.py`)
-               waits for a concurrent call, or makes this request the leader
+               waits for a concurrent call, or makes this request the leader. In a store of many machines the leader
+               takes a lease on the key, or waits for the answer of another process (`shared_calls.py`)
     call       by the caller
     complete   the meter computes the cost, the store the size, and the policy decides (`admission.py`)
 
@@ -25,6 +26,7 @@ from knapcache.cache.async_reads import AsyncReads, read_blocking
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
+from knapcache.cache.shared_calls import SharedCalls
 from knapcache.cache.single_flight import CallResult, InFlightCall, Leading, SingleFlight
 from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply
 from knapcache.errors import NotCached
@@ -32,7 +34,7 @@ from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
 from knapcache.price import Meter
 from knapcache.price.meter import Bill
-from knapcache.store.base import Clock, Entry, NotInMemory, Store
+from knapcache.store.base import Clock, Entry, Lease, NotInMemory, Store
 from knapcache.threads import run_blocking
 
 NO_KEY = Key(b"", b"")
@@ -45,7 +47,9 @@ class PendingFetch:
     exception.
     """
 
-    __slots__ = ("_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started")
+    __slots__ = (
+        "_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started", "lease",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class PendingFetch:
         self._lookup, self._call, self._blocking = lookup, call, blocking
         self._started = lookup.started
         self._done = False
+        self.lease: Lease | None = None
+        """The lease on the key, in a store that has leases."""
 
     @property
     def key(self) -> str:
@@ -92,11 +98,12 @@ class PendingFetch:
             seconds = time.perf_counter() - self._started
         try:
             result = self._replies.complete(
-                self._lookup, reply, seconds, store=self._call is not None, blocking=self._blocking
+                self._lookup, reply, seconds, store=self._call is not None, blocking=self._blocking, lease=self.lease
             )
         except BaseException as error:
             self.abandon(error)
             raise
+        self.lease = None
         return self.reuse(result)
 
     def reuse(self, result: FetchResult) -> Answer:
@@ -112,6 +119,8 @@ class PendingFetch:
             return
         self._done = True
         self._replies.fail(self._lookup)
+        if self.lease is not None:
+            self._replies.end(self.lease, blocking=self._blocking)
         if self._call is not None:
             self._single_flight.fail(self._call, error)
 
@@ -125,6 +134,7 @@ class RequestEngine:
         self.coordinator, self.ledger = coordinator, ledger
         self.replies = ReplyProcessor(coordinator, meter, ledger, ttl, clock)
         self.reads = AsyncReads()
+        self.shared_calls = SharedCalls()
         self.single_flight: SingleFlight[FetchResult] = SingleFlight()
         self._wait, self._clock = wait, clock
         self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks only weakly
@@ -135,8 +145,14 @@ class RequestEngine:
         self.single_flight = SingleFlight()
         self._tasks = set()
         self.reads.after_fork()
+        self.shared_calls.after_fork()
         self.ledger.after_fork()
         self.coordinator.after_fork()
+
+    def close(self) -> None:
+        """Start no more reads and take no more leases."""
+        self.reads.close()
+        self.shared_calls.close()
 
     # Fetch: begin, call, complete.
 
@@ -221,17 +237,24 @@ class RequestEngine:
                 return self.replies.finish(lookup, joined.value, shared=True)
             call = joined
         pending = self._pending(lookup, call, blocking=blocking)
-        if call is None or options.refresh or self.single_flight.completed == lookup.completed:
+        if call is None or options.refresh:
             return pending
-        # A call has completed since the lookup, so the answer may have been stored meanwhile.
+        network, digest = self.coordinator.network, request.key.digest
+        entry: Entry | NotInMemory | Lease | None = None
         try:
-            entry = await self._read(self.coordinator.store, request.key.digest, blocking=blocking)
+            if network is not None:
+                entry = await self.shared_calls.lead(network, digest, self._wait, blocking=blocking)
+            elif self.single_flight.completed != lookup.completed:
+                # A call has completed since the lookup, so the answer may have been stored meanwhile.
+                entry = await self._read(self.coordinator.store, digest, blocking=blocking)
         except BaseException as error:
             pending.abandon(error)
             raise
-        if not isinstance(entry, Entry) or not self._matches(entry, request, options):
-            return pending
-        return pending.reuse(stored_result(entry))
+        if isinstance(entry, Entry) and self._matches(entry, request, options):
+            return pending.reuse(stored_result(entry))
+        if entry is not None and not isinstance(entry, Entry | NotInMemory):
+            pending.lease = entry
+        return pending
 
     def _begin_bypass(self, request: UnkeyedRequest, options: FetchOptions) -> PendingFetch:
         if options.only_cached:

@@ -15,7 +15,7 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.request import KeyedRequest
 from knapcache.price import Meter
 from knapcache.price.meter import Bill, token_count
-from knapcache.store.base import Clock, Entry
+from knapcache.store.base import Clock, Entry, Lease
 
 
 class FetchResult(NamedTuple):
@@ -41,9 +41,16 @@ class ReplyProcessor:
         self._ttl, self._clock = ttl, clock
 
     def complete(
-        self, lookup: Lookup, reply: Reply, seconds: float, *, store: bool = True, blocking: bool = True
+        self,
+        lookup: Lookup,
+        reply: Reply,
+        seconds: float,
+        *,
+        store: bool = True,
+        blocking: bool = True,
+        lease: Lease | None = None,
     ) -> FetchResult:
-        """Count what a reply cost, and let the policy decide about it."""
+        """Count what a reply cost, let the policy decide about it, and end the lease of its call."""
         request = lookup.request
         assert request
         bill = self._bill(request, reply, seconds)
@@ -52,7 +59,10 @@ class ReplyProcessor:
         try:
             if store and reply.cacheable:
                 entry = self._entry(request, reply, bill, model)
-            admitted = entry is not None and self._coordinator.role.settle(lookup.id, entry, blocking=blocking)
+            if entry is not None:
+                admitted = self._coordinator.role.settle(lookup.id, entry, blocking=blocking, lease=lease)
+            elif lease is not None:
+                self.end(lease, blocking=blocking)
         finally:  # it was paid for, whatever happens
             self._ledger.add_spent(model, request.tenant, bill, admitted=admitted)
         return FetchResult(
@@ -85,6 +95,10 @@ class ReplyProcessor:
         """Count a request whose call failed."""
         assert lookup.request is not None
         self._ledger.add_request("failed", lookup.request.model, lookup.request.tenant)
+
+    def end(self, lease: Lease, *, blocking: bool) -> None:
+        """End the lease of a call that has no answer to store."""
+        self._coordinator.role.end(lease, blocking=blocking)
 
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
         """Complete a lookup, whose miss is counted already. Return whether the answer is admitted."""

@@ -9,7 +9,7 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from knapcache.cache.admission import BATCH_KEYS, AdmissionController
@@ -17,10 +17,11 @@ from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.owner_questions import ask_purge, ask_records, ask_request, ask_settled, reply_to
 from knapcache.cache.snapshot import copy_state, pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
-from knapcache.store.base import Clock, Entry, Store, expired, purge_filter
+from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, expired, network_store, purge_filter
 from knapcache.threads import DeadlinePool
 
 SWEEP_SECONDS = 60.0
@@ -42,6 +43,9 @@ class Owner:
         self._swept_at = clock()
         self._swept_settled = 0
         self._snapshot_arrived = 0
+        self._network = network_store(store)
+        self._pool = DeadlinePool("knapcache-settled", 1)
+        weakref.finalize(self, self._pool.close)
         # The controller's own methods: a call in between would cost a hit a tenth of a microsecond each.
         self.arrive = admission.arrive
         """arrive(key): count a request; return its id, and the serial of its entry, or −1 when there is none."""
@@ -57,14 +61,30 @@ class Owner:
         self.admission.drain()
         return True
 
-    def settle(self, i: int, entry: Entry, *, blocking: bool) -> bool:  # noqa: ARG002 - an owner never waits
-        """Decide about an answer that was paid for. Return whether it is admitted."""
+    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:
+        """Decide about an answer that was paid for. Return whether it is admitted. Waits only to end a lease."""
         admitted = self.admission.settle(i, entry)
+        if lease is not None:
+            self._run(lambda: self._end_settled(lease, entry), blocking=blocking)
         settled = self.admission.settled - self._swept_settled
         if settled >= SWEEP_SETTLED and not self.store.shared and settled >= self.store.totals().entries // 4:
             self._swept_settled = self.admission.settled
             self.admission.expire()
         return admitted
+
+    def _end_settled(self, lease: Lease, entry: Entry) -> None:
+        self.store.flush()  # those who wait for the lease find an entry that was admitted
+        lease.end(entry)
+
+    def end(self, lease: Lease, *, blocking: bool) -> None:
+        """End the lease of a call that has no answer to store."""
+        self._run(lease.end, blocking=blocking)
+
+    def _run(self, work: Callable[[], None], *, blocking: bool) -> None:
+        if blocking:
+            work()
+        else:
+            self._pool.submit(work)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
         """Count requests that were answered elsewhere. Return how many were for known keys."""
@@ -75,6 +95,8 @@ class Owner:
     def maintain(self, *, sweep: bool) -> None:
         """Collect from readers; sweep if `sweep` or if it is due: remove expired entries and save a snapshot."""
         self._collect()
+        if self._network is not None:
+            self._reply(self._network)
         if sweep or not 0 <= self._clock() - self._swept_at < SWEEP_SECONDS:
             self._swept_at = self._clock()
             self.admission.expire()
@@ -84,16 +106,31 @@ class Owner:
         """Save a snapshot before the store is closed."""
         self._save_snapshot()
 
+    def take_arrivals(self) -> None:
+        """Settle the answers of other machines, and reply to their questions."""
+        if self._network is not None and self._network.has_arrivals:
+            self._settle_collected(self._network.collect_arrivals())
+            self._reply(self._network)
+
     def _collect(self) -> None:
         if counts := self.store.take_counts():
             self._ledger.count("reported_hits", self.admission.touch(counts))
-        for entry in self.store.collect():
+        self._settle_collected(self.store.collect())
+
+    def _settle_collected(self, entries: Iterator[Entry]) -> None:
+        for entry in entries:
             self._ledger.count("collected")
-            i, _ = self.admission.arrive(entry.key)
-            stored = self.store.get(entry.key)
-            # It may have been in the spool for long: expired, or older than what is stored.
-            if not expired(entry.expires, self._clock()) and (stored is None or stored.created < entry.created):
+            i, serial = self.admission.arrive(entry.key)
+            # It may have waited for long: expired, or older than what is stored.
+            if expired(entry.expires, self._clock()):
+                continue
+            stored = self.store.get(entry.key) if serial >= 0 else None
+            if stored is None or stored.created < entry.created:
                 self.admission.settle(i, entry)
+
+    def _reply(self, network: NetworkStore) -> None:
+        for number, question in network.take_questions():
+            network.reply(number, reply_to(self, question))
 
     def _save_snapshot(self) -> None:
         admission = self.admission
@@ -172,7 +209,9 @@ class Reader:
         self._ledger, self._start_thread, self._report_hits = ledger, start_thread, report_hits
         self._lock = threading.Lock()
         self._hits: Counter[bytes] = Counter()  # since the last report
+        self._max_counted_keys = store.max_counted_keys
         self._handover_bytes = 0  # waiting for the pool
+        self._network = network_store(store)
         self._pool = DeadlinePool("knapcache-spool", 1)
         weakref.finalize(self, self._pool.close)
 
@@ -188,8 +227,12 @@ class Reader:
             self.touch({key: 1})
 
     def count_memory_hit(self, key: bytes, size: int, cost: float) -> bool:  # noqa: ARG002
-        """Return False: only the owner knows whether an entry in memory is still resident."""
-        return False
+        """Count a hit for the next report. A reader's memory holds only entries that are still stored."""
+        if self._report_hits:
+            with self._lock:
+                if key in self._hits or len(self._hits) < self._max_counted_keys:
+                    self._hits[key] += 1
+        return True
 
     def count_coalesced(self, key: bytes, i: int, size: int, cost: float) -> None:
         """Count nothing: the owner counts the answer that is handed over."""
@@ -201,32 +244,44 @@ class Reader:
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget nothing: a reader has no policy."""
 
-    def settle(self, i: int, entry: Entry, *, blocking: bool) -> bool:  # noqa: ARG002
+    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:  # noqa: ARG002
         """Hand an answer that was paid for over to the owner. Return whether it is on its way."""
         self._start_thread()
         if blocking:
-            return self._hand_over(entry)
+            return self._hand_over(entry, lease)
         with self._lock:
             fits = self._handover_bytes + entry.size <= MAX_HANDOVER_BYTES
             self._handover_bytes += entry.size if fits else 0
-        if fits and self._pool.submit(lambda: self._hand_over_counted(entry)):
+        if fits and self._pool.submit(lambda: self._hand_over_counted(entry, lease)):
             return True
         self._ledger.count("handover_failed")
+        if lease is not None:
+            self.end(lease, blocking=False)
         return False
 
-    def _hand_over_counted(self, entry: Entry) -> None:
-        self._hand_over(entry)
+    def _hand_over_counted(self, entry: Entry, lease: Lease | None) -> None:
+        self._hand_over(entry, lease)
         with self._lock:
             self._handover_bytes -= entry.size
 
-    def _hand_over(self, entry: Entry) -> bool:
+    def _hand_over(self, entry: Entry, lease: Lease | None) -> bool:
         try:
             self.store.hand_over(entry)
         except StoreError:
             self._ledger.count("handover_failed")
             return False
+        finally:
+            if lease is not None:
+                lease.end()
         self._ledger.count("handed_over")
         return True
+
+    def end(self, lease: Lease, *, blocking: bool) -> None:
+        """End the lease of a call that has no answer to store."""
+        if blocking:
+            lease.end()
+        else:
+            self._pool.submit(lease.end)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
         """Count requests for the next report to the owner. Return how many fit."""
@@ -234,7 +289,7 @@ class Reader:
         counted = 0
         with self._lock:
             for key, times in counts.items():
-                if key in self._hits or len(self._hits) < self.store.max_counted_keys:
+                if key in self._hits or len(self._hits) < self._max_counted_keys:
                     self._hits[key] += times
                     counted += times
         return counted
@@ -250,7 +305,7 @@ class Reader:
             self.store.put_counts(hits)
         except StoreError:
             with self._lock:
-                self._hits = hits + self._hits if len(self._hits) < self.store.max_counted_keys else hits
+                self._hits = hits + self._hits if len(self._hits) < self._max_counted_keys else hits
 
     def take_hits(self) -> Counter[bytes]:
         """Return the hits since the last report, and start counting again."""
@@ -273,21 +328,24 @@ class Reader:
         entry = self.store.get(key)
         return None if entry is None else (entry_table([entry.info], {}), entry)
 
-    def records(self, key: bytes) -> tuple[list[KeyRecord], float]:  # noqa: ARG002
-        """Return nothing: only the owner knows what became of keys."""
-        return [], math.inf
+    def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
+        """Return what the owner knows of a key, in a store where it can be asked."""
+        return ([], math.inf) if self._network is None else ask_records(self._network, key)
 
     def request(self, key: bytes) -> bytes | None:
-        """Return the canonical request of an entry."""
-        return stored_request(self.store, key)
+        """Return the canonical request of an entry, or of an answer that the owner has settled lately."""
+        found = stored_request(self.store, key)
+        return found if found is not None or self._network is None else ask_request(self._network, key)
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
-        """Return nothing: the owner settles."""
-        return {}
+        """Return what the owner has admitted lately, in a store where it can be asked."""
+        return {} if self._network is None else ask_settled(self._network)
 
-    def purge(self, *_: object) -> int:
-        """Raise NotOwner."""
-        raise NotOwner("only the owner of the store can purge, and that is another process")
+    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
+        """Let the owner purge; NotOwner if it cannot be asked."""
+        if self._network is None:
+            raise NotOwner("only the owner of the store can purge, and that is another process")
+        return ask_purge(self._network, key, model, tenant, older_than)
 
     def stats(self) -> dict[str, Any]:
         """Return nothing: only the owner has a policy."""

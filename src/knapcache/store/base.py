@@ -11,6 +11,8 @@
     hand_over(entry), collect()                       entries from readers to the owner
     put_counts(counts), take_counts()                 hit counts from readers to the owner
 
+A store of many machines has more methods (`NetworkStore`): leases on keys, and questions to the owner.
+
 Laws, tested by `knapcache.testing.check_store`:
 
 1. `get` returns exactly the bytes that were put under that key, or None. Damage of any kind gives None.
@@ -44,7 +46,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import orjson
 
@@ -239,6 +241,44 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Flush and release all resources. A closed store finds nothing and accepts nothing."""
+
+
+class Lease(Protocol):
+    """The right to call the upstream for a key."""
+
+    def end(self, answer: Entry | None = None, /) -> None:
+        """Let other processes call, or find the answer. It may wait for the store, and never raises StoreError.
+
+        answer   what the owner got and may not have stored; processes that wait for it find it
+        """
+
+
+class NetworkStore(Store, Protocol):
+    """A store of many machines. Its processes share calls of the upstream, and can ask its owner."""
+
+    def lead(self, key: bytes, /) -> Entry | Lease | None:
+        """Return the entry, or a lease to call the upstream, or None while another process has one."""
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the store knows of entries that were handed over, or of questions."""
+
+    def collect_arrivals(self) -> Iterator[Entry]:
+        """Take the entries that the store knows of; `collect` takes all."""
+
+    def ask(self, question: bytes, /) -> bytes:
+        """Return the owner's reply. NotOwner if there is none, StoreError if the store does not answer."""
+
+    def take_questions(self) -> Iterator[tuple[bytes, bytes]]:
+        """Take the questions that wait for the owner: id and question of each."""
+
+    def reply(self, number: bytes, content: bytes, /) -> None:
+        """Reply to a question, by its id."""
+
+
+def network_store(store: Store) -> NetworkStore | None:
+    """Return a store as a NetworkStore, or None if it is none."""
+    return cast(NetworkStore, store) if hasattr(store, "lead") else None
 
 
 def expired(expires: float | None, now: float) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from knapcache import Cache
+from knapcache import Cache, Reply
+from knapcache.cache import coordinator
+from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.redis_servers import EngineServer, wait_until
 
@@ -43,8 +50,7 @@ def test_caches_share_answers(url: str) -> None:
         assert (first.owner, second.owner) == (True, False)
         assert answer(second, "key", 1) == 1
         assert answer(second, "key", 2) == 1, "not in the nursery"
-        first.maintain()
-        assert answer(first, "key", 3) == 1, "not collected"
+        assert answer(first, "key", 3) == 1, "neither collected nor found by its lease"
         second.maintain()
         first.maintain()
         assert first.stats()["reported_hits"] == 1
@@ -53,6 +59,91 @@ def test_caches_share_answers(url: str) -> None:
         assert second.owner
         assert answer(second, "key", 4) == 1
         second.check()
+
+
+def test_the_owner_settles_at_once_what_others_hand_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "TICK", 60.0)  # without the periodic collection
+    with open_cache(url) as owner, open_cache(url) as reader:
+        wait_until(lambda: store_of(owner)._near.subscribed)
+        for key in range(5):
+            answer(reader, key, key)
+        wait_until(lambda: owner.stats()["entries"] == 5)
+
+
+def test_a_purge_and_questions_about_keys_work_in_every_process(url: str) -> None:
+    with open_cache(url) as owner, open_cache(url) as reader:
+        for key in range(3):
+            answer(owner, key, key)
+        answer(reader, "handed over", 1)
+        (one, *_) = (row["key"] for row in reader.entries()["rows"])
+        assert reader.purge(key=one) == 1
+        assert reader.purge(model="none") == 0
+        assert reader.purge() == 3
+        assert owner.stats()["entries"] == 0
+        records, since = reader.browser.records(bytes.fromhex(one))
+        assert [record.cause for record in records] == ["purged"]
+        assert (records, since) == owner.browser.records(bytes.fromhex(one))
+        assert reader._coordinator.role.settled() == owner._coordinator.role.settled() != {}
+        assert reader.browser.request(bytes.fromhex(one)) == owner.browser.request(bytes.fromhex(one)) != None  # noqa: E711
+        with pytest.raises(StoreError, match="older_than"):
+            reader.purge(older_than=-1)
+
+
+def test_a_burst_at_three_caches_makes_one_call(url: str) -> None:
+    """Also if the owner makes the call and does not store the answer, which costs nothing."""
+    calls: Counter[int] = Counter()
+    caches = [Cache("2MB", path=url, policy="adaptive") for _ in range(3)]
+
+    def call(k: int) -> Reply:
+        calls[k] += 1
+        time.sleep(0.02)
+        return Reply(b"answer %d" % k, model="m", cost=float(k % 2))
+
+    async def call_async(k: int) -> Reply:
+        return await asyncio.to_thread(call, k)
+
+    def request(k: int) -> dict[str, object]:
+        return {"model": "m", "messages": [{"role": "user", "content": f"question {k}"}]}
+
+    async def burst(k: int) -> list[bytes]:
+        blocking = [asyncio.to_thread(c.fetch, "chat/completions", request(k), lambda: call(k)) for c in caches]
+        coroutines = [cache.fetch_async("chat/completions", request(k), lambda: call_async(k)) for cache in caches]
+        return [found.payload for found in await asyncio.gather(*blocking, *coroutines)]
+
+    try:
+        for k in range(10):
+            assert asyncio.run(burst(k)) == [b"answer %d" % k] * 6
+    finally:
+        for cache in caches:
+            cache.close()
+    assert calls == dict.fromkeys(range(10), 1)
+
+
+def test_a_failed_call_lets_another_process_call(url: str) -> None:
+    with open_cache(url) as first, open_cache(url) as second:
+        started, go_on = threading.Event(), threading.Event()
+
+        def fail() -> object:
+            started.set()
+            go_on.wait(10)
+            raise OSError("upstream away")
+
+        with ThreadPoolExecutor(2) as pool:
+            failing = pool.submit(lambda: first.get_or_call("key", fail))
+            started.wait(10)
+            waiting = pool.submit(lambda: answer(second, "key", 2))
+            go_on.set()
+            assert waiting.result(5) == 2
+            assert isinstance(failing.exception(), OSError)
+
+
+def test_an_answer_that_may_not_be_stored_ends_the_lease(url: str) -> None:
+    with open_cache(url) as first, open_cache(url) as second:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        for cache in (first, second, first):
+            started = time.monotonic()
+            cache.fetch("chat/completions", body, lambda: Reply(b"error", cacheable=False))
+            assert time.monotonic() - started < 5, "waited for a lease to run out"
 
 
 def test_a_replaced_owner_reads_on(url: str, server: EngineServer) -> None:

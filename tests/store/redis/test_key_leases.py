@@ -8,8 +8,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from knapcache.store.base import Entry
-from knapcache.store.redis.key_leases import POLL_SECONDS, KeyLease
+from knapcache.store.redis import nursery
+from knapcache.store.redis.key_leases import KeyLease
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineCluster, EngineServer, wait_until
@@ -26,27 +29,67 @@ def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_sto
     assert isinstance(two.lead(key_of("other")), KeyLease)
     one.hand_over(entry)
     assert (two.lead(entry.key), owner.lead(entry.key)) == (entry, entry)
-    lease.release()
+    lease.end()
     owner.apply(evict=[entry.key]).result(10)
     assert isinstance(two.lead(entry.key), KeyLease)
 
 
-def test_a_lease_lasts_as_long_as_it_is_renewed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_lease_lasts_as_long_as_its_holder(engine: EngineServer, open_store: OpenStore) -> None:
     one, two = open_store(engine.url), open_store(engine.url)
-    lease = one.lead(key_of(1), seconds=0.6)
+    lease = one.lead(key_of(1), seconds=0.8)
     assert isinstance(lease, KeyLease)
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + 1.5
     while time.monotonic() < deadline:
-        assert lease.renew()
-        assert two.lead(key_of(1)) is None
-        time.sleep(POLL_SECONDS)
+        assert two.lead(key_of(1)) is None, "the lease was not renewed"
+        time.sleep(0.05)
+    one._member.key_leases.remove(lease)  # as if its process had died
     taken = wait_until(lambda: two.lead(key_of(1)), 5)
     assert isinstance(taken, KeyLease)
     assert not lease.renew()
-    lease.release()  # of another by now
+    lease.end()  # another process has it by now
     assert one.lead(key_of(1)) is None
-    taken.release()
+    taken.end()
     assert isinstance(one.lead(key_of(1)), KeyLease)
+
+
+def test_a_closed_store_ends_its_leases(engine: EngineServer, open_store: OpenStore) -> None:
+    one, two = open_store(engine.url), open_store(engine.url)
+    assert isinstance(one.lead(key_of(1)), KeyLease)
+    one.close()
+    assert isinstance(two.lead(key_of(1)), KeyLease)
+
+
+def test_the_owner_leaves_an_answer_that_it_did_not_store_for_those_who_wait(
+    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, one = open_store(engine.url), open_store(engine.url)
+    alone, waited_for = entry_of(owner, 1), entry_of(owner, 2)
+    for entry, waits in ((alone, False), (waited_for, True)):
+        lease = owner.lead(entry.key)
+        assert isinstance(lease, KeyLease)
+        assert not waits or one.lead(entry.key) is None
+        lease.end(entry)
+    assert isinstance(one.lead(alone.key), KeyLease)
+    assert one.lead(waited_for.key) == waited_for
+    assert list(owner.collect()) == [], "the owner decides twice"
+    monkeypatch.setattr(nursery, "KEEP_SECONDS", 0.0)
+    assert list(owner.collect()) == []
+    owner.flush()
+    assert isinstance(one.lead(waited_for.key), KeyLease), "the answer stays for ever"
+    owner.check()
+
+
+def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, one = open_store(engine.url), open_store(engine.url)
+    entry = entry_of(owner, 1)
+    lease = owner.lead(entry.key)
+    assert isinstance(lease, KeyLease)
+    assert one.lead(entry.key) is None
+    owner.apply(entry).result(10)
+    lease.end(entry)
+    assert one.lead(entry.key) == entry
+    with engine.client() as client:
+        assert not client.exists(one._member.attachment().reader.value_keys(entry.key, undecided=True)[1])
 
 
 def test_an_expired_or_damaged_answer_is_as_none(engine: EngineServer, open_store: OpenStore) -> None:
@@ -71,8 +114,7 @@ def test_without_an_engine_everybody_leads(tmp_path: Path, open_store: OpenStore
         lease = store.lead(key_of(1))
         assert isinstance(lease, KeyLease)
         assert not lease.is_known
-        assert not lease.renew()
-        lease.release()
+        lease.end()
         server.signal(signal.SIGCONT)
 
 
@@ -83,7 +125,7 @@ def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, 
 
     def request(store: RedisStore, name: int) -> None:
         while (found := store.lead(key_of(name))) is None:
-            time.sleep(POLL_SECONDS)
+            time.sleep(0.05)
         if isinstance(found, KeyLease):
             calls[name] += 1
             time.sleep(0.05)  # the call
@@ -92,7 +134,7 @@ def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, 
                 store.apply(entry).result(10)
             else:
                 store.hand_over(entry)
-            found.release()
+            found.end()
         else:
             answers.append(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from knapcache.errors import StoreError
+from knapcache.store.redis import nursery
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineServer
 from tests.support.stores import entry_of
@@ -34,14 +35,17 @@ def test_an_admitted_answer_is_renamed_and_its_bytes_are_not_sent_again(
     owner.check()
 
 
-def test_an_answer_that_was_not_admitted_is_dropped_by_the_next_collection(
-    engine: EngineServer, open_store: OpenStore
+def test_an_answer_that_was_not_admitted_stays_for_a_moment(
+    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1)
     reader.hand_over(entry)
     assert list(owner.collect()) == [entry]
-    assert reader.get(entry.key) == entry
+    assert list(owner.collect()) == []
+    owner.flush()
+    assert reader.get(entry.key) == entry, "processes that wait for it do not find it"
+    monkeypatch.setattr(nursery, "KEEP_SECONDS", 0.0)
     assert list(owner.collect()) == []
     owner.flush()
     assert reader.get(entry.key) is None

@@ -1,20 +1,25 @@
 """Single flight across machines: the process that holds the lease on a key calls the upstream, the others wait.
 
     lead(key) →  Entry      the answer is there
-                 KeyLease   this process calls; it hands the answer over (or applies it), then releases the lease
-                 None       another process calls: ask again after POLL_SECONDS
+                 KeyLease   this process calls; `end` when its answer is handed over or stored, or when there is none
+                 None       another process calls: ask again after a moment
 
 The lease is a key with a life time by the engine's clock, so a process that dies does not block a key for longer than
 that. The holder renews it at a third of its life. While the engine does not answer, `lead` returns a lease that no
 other process knows of: every process calls for itself, and no request waits.
 
-Rejected: a message to those who wait. It can be lost, so they would have to ask again all the same, and one question
-every POLL_SECONDS costs the engine less than a tenth of a millisecond.
+A reader hands its answer over before it ends the lease, so those who wait find it in the nursery. The owner may have
+decided not to store its answer. If others wait for it, `end` leaves it in the nursery for them.
+
+Rejected: a message to those who wait. It can be lost, so they would have to ask again all the same, and a question
+costs the engine less than a tenth of a millisecond.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 from knapcache.errors import StoreError
@@ -23,56 +28,108 @@ from knapcache.store.redis import scripts
 from knapcache.store.redis.engine import Engine
 
 LEASE_SECONDS = 10.0
-POLL_SECONDS = 0.05
 
 
 class KeyLease:
-    """The right to call the upstream for a key. `key` is empty if the engine did not answer."""
+    """The right to call the upstream for a key.
 
-    def __init__(self, engine: Engine, key: bytes, token: bytes, seconds: float) -> None:
-        self._engine, self._key, self._token = engine, key, token
-        self._milliseconds = int(seconds * 1000)
-        self.renewal_seconds = seconds / 3
-        """Seconds after which it should be renewed."""
+    key      the engine's key of the lease; empty if the engine did not answer
+    stored   the engine's key of the admitted entry
+    leave    puts an answer where those who wait find it
+    """
+
+    def __init__(
+        self,
+        leases: KeyLeases,
+        key: bytes = b"",
+        stored: bytes = b"",
+        leave: Callable[[Entry], None] = lambda _: None,
+        seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._leases, self._key, self._stored, self._leave = leases, key, stored, leave
+        self.token = secrets.token_bytes(16)
+        self.milliseconds = int(seconds * 1000)
+        self.renewed = time.monotonic()
 
     @property
     def is_known(self) -> bool:
         """Whether other processes respect it."""
         return bool(self._key)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it should be renewed."""
+        return time.monotonic() - self.renewed >= self.milliseconds / 3000
+
     def renew(self) -> bool:
-        """Extend the lease. Return False if it ran out and another process may call, or the engine does not answer."""
-        if not self._key:
-            return False
-        try:
-            return bool(self._engine.run(scripts.RENEW_KEY, [self._key], self._token, self._milliseconds))
-        except StoreError:
-            return False
+        """Extend the lease. Return False if it ran out and another process may call; StoreError without an answer."""
+        now = time.monotonic()
+        renewed = bool(self._leases.engine.run(scripts.RENEW_KEY, [self._key], self.token, self.milliseconds))
+        self.renewed = now if renewed else self.renewed
+        return renewed
 
-    def release(self) -> None:
+    def end(self, answer: Entry | None = None) -> None:
         """Let others call, or find the answer. An engine that does not answer lets the lease run out."""
-        if self._key:
-            try:
-                self._engine.run(scripts.RELEASE, [self._key], self._token)
-            except StoreError:
-                return
+        if not self._leases.remove(self):
+            return
+        try:
+            if self._end(answer is not None) and answer is not None:
+                self._leave(answer)
+                self._end(False)
+        except StoreError:
+            return
+
+    def _end(self, has_answer: bool) -> bool:
+        """Remove the lease, unless others wait for an answer that is not stored. Return whether they do."""
+        keys = [self._key, self._stored]
+        return bool(self._leases.engine.run(scripts.END_LEASE, keys, self.token, int(has_answer)))
 
 
-def lead(
-    engine: Engine,
-    lease_key: bytes,
-    value_keys: Sequence[bytes],
-    accept: Callable[[bytes], Entry | None],
-    seconds: float,
-) -> Entry | KeyLease | None:
-    """Return the answer, a lease, or None while another process has the lease; StoreError if the engine is away.
+class KeyLeases:
+    """The leases that this process holds."""
 
-    accept   returns the entry of a value, or None if it cannot be used; that is as if there were none
-    """
-    token = secrets.token_bytes(16)
-    found = engine.run(scripts.LEAD, [lease_key, *value_keys], token, int(seconds * 1000))
-    if isinstance(found, bytes):
-        if (entry := accept(found)) is not None:
-            return entry
-        found = engine.run(scripts.LEAD, [lease_key], token, int(seconds * 1000))
-    return KeyLease(engine, lease_key, token, seconds) if found == 1 else None
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._lock = threading.Lock()
+        self._held: set[KeyLease] = set()
+
+    def lead(
+        self, lease: KeyLease, key: bytes, values: Sequence[bytes], accept: Callable[[bytes], Entry | None]
+    ) -> Entry | KeyLease | None:
+        """Return the answer, the lease, or None while another process has one; StoreError if the engine is away.
+
+        values   the engine's keys of the answer
+        accept   returns the entry of a value, or None if it cannot be used; that is as if there were none
+        """
+        found = self.engine.run(scripts.LEAD, [key, *values], lease.token, lease.milliseconds)
+        if isinstance(found, bytes):
+            if (entry := accept(found)) is not None:
+                return entry
+            found = self.engine.run(scripts.LEAD, [key], lease.token, lease.milliseconds)
+        if found != 1:
+            return None
+        with self._lock:
+            self._held.add(lease)
+        return lease
+
+    def remove(self, lease: KeyLease) -> bool:
+        """Renew a lease no longer. Return whether this process held it."""
+        with self._lock:
+            held = lease in self._held
+            self._held.discard(lease)
+            return held
+
+    def end_all(self) -> None:
+        """End all leases: this process closes the store."""
+        with self._lock:
+            held = list(self._held)
+        for lease in held:
+            lease.end()
+
+    def renew_due(self) -> None:
+        """Renew the leases that are due. One that ran out is forgotten; StoreError if the engine does not answer."""
+        with self._lock:
+            due = [lease for lease in self._held if lease.is_due]
+        for lease in due:
+            if not lease.renew():
+                self.remove(lease)

@@ -8,7 +8,8 @@ A shard is a set of keys with one hash tag, so that scripts can change them toge
     T:u:NAME   string   value that a reader handed over and the owner has not decided: the nursery
     T:s        hash     NAME → charge of such a value
     T:n, T:t   lists    NAMEs in the nursery, oldest first: not yet collected, collected
-    T:f:NAME   string   token of the process that calls the upstream for this key (key_leases.py)
+    T:f:NAME   string   token of the process that calls the upstream for this key; one byte more if others wait
+                        (key_leases.py)
     T:b        hash     used, count, nused, limit, nroom, epoch
 
 and with `O` as `{PREFIX:o}`:
@@ -17,7 +18,9 @@ and with `O` as `{PREFIX:o}`:
     O:owner, O:epoch    strings  token of the owner, with a lease; epoch of the last owner
     O:snap, O:snap.G.I  hash, strings   generation, chunks and seal of the snapshot; its chunks of at most 1 MB
     O:c, O:cb           list, string    hit counts for the owner; their bytes
+    O:q, O:r.ID         list, strings   questions to the owner, and its replies (questions.py)
     O:gone              channel  names of removed entries, 32 bytes each
+    O:new               channel  shards with entries to collect; "q" for a question
 
 NAME is the key of the entry; with encryption another digest (encryption.py). The shard follows from the key.
 
@@ -120,10 +123,16 @@ class KeyNames:
         self.owner, self.epoch = common + b":owner", common + b":epoch"
         self.snapshot = common + b":snap"
         self.counts, self.counts_bytes = common + b":c", common + b":cb"
-        self.gone = common + b":gone"
+        self.questions, self.reply = common + b":q", common + b":r."
+        self.gone, self.arrivals = channels(prefix)
 
     def shard(self, key: bytes) -> int:
         return int.from_bytes(key[:4], "big") % self.shards
+
+
+def channels(prefix: str) -> tuple[bytes, bytes]:
+    """Return the channels of removed entries and of arrivals."""
+    return owner_tag(prefix) + b":gone", owner_tag(prefix) + b":new"
 
 
 def owner_tag(prefix: str) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
 from knapcache.store.redis.engine import WRITE_TIMEOUTS, Engine, EngineAway
+from knapcache.store.redis.key_leases import KeyLeases
 from knapcache.store.redis.layout import EngineLayout
 from knapcache.store.redis.nursery import Nursery
 from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, release_quietly
@@ -57,6 +58,7 @@ class Membership:
         self.breakers = NodeBreakers()
         self.engine = Engine(address, address.timeout, self.breakers)
         self._writing_engine = Engine(address, address.timeout * WRITE_TIMEOUTS, self.breakers)
+        self.key_leases = KeyLeases(self.engine)
         self.writer: EngineWriter | None = None
         """The writer while this process is the owner."""
         self.closed = False
@@ -103,6 +105,7 @@ class Membership:
         if writer is not None:
             writer.close()
         self._upkeep.stop()
+        self.key_leases.end_all()
         if self._attachment is not None:
             release_quietly(self._attachment.lease)
         self._writing_engine.close()
@@ -145,12 +148,12 @@ class Membership:
             self.writer = None
         if self._attachment is not None:
             self._attachment.lease.epoch = None
-            self._attachment.nursery.take_undecided()
+            self._attachment.nursery.forget()
             self.counters["ownership_lost"] += 1
             log.warning("another process has become the owner of the store; this one only reads now")
 
     def _tick(self) -> None:
-        """Probe nodes that are away, attach, renew the lease. What fails is left to the next round."""
+        """Probe nodes that are away, attach, renew leases. What fails is left to the next round."""
         try:
             probe_nodes(self.engine)
             unusable = self._unusable
@@ -160,6 +163,7 @@ class Membership:
             writer = self.writer
             if writer is not None and self._attachment is not None and self._attachment.lease.is_due():
                 self._renew(writer, self._attachment.lease)
+            self.key_leases.renew_due()
         except StoreError:
             return
 

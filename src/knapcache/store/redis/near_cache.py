@@ -1,9 +1,10 @@
 """The near cache: recently read entries in the memory of this process, invalidated by the engine.
 
-Scripts publish the names of what they remove. A thread subscribes to them and discards those entries. It also sends a
-PING every PING_SECONDS. Without any message for SILENCE_SECONDS the subscription counts as lost: the near cache is
-emptied, and stays empty until the next subscription is confirmed. So an entry that was removed in the engine is served
-no longer than SILENCE_SECONDS, also when the connection fails silently.
+Scripts publish the names of what they remove. A thread subscribes to them and discards those entries. The same thread
+hears of arrivals, for the owner: shards with entries to collect, and questions (layout.py). It also sends a PING every
+PING_SECONDS. Without any message for SILENCE_SECONDS the subscription counts as lost: the near cache is emptied, and
+stays empty until the next subscription is confirmed. So an entry that was removed in the engine is served no longer
+than SILENCE_SECONDS, also when the connection fails silently.
 
     Invariant: an entry is here only if it was read from the engine while the subscription was confirmed, and no message
     that names it has arrived since (`MemoryTier.version`).
@@ -27,17 +28,29 @@ RETRY_SECONDS = 0.25
 
 
 class NearCache:
-    """At most `capacity` bytes of entries. `name` returns the name of a key in the engine."""
+    """At most `capacity` bytes of entries.
 
-    def __init__(self, engine: Engine, channel: bytes, capacity: int, name: Callable[[bytes], bytes] | None) -> None:
-        self._engine, self._channel, self._name = engine, channel, name
+    channels     of removed entries and of arrivals; empty: nothing is subscribed to, and no entry is kept
+    name         returns the name of a key in the engine
+    on_arrival   called with each message of an arrival
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        channels: tuple[bytes, ...] = (),
+        capacity: int = 0,
+        name: Callable[[bytes], bytes] | None = None,
+        on_arrival: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        self._engine, self._channels, self._name, self._on_arrival = engine, channels, name, on_arrival
         self._tier = MemoryTier(capacity)
         self._heard = 0.0  # when the last message arrived; 0: not subscribed
         self.lost = 0
         """How often the subscription was lost."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        if capacity:
+        if channels:
             self._thread = threading.Thread(target=self._run, name="knapcache-near", daemon=True)
             self._thread.start()
 
@@ -92,7 +105,7 @@ class NearCache:
             self._stopped.wait(RETRY_SECONDS)
 
     def _listen(self, subscription: Any) -> None:
-        subscription.subscribe(self._channel)
+        subscription.subscribe(*self._channels)
         confirmed, pinged = False, time.monotonic()
         while not self._stopped.is_set():
             message = subscription.get_message(timeout=PING_SECONDS / 2)
@@ -101,9 +114,11 @@ class NearCache:
                 if message["type"] == "subscribe":
                     self._tier.clear()
                     confirmed = True
-                elif message["type"] == "message":
+                elif message["type"] == "message" and message["channel"] == self._channels[0]:
                     names = message["data"]
                     self._tier.discard([names[k : k + KEY_BYTES] for k in range(0, len(names), KEY_BYTES)])
+                elif message["type"] == "message":
+                    self._on_arrival(message["data"])
                 if confirmed:
                     self._heard = now
             elif (self._heard or pinged) + SILENCE_SECONDS < now:

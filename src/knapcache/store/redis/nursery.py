@@ -4,14 +4,15 @@ They are in the engine, within a limit of their own, and readers find them there
 owner has seen it, and also while there is no owner. The oldest give way to newer ones.
 
 The owner collects each once. If the policy admits an entry, the engine renames it, and its bytes stay where they are.
-Those that were not admitted by the next `collect` are dropped. Those that a former owner collected and did not decide
-are dropped when the next owner opens the shard.
+Those that were not admitted are dropped KEEP_SECONDS later: processes that wait for the answer (key_leases.py) find it
+until then. Those that a former owner collected and did not decide are dropped when the next owner opens the shard.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
@@ -23,6 +24,8 @@ from knapcache.store.sqlite.rows import Sealer
 
 COLLECT_BYTES = 1 << 20
 """Bytes that one command takes from a shard's nursery."""
+KEEP_SECONDS = 1.0
+"""Seconds that an answer that was not admitted stays."""
 
 
 class Nursery:
@@ -31,23 +34,33 @@ class Nursery:
     def __init__(self, engine: Engine, names: KeyNames, sealer: Sealer) -> None:
         self._engine, self._names, self._sealer = engine, names, sealer
         self._lock = threading.Lock()
-        self._collected: dict[bytes, tuple[Entry, Record]] = {}  # by key; not decided yet
+        self._collected: dict[bytes, tuple[Entry, Record, float]] = {}  # by key, with the time; not admitted yet
 
-    def park(self, key: bytes, record: Record, life: int | None) -> None:
-        """Put an entry into the nursery; StoreError when it was not."""
-        shard = self._names.shard(key)
-        arguments = record.name, record.size, "" if life is None else life, record.value
+    def park(self, entry: Entry, record: Record, life: int | None, *, decided: bool = False) -> None:
+        """Put an entry into the nursery; StoreError when it was not. `decided`: by the owner, which does not admit it.
+
+        A decided one is not collected. It is there for the processes that wait for it.
+        """
+        shard = self._names.shard(entry.key)
+        arguments = record.name, record.size, "" if life is None else life, record.value, b"t" if decided else b"n"
         tag = self._names.tags[shard]
         keys = [*self._names.tables[shard], tag + b":u:" + record.name]
-        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments)
+        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments, self._names.arrivals, shard)
         if status == b"closed":
             raise StoreError("the store has had no owner yet, so nothing can be handed over")
         if status != b"ok":
             raise StoreError(f"the entry has {record.size} bytes, more than the nursery takes")
+        if decided:
+            with self._lock:
+                self._collected[entry.key] = entry, record, time.monotonic()
 
-    def collect(self, epoch: int) -> Iterator[Entry]:
-        """Take the entries that were parked. Damaged ones are dropped; an engine that does not answer ends it."""
-        for shard, (tag, keys) in enumerate(zip(self._names.tags, self._names.tables, strict=True)):
+    def collect(self, epoch: int, shards: Iterable[int] | None = None) -> Iterator[Entry]:
+        """Take the entries that were parked, in some shards or in all.
+
+        Damaged ones are dropped. An engine that does not answer ends it.
+        """
+        for shard in range(self._names.shards) if shards is None else shards:
+            tag, keys = self._names.tags[shard], self._names.tables[shard]
             more = True
             while more:
                 try:
@@ -60,7 +73,7 @@ class Nursery:
                     if entry is None or self._names.shard(entry.key) != shard:
                         continue
                     with self._lock:
-                        self._collected[entry.key] = entry, stored_record(value)
+                        self._collected[entry.key] = entry, stored_record(value), time.monotonic()
                     yield entry
 
     def decided(self, entry: Entry) -> Record | None:
@@ -72,8 +85,15 @@ class Nursery:
             del self._collected[entry.key]
             return collected[1]
 
-    def take_undecided(self) -> list[tuple[int, bytes]]:
-        """Return shards and names of entries that were collected and not admitted since."""
+    def take_not_admitted(self) -> list[tuple[int, bytes]]:
+        """Return shards and names of entries that were collected KEEP_SECONDS ago and not admitted since."""
+        before = time.monotonic() - KEEP_SECONDS
         with self._lock:
-            collected, self._collected = self._collected, {}
-        return [(self._names.shard(key), record.name) for key, (_, record) in collected.items()]
+            keys = [key for key, (_, _, collected_at) in self._collected.items() if collected_at <= before]
+            records = [self._collected.pop(key)[1] for key in keys]
+        return [(self._names.shard(key), record.name) for key, record in zip(keys, records, strict=True)]
+
+    def forget(self) -> None:
+        """Forget what was collected: another process is the owner."""
+        with self._lock:
+            self._collected.clear()

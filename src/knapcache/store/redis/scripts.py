@@ -119,7 +119,8 @@ return {used, count, nused, limit, status}
 PARK = (
     _BOOKS
     + """
--- ARGV: T, channel, name, size, milliseconds to live or '', value. Put an entry into the nursery; the oldest give way.
+-- ARGV: T, channel, name, size, milliseconds to live or '', value, n or t (layout.py), channel of arrivals, shard.
+-- Put an entry into the nursery; the oldest give way.
 local name, size, life = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 if nroom < 0 then return 'closed' end
 if size > nroom then return 'full' end
@@ -132,9 +133,10 @@ end
 local T_u = T .. ':u:' .. name
 if life == '' then redis.call('SET', T_u, ARGV[6]) else redis.call('SET', T_u, ARGV[6], 'PX', life) end
 redis.call('HSET', T .. ':s', name, size)
-redis.call('RPUSH', T .. ':n', name)
+local waiting = redis.call('RPUSH', T .. ':' .. ARGV[7], name)
 nused = nused + size
 finish()
+if ARGV[7] == 'n' and waiting == 1 then redis.call('PUBLISH', ARGV[8], ARGV[9]) end
 return 'ok'
 """
 )
@@ -201,17 +203,29 @@ return 0
 
 LEAD = """
 -- KEYS: lease, keys of values. ARGV: token, life in milliseconds. Return the first value, 1 for the lease, or 0.
+-- A byte after the token of the holder says that another process waits.
 for i = 2, #KEYS do
   local value = redis.call('GET', KEYS[i])
   if value then return value end
 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+if redis.call('STRLEN', KEYS[1]) == #ARGV[1] then redis.call('APPEND', KEYS[1], 'w') end
 return 0
 """
 
 RENEW_KEY = """
 -- KEYS: lease. ARGV: token, life in milliseconds.
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 0
+"""
+
+END_LEASE = """
+-- KEYS: lease, value of the admitted entry. ARGV: token, 1 if the holder has an answer. Remove the lease, unless other
+-- processes wait for an answer that is not stored: then return 1.
+local held = redis.call('GET', KEYS[1])
+if not held or string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == '1' and #held > #ARGV[1] and redis.call('EXISTS', KEYS[2]) == 0 then return 1 end
+redis.call('DEL', KEYS[1])
 return 0
 """
 
@@ -254,10 +268,29 @@ return found
 """
 )
 
+ASK = """
+-- KEYS: questions. ARGV: record, most records, milliseconds to live, channel of arrivals.
+if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PUBLISH', ARGV[4], 'q')
+return 1
+"""
+
+TAKE_QUESTIONS = (
+    _OWNER_FENCE
+    + """
+-- KEYS: questions, epoch. ARGV: epoch.
+local found = redis.call('LRANGE', KEYS[1], 0, -1)
+redis.call('DEL', KEYS[1])
+return found
+"""
+)
+
 SHA1 = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in (
         OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
-        LEAD, RENEW_KEY,
+        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS,
     )
 }  # fmt: skip

@@ -39,10 +39,11 @@ from knapcache.store.base import (
     wall_clock,
 )
 from knapcache.store.encryption import Encryption
-from knapcache.store.redis import counts, layout, records
-from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease, lead
+from knapcache.store.redis import layout, records
+from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
+from knapcache.store.redis.owner_exchange import OwnerExchange
 from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
 from knapcache.store.redis.urls import Address, parse
 from knapcache.store.redis.writer import EngineWriter, QueuedChange
@@ -51,7 +52,7 @@ from knapcache.store.sqlite.rows import Sealer
 MAX_NEAR = 64 << 20
 
 
-class RedisStore:
+class RedisStore(OwnerExchange):
     """Entries in an engine. `size_limit` is the bytes of all its keys together."""
 
     shared: Final = True
@@ -71,6 +72,7 @@ class RedisStore:
         `own`: become the owner if there is none. `secret`: key of the seals. `encryption_keys`: the first encrypts, all
         decrypt. An engine that does not answer is tried again in the background.
         """
+        super().__init__()
         self.address = address
         self.layout = layout.EngineLayout.of(size_limit)
         self._secret, self._encryption_keys, self._clock = secret, tuple(encryption_keys), clock
@@ -81,9 +83,9 @@ class RedisStore:
         self._pid = os.getpid()
         self._member = Membership(address, self.layout, self._sealer, self._names_of, self._counters)
         near = min(size_limit // 8, MAX_NEAR) if address.near is None else address.near
-        channel = layout.owner_tag(address.prefix) + b":gone"
         near_name = None if encryption is None else (lambda key: encryption.names(key)[0])
-        self._near = NearCache(self._member.engine, channel, near, near_name)
+        channels = layout.channels(address.prefix)
+        self._near = NearCache(self._member.engine, channels, near, near_name, self._on_arrival)
         _STORES.add(self)
         if own:
             self.own()
@@ -189,14 +191,16 @@ class RedisStore:
                 return None
             return found
 
-        engine = self._member.engine
+        leases = self._member.key_leases
         try:
             reader = self._member.attachment().reader
-            stored = reader.value_keys(key, undecided=True) if entry is NOT_IN_MEMORY else ()
-            return lead(engine, reader.lease_key(key), stored, accept, seconds)
+            name, admitted = reader.lease_key(key), reader.value_keys(key, undecided=False)[0]
+            lease = KeyLease(leases, name, admitted, self.leave_for_waiting, seconds)
+            values = reader.value_keys(key, undecided=True) if entry is NOT_IN_MEMORY else ()
+            return leases.lead(lease, name, values, accept)
         except StoreError:
             self._counters["unknown_leases"] += 1
-            return KeyLease(engine, b"", b"", seconds)
+            return KeyLease(leases)
 
     # Writing.
 
@@ -310,24 +314,12 @@ class RedisStore:
     def hand_over(self, entry: Entry, /) -> None:
         entry = validate_entry(entry, self.entry_size(entry, fields := encode_fields(entry)))
         record = records.encode(self._sealer, entry, fields)
-        self._member.attachment().nursery.park(entry.key, record, self._life(entry))
+        self._member.attachment().nursery.park(entry, record, self._life(entry))
 
-    def collect(self) -> Iterator[Entry]:
-        writer, attachment = self._member.ownership()
-        if undecided := attachment.nursery.take_undecided():
-            change = QueuedChange()
-            change.drop = undecided
-            writer.submit(change)
-        return attachment.nursery.collect(writer.table.epoch)
-
-    def put_counts(self, new_counts: Mapping[bytes, int], /) -> None:
-        names = self._member.attachment().names
-        if not counts.put_counts(self._member.engine, names, self.layout, self._sealer, new_counts):
-            self._counters["counts_lost"] += 1
-
-    def take_counts(self) -> Mapping[bytes, int]:
-        writer, attachment = self._member.ownership()
-        return counts.take_counts(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
+    def leave_for_waiting(self, entry: Entry) -> None:
+        """Put an answer that the owner did not admit into the nursery, for the processes that wait for it."""
+        record = records.encode(self._sealer, entry)
+        self._member.attachment().nursery.park(entry, record, self._life(entry), decided=True)
 
     def reader(self) -> RedisStore:
         return RedisStore(
@@ -367,7 +359,7 @@ class RedisStore:
         """Close in a child. Threads and connections are the parent's: the child must not even close them."""
         if not self._member.closed and self._pid != os.getpid():
             _INHERITED.append((self._member.abandon(), self._near))
-            self._near = NearCache(self._member.engine, b"", 0, None)
+            self._near = NearCache(self._member.engine)
 
 
 _STORES: weakref.WeakSet[RedisStore] = weakref.WeakSet()

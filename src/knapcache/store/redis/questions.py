@@ -1,0 +1,65 @@
+"""Questions of any process to the owner, and its replies.
+
+    O:q      list     ID and sealed question; at most MAX_WAITING, for REPLY_SECONDS after the last one
+    O:r.ID   string   sealed reply, for REPLY_SECONDS
+
+A question that no owner has taken within REPLY_SECONDS is gone, as is the process that waited for the reply.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+
+from knapcache.errors import NotOwner, StoreError
+from knapcache.store.redis import scripts
+from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.layout import KeyNames
+from knapcache.store.sqlite.rows import Sealer
+
+MAX_WAITING = 64
+MAX_BYTES = 1 << 20
+"""Most bytes of a question and of a reply."""
+REPLY_SECONDS = 30.0
+POLL_SECONDS = 0.02
+_ID_BYTES, _SEAL_BYTES = 16, 16
+
+
+def ask(engine: Engine, names: KeyNames, sealer: Sealer, question: bytes, seconds: float) -> bytes:
+    """Return the owner's reply; NotOwner if there is none within so many seconds."""
+    if len(question) > MAX_BYTES:
+        raise StoreError(f"a question to the owner has at most {MAX_BYTES} bytes, not {len(question)}")
+    number = secrets.token_bytes(_ID_BYTES)
+    record = number + b"".join(sealer.protect(b"question" + number, question))
+    life = int(REPLY_SECONDS * 1000)
+    if not engine.run(scripts.ASK, [names.questions], record, MAX_WAITING, life, names.arrivals):
+        raise StoreError(f"{MAX_WAITING} questions wait for the owner of the store already")
+    deadline = time.monotonic() + seconds
+    key = names.reply + number.hex().encode()
+    while time.monotonic() < deadline:
+        reply = engine.command(key, "GET", key)
+        if reply is not None and (found := _reveal(sealer, b"reply" + number, reply)) is not None:
+            return found
+        time.sleep(POLL_SECONDS)
+    raise NotOwner("no process owns the store now, or its owner does not answer")
+
+
+def take(engine: Engine, names: KeyNames, sealer: Sealer, epoch: int) -> Iterator[tuple[bytes, bytes]]:
+    """Take the questions that wait: id and question of each. Damaged ones are dropped."""
+    for record in engine.run(scripts.TAKE_QUESTIONS, [names.questions, names.epoch], epoch):
+        number = record[:_ID_BYTES]
+        question = _reveal(sealer, b"question" + number, record[_ID_BYTES:])
+        if question is not None:
+            yield number, question
+
+
+def reply(engine: Engine, names: KeyNames, sealer: Sealer, number: bytes, content: bytes) -> None:
+    """Reply to a question."""
+    key = names.reply + number.hex().encode()
+    record = b"".join(sealer.protect(b"reply" + number, content))
+    engine.command(key, "SET", key, record, "PX", int(REPLY_SECONDS * 1000))
+
+
+def _reveal(sealer: Sealer, kind: bytes, record: bytes) -> bytes | None:
+    return sealer.reveal(kind, record[:_SEAL_BYTES], record[_SEAL_BYTES:])

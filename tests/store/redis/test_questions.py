@@ -1,0 +1,63 @@
+"""Any process of a store can ask its owner."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from knapcache.errors import NotOwner, StoreError
+from knapcache.store.redis import questions
+from tests.store.redis.conftest import OpenStore
+from tests.support.redis_servers import EngineServer, wait_until
+
+
+def test_the_owner_hears_of_a_question_and_its_reply_reaches_the_process_that_asked(
+    engine: EngineServer, open_store: OpenStore
+) -> None:
+    owner, one, two = (open_store(engine.url, encryption_keys=[b"k" * 32]) for _ in range(3))
+    wait_until(lambda: owner._near.subscribed)
+    replies: dict[str, bytes] = {}
+    threads = [
+        threading.Thread(target=lambda name=name, store=store: replies.update({name: store.ask(name.encode())}))
+        for name, store in (("one", one), ("two", two))
+    ]
+    for thread in threads:
+        thread.start()
+    taken: dict[bytes, bytes] = {}
+
+    def take_both() -> bool:
+        if owner.has_arrivals:
+            taken.update(owner.take_questions())
+        return len(taken) == 2
+
+    wait_until(take_both)
+    assert not owner.has_arrivals
+    for number, question in taken.items():
+        owner.reply(number, b"reply to " + question)
+    for thread in threads:
+        thread.join()
+    assert replies == {"one": b"reply to one", "two": b"reply to two"}
+    assert list(owner.take_questions()) == []
+
+
+def test_without_an_owner_there_is_no_reply(engine: EngineServer, open_store: OpenStore) -> None:
+    reader = open_store(engine.url, own=False)
+    with pytest.raises(NotOwner, match="no process owns the store now"):
+        reader.ask(b"?", seconds=0.1)
+    with pytest.raises(NotOwner):
+        list(reader.take_questions())
+
+
+def test_questions_and_replies_are_bounded_and_sealed(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    with pytest.raises(StoreError, match="at most"):
+        reader.ask(bytes(questions.MAX_BYTES + 1))
+    names = owner._member.attachment().names
+    with engine.client() as client:
+        client.rpush(names.questions, b"", b"x" * 10, b"y" * 100)
+    assert list(owner.take_questions()) == []
+    with engine.client() as client:
+        client.rpush(names.questions, *[b"x"] * questions.MAX_WAITING)
+    with pytest.raises(StoreError, match="wait for the owner"):
+        reader.ask(b"?")
