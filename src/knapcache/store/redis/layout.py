@@ -21,6 +21,7 @@ and with `O` as `{PREFIX:o}`:
     O:q, O:r.ID         list, strings   questions to the owner, and its replies (questions.py)
     O:gone              channel  names of removed entries, 32 bytes each
     O:new               channel  shards with entries to collect; "q" for a question
+    O:d:KIND, O:d:KIND:NAME   zset, strings   documents of the processes for each other (documents.py)
 
 NAME is the key of the entry; with encryption another digest (encryption.py). The shard follows from the key.
 

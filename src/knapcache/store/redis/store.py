@@ -40,6 +40,7 @@ from knapcache.store.base import (
 )
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
+from knapcache.store.redis.documents import Documents
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
@@ -86,6 +87,9 @@ class RedisStore(OwnerExchange):
         near_name = None if encryption is None else (lambda key: encryption.names(key)[0])
         channels = layout.channels(address.prefix)
         self._near = NearCache(self._member.engine, channels, near, near_name, self._on_arrival)
+        self.documents = Documents(self._member, self._counters)
+        self.may_own = True
+        """Whether `own` may make this process the owner."""
         _STORES.add(self)
         if own:
             self.own()
@@ -309,7 +313,7 @@ class RedisStore(OwnerExchange):
         return self._member.writer is not None
 
     def own(self) -> bool:
-        return self._member.own()
+        return self._member.own() if self.may_own else self.owner
 
     def hand_over(self, entry: Entry, /) -> None:
         entry = validate_entry(entry, self.entry_size(entry, fields := encode_fields(entry)))
