@@ -112,6 +112,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
 	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra docs --extra dev)
 	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
+	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)
 	$(call compile-lock,requirements-audit.lock,--group audit)
 
 # $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.
