@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache, Reply
+from knapcache import Answer, Cache, Reply
 from knapcache.cache.migrate import MigrationResult, migrate, read_source
 from knapcache.cache.opening import TargetStore, open_to_read, seal_secrets
 from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
 from knapcache.cli.main import main
 from knapcache.errors import StoreError
+from knapcache.store.base import NOT_IN_MEMORY
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
+from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.layout import DiskLayout
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import EngineServer, wait_until
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 
@@ -61,11 +63,16 @@ def cache_at(path: str | Path, capacity: str = "2MB", policy: str = "gdsf-cost",
     return Cache(capacity, path=path, cost="seconds", policy=policy, shadows=(), secret=secret, **options)
 
 
-def ask(cache: Cache, k: int) -> str:
+def ask(cache: Cache, k: int) -> Answer:
     """Request answer k, which costs k + 1."""
     request = {"model": "m", "messages": [f"question {k}"]}
-    answer = cache.fetch("chat/completions", request, lambda: Reply(b"x" * 3000, "m", cost=k + 1.0))
-    return answer.outcome
+    return cache.fetch("chat/completions", request, lambda: Reply(b"x" * 3000, "m", cost=k + 1.0))
+
+
+def store_of(cache: Cache) -> RedisStore:
+    store = cache._coordinator.store
+    assert isinstance(store, RedisStore)
+    return store
 
 
 def fill(cache: Cache, entries: int = 10) -> None:
@@ -90,7 +97,7 @@ def rows(capsys: pytest.CaptureFixture[str], place: str | Path, *more: str) -> d
 
 
 def outcomes(cache: Cache, entries: int = 10) -> list[str]:
-    return [ask(cache, k) for k in range(entries)]
+    return [ask(cache, k).outcome for k in range(entries)]
 
 
 def test_a_cache_goes_from_a_data_directory_to_an_engine_and_back(
@@ -327,6 +334,36 @@ def test_purge_on_a_url_without_an_owner(url: str, capsys: pytest.CaptureFixture
         assert cache.stats()["entries"] == 9
         cache.check()
     assert "9 entries removed" in run(capsys, "purge", url, "--all")
+
+
+def test_purge_on_a_url_in_use_is_made_by_its_owner(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "proxy.toml"
+    config.write_text(f'store = "{url}"\nsecret = "{SECRET}"\n')
+    with cache_at(url) as owner, cache_at(url) as reader:
+        fill(owner)
+        key = bytes.fromhex(ask(reader, 9).key)  # its near cache has the entry
+        assert (owner.owner, reader.owner) == (True, False)
+        assert "10 entries removed" in run(capsys, "purge", "--config", config, "--all")
+        assert (owner.owner, owner.stats()["entries"]) == (True, 0)
+        wait_until(lambda: store_of(reader).get_nowait(key) is NOT_IN_MEMORY, 5.0)
+        assert ask(reader, 9).outcome == "miss"
+        owner.check()
+
+
+def test_a_purge_without_an_owner_reaches_answers_in_the_nursery(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with cache_at(url) as cache:
+        store = store_of(cache).reader()
+        key = ask(cache, 0).key
+        entry = store_of(cache).get(bytes.fromhex(key))
+        assert entry is not None
+    for k, model in enumerate(("keep", "drop")):
+        other = entry._replace(key=bytes([k]) * 32, model=model)
+        store.hand_over(other._replace(size=store.entry_size(other)))
+    store.close()
+    assert "0 entries removed" in run(capsys, "purge", url, "--model", "drop")
+    assert {key[:2] for key in rows(capsys, url)} == {"00", key[:2]}
 
 
 @pytest.mark.parametrize("size_limit", [MIN_SIZE_LIMIT, 2_000_000, 256_000_000, 1 << 31, 7 * 10**12])

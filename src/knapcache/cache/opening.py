@@ -60,7 +60,7 @@ def open_to_read(place: StorePlace, secret: bytes | None = None, keys: Sequence[
 
 
 def open_to_write(place: StorePlace, secret: bytes | None = None, keys: Sequence[bytes] = ()) -> Store:
-    """Open the store as its owner. While another process owns it: NotOwner for a file, a reader for a URL."""
+    """Open the file of a store as its owner; NotOwner while another process owns it."""
     return _open(place, secret, keys, own=True)
 
 

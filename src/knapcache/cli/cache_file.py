@@ -102,10 +102,9 @@ def locate(args: argparse.Namespace) -> CacheLocation:
     settings = load_settings(args.config) if args.config is not None else None
     place, given = args.path, None
     if settings is not None:
-        configured_secret, configured_store = getattr(settings, "secret", None), getattr(settings, "store", None)
-        given = None if configured_secret is None else configured_secret.get_secret_value().encode()
+        given = None if settings.secret is None else settings.secret.get_secret_value().encode()
         if place is None:
-            place = str(settings.path) if configured_store is None else configured_store.get_secret_value()
+            place = str(settings.path) if settings.store is None else settings.store.get_secret_value()
     if place is None:
         raise InvalidInput(
             "give the path of a cache file or data directory, the URL of a cache, or --config with the proxy's settings"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from knapcache.store.base import Store
 
 HELP = "remove entries from a cache"
-DESCRIPTION = """Remove the entries of a cache file that match every given condition. On a terminal, what would be
-removed is shown first, and you are asked to confirm. --dry-run only shows it, and works while another process owns the
-file. To remove entries, stop that process first, or purge through its own interface (the proxy's dashboard or admin
-API, Cache.purge)."""
+DESCRIPTION = """Remove the entries of a cache that match every given condition. On a terminal, what would be removed is
+shown first, and you are asked to confirm. --dry-run only shows it, and works while another process owns the cache. To
+remove entries from a file, stop that process first, or purge through its own interface (the proxy's dashboard or admin
+API, Cache.purge). On Valkey or Redis the owner does it, and all proxies serve the entries no longer within a second."""
 MAX_AGE = 1e12
 
 
@@ -47,7 +47,8 @@ def age(text: str) -> float:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.cache.opening import open_to_read, open_to_write
+    from knapcache.cache.inspect import purge_store
+    from knapcache.cache.opening import is_url, open_to_read, open_to_write
 
     conditions = [args.key, args.model, args.tenant, args.older_than]
     if args.all == any(condition is not None for condition in conditions):
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.key is not None:
         cache_file.find_key(args.key, ())  # rejects what is not hex before the file is opened
     cache = cache_file.locate(args)
-    open_store = open_to_read if args.dry_run else open_to_write
+    open_store = open_to_read if args.dry_run or is_url(cache.place) else open_to_write
     try:
         store = open_store(cache.place, cache.secret, cache.keys)
     except NotOwner:
@@ -72,7 +73,7 @@ def execute(args: argparse.Namespace) -> None:
         if asks and chosen and input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
-        removed = sum(remove(store, one) for one in chosen)
+        removed = sum(purge_store(store, **one) for one in chosen)
     print(f"{count_of(removed)} removed" if removed else f"0 entries removed: {nothing(args)}")
 
 
@@ -112,17 +113,3 @@ def show(store: Store, chosen: list[dict[str, Any]], names: cache_file.TenantNam
     print_entries(rows, names, [info.key.hex() for info in store.scan()], in_dollars(rows))
     most = "" if len(rows) == entries else f" These are the {len(rows)} most valuable of them."
     print_text(f"{count_of(entries)} would be removed, {format_bytes(size)}.{most}")
-
-
-def remove(store: Store, one: dict[str, Any]) -> int:
-    """Remove the entries that meet these conditions. Return their number."""
-    from knapcache.cache.inspect import preview_purge
-    from knapcache.store.base import wall_clock
-
-    before = None if one["older_than"] is None else wall_clock() - one["older_than"]
-    if one["key"] is None:
-        return len(store.purge(tenant=one["tenant"], model=one["model"], before=before))
-    if not preview_purge(store, **one)["entries"]:
-        return 0
-    store.apply(evict=[one["key"]]).result()
-    return 1
