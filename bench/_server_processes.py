@@ -186,13 +186,16 @@ def peer_python() -> str:
     return str(python)
 
 
-def litellm(folder: Path, upstream: int) -> ServerProcess:
-    """Return LiteLLM's proxy with its in-memory cache."""
+def litellm(folder: Path, upstream: int, redis_port: int | None = None) -> ServerProcess:
+    """Return LiteLLM's proxy with its in-memory cache, or with its cache in Redis."""
     folder.mkdir(parents=True, exist_ok=True)
     model = {"model": "openai/gpt-4o", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "any"}
+    cache: dict[str, Any] = {"type": "local"}
+    if redis_port is not None:
+        cache = {"type": "redis", "host": "127.0.0.1", "port": redis_port}
     settings = {
         "model_list": [{"model_name": "gpt-4o", "litellm_params": model}],
-        "litellm_settings": {"cache": True, "cache_params": {"type": "local"}},
+        "litellm_settings": {"cache": True, "cache_params": cache},
     }
     (folder / "litellm.yaml").write_text(json.dumps(settings))  # JSON is YAML
     port = free_port()

@@ -1,18 +1,37 @@
 """Benchmark of one cache on many machines.
 
     python bench/cluster.py [--out DIR] [--parts LIST] [--traces LIST] [--capacities LIST] [--policy NAME] [--jobs N]
-    python bench/cluster.py --markdown FILE
+                            [--live LIST] [--scale X]
+    python bench/cluster.py --markdown FILE [--parts LIST]
 
 Part `designs`: what several proxies that share a cache cost more than one shared cache whose policy sees every request
 at once, simulated by design of the sharing (`knapcache simulate cluster --help` explains them) on public traces at four
 capacities. It has one target: one decider that learns of hits 1,000 and of paid answers 100 requests late, with a
 nursery of 2 % of the capacity, must cost at most 1 % more, as the mean over traces and capacities.
 
+Part `live`: proxies on a real Valkey or Redis server (_cluster_live.py). Its targets:
+
+    hits        a hit from the near cache costs the proxy's process at most 5 µs of CPU time more than one of a proxy
+                with a SQLite file; a hit from the engine costs at most 200 µs
+    misses      p50 at most 2 ms above that with a SQLite file
+    failovers   kill -9 of a primary under the load of OpenAI's SDK at three proxies, under Sentinel and in a cluster of
+                3 + 3 with a node timeout of 2 s: no failed request, no wrong answer, never more than the limit, and at
+                most 8 s until answers are found and stored again
+    takeovers   kill -9 of the owner: another process decides within the lease of 3 s and 1 s more
+    fencing     20 owners are stopped, replaced and woken: each is refused
+    cuts        50 kills of a primary or of the process that writes to it: all books are consistent
+    bursts      100 times the same new request at three proxies at once: one upstream call each
+    freeze      the engine is stopped (SIGSTOP): one request waits 250 ms, and the others do not wait
+
+A hit is measured with the load generator of bench/proxy.py. The baseline, a proxy with a SQLite file, runs in the same
+rounds, and so does LiteLLM's proxy with its cache in Redis. Of each number of a hit the best round is reported.
+At most 12 minutes on two cores; `--parts live --scale 0.1` takes two, without LiteLLM.
+
 Public traces are read from $KNAPCACHE_TRACES, by default ../shared/data; missing ones are reported and skipped.
 
-Prints tables; writes cluster.json and cluster.png to DIR. A part that does not run keeps its numbers in an existing
+Prints tables; writes cluster.json and cluster.png to DIR. What does not run keeps its numbers in an existing
 cluster.json. The part `designs` holds no times: equal decisions give equal numbers. --markdown prints the tables of
-docs/guides/lab.md from such a file and runs nothing.
+docs/guides/lab.md (designs) and docs/reference/redis-store.md (live) from such a file and runs nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +39,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -37,6 +57,10 @@ from knapcache.sim.sharing.designs import SharingSettings, find_live_policy
 from knapcache.sim.sharing.report import figure_png
 from knapcache.sim.trace import Trace
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the scenarios of the tests
+
+LIVE = ("hits", "misses", "failovers", "takeovers", "fencing", "cuts", "bursts", "freeze")
+"""The measurements of the part `live`."""
 TRACES = ("oasst_zipf_0.6", "oasst_zipf_1.0", "mooncake_conversation", "adaptsize_camp")
 PROXIES = (3, 10, 50)
 NURSERY = Fraction(2, 100)
@@ -168,6 +192,26 @@ def draw_designs(part: Row, out: Path) -> None:
     (out / "cluster.png").write_bytes(figure_png(shown, title))
 
 
+def measure_live(args: argparse.Namespace) -> Row:
+    """Measure proxies on a real engine."""
+    import _cluster_live  # needs the packages of the tests; the part `designs` does not
+
+    names = parse_names(args.live, list(LIVE), list(LIVE))
+    return _cluster_live.measure(args.scale, names, peers=args.scale >= 1)
+
+
+def print_live(part: Row) -> None:
+    import _cluster_live
+
+    _cluster_live.show(part)
+
+
+def live_markdown(part: Row) -> list[str]:
+    import _cluster_live
+
+    return _cluster_live.markdown(part)
+
+
 @dataclass(frozen=True)
 class BenchmarkPart:
     """One part: how it is measured, and how its result is shown."""
@@ -175,11 +219,14 @@ class BenchmarkPart:
     measure: Callable[[argparse.Namespace], Row]
     show: Callable[[Row], None]
     markdown: Callable[[Row], list[str]]
-    draw: Callable[[Row, Path], None]
+    draw: Callable[[Row, Path], None] = lambda _part, _out: None
     """Writes a figure to a directory."""
 
 
-PARTS = {"designs": BenchmarkPart(measure_designs, print_designs, designs_markdown, draw_designs)}
+PARTS = {
+    "designs": BenchmarkPart(measure_designs, print_designs, designs_markdown, draw_designs),
+    "live": BenchmarkPart(measure_live, print_live, live_markdown),
+}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -211,11 +258,14 @@ def main() -> None:
     )
     option("--policy", metavar="NAME", default="adaptive", help="policy that decides (default: adaptive)")
     option("--jobs", type=int, metavar="N", help="number of processes (default: all cores)")
+    option("--live", metavar="LIST", help=f"measurements of the part live, of {', '.join(LIVE)} (default: all)")
+    option("--scale", type=float, default=1.0, metavar="X", help="multiplies the counts of the part live (default: 1)")
     option("--markdown", type=Path, metavar="FILE", help="print the tables of the documentation from a cluster.json")
     args = parser.parse_args()
     if args.markdown:
         record = json.loads(args.markdown.read_text(encoding="utf-8"))
-        print("\n\n".join("\n".join(part.markdown(record[name])) for name, part in PARTS.items() if name in record))
+        names = [name for name in parse_names(args.parts, list(PARTS), list(PARTS)) if name in record]
+        print("\n\n".join("\n".join(PARTS[name].markdown(record[name])) for name in names))
         return
     try:
         run(args)
