@@ -200,6 +200,15 @@ def measure_live(args: argparse.Namespace) -> Row:
     return _cluster_live.measure(args.scale, names, peers=args.scale >= 1)
 
 
+def merged_live(earlier: Row, part: Row) -> Row:
+    """Return a part with the measurements of an earlier run at the same scale that were not made again."""
+    import _cluster_live
+
+    kept = earlier if earlier.get("scale") == part["scale"] else {}
+    record = {**kept, **part}
+    return {**record, "targets": _cluster_live.check_targets(record)}
+
+
 def print_live(part: Row) -> None:
     import _cluster_live
 
@@ -236,7 +245,8 @@ def run(args: argparse.Namespace) -> None:
     record |= {"name": "cluster", "python": platform.python_version(), "numpy": np.__version__}
     record["machine"] = platform.machine()
     for part in parts:
-        record[part] = PARTS[part].measure(args)
+        found = PARTS[part].measure(args)
+        record[part] = merged_live(record.get(part, {}), found) if part == "live" else found
         PARTS[part].show(record[part])
     if file:
         args.out.mkdir(parents=True, exist_ok=True)

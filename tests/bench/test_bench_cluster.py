@@ -1,4 +1,4 @@
-"""bench/cluster.py, part `designs`, from end to end on a small trace."""
+"""bench/cluster.py: part `designs` from end to end on a small trace, and part `live` at a small scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.redis_servers import require_engine
+
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "cluster.py"
+sys.path.append(str(BENCH.parent))
+
+from cluster import live_markdown, merged_live  # noqa: E402 - after the change of sys.path
 
 
 def run_bench(traces: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +41,16 @@ def test_a_run_writes_json_a_figure_and_markdown(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "cluster.json").write_text('{"another part": 7}')
-    arguments = ("--traces", "adaptsize_camp,oasst_zipf_1.0", "--capacities", "20%,30%", "--policy", "lru")
+    arguments = (
+        "--traces",
+        "adaptsize_camp,oasst_zipf_1.0",
+        "--capacities",
+        "20%,30%",
+        "--policy",
+        "lru",
+        "--parts",
+        "designs",
+    )
     done = run_bench(tmp_path, *arguments, "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "oasst_zipf_1.0: skipped, " in done.stderr
@@ -64,7 +78,7 @@ def test_a_run_writes_json_a_figure_and_markdown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--parts", "all"), "'all' is not one of designs"),
+        (("--parts", "all"), "'all' is not one of designs, live"),
         ((), "none of the traces exists"),
     ],
 )
@@ -72,3 +86,25 @@ def test_bad_arguments(tmp_path: Path, arguments: tuple[str, ...], message: str)
     done = run_bench(tmp_path, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_live_run_keeps_what_it_does_not_measure_again() -> None:
+    cuts = {"cuts": 50, "shards": 200, "inconsistent_shards": 0}
+    again = {"engine": "redis 7", "scale": 1.0, "cuts": cuts, "not_started": [], "targets": []}
+    part = merged_live({"scale": 1.0, "cuts": {}, "fencing": {"rounds": 20, "fenced": 19}}, again)
+    assert [row["met"] for row in part["targets"]] == [False, True]
+    page = live_markdown(part)
+    assert "| 50 cuts: inconsistent shards of 200 | 0 | ≤ 0 | yes |" in page
+    assert "| owners that were stopped, replaced and woken: fenced | 19 | ≥ 20 | no |" in page
+    assert "fencing" not in merged_live({"scale": 0.1, "fencing": {}}, again)
+
+
+@pytest.mark.long
+def test_every_live_measurement_at_a_small_scale(tmp_path: Path) -> None:
+    require_engine()
+    done = run_bench(tmp_path, "--parts", "live", "--scale", "0.02", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "cluster.json").read_text(encoding="utf-8"))["live"]
+    met = {row["metric"]: row["met"] for row in found["targets"]}
+    assert all(ok for name, ok in met.items() if "failed" in name or "wrong" in name or "over the limit" in name), met
+    assert found["bursts"]["bills_per_key"] == 1.0

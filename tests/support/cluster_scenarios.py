@@ -22,6 +22,7 @@ from knapcache.testing import FakeUpstream
 from tests.support.cluster_load import (
     HOT,
     BooksSampler,
+    SdkAnswer,
     SdkClient,
     SdkLoad,
     fill_store,
@@ -232,18 +233,21 @@ def frozen(server: EngineServer) -> Any:
 def freeze_engine(url: str, server: EngineServer, requests: int) -> dict[str, Any]:
     """Send stored and new prompts one after the other before, while and after the engine is frozen.
 
-    Return the median seconds before, and the seconds that requests took longer than that while it was frozen.
+    Return the median seconds of a miss before, and the seconds that requests took longer while it was frozen: then all
+    of them are misses.
     """
     client = SdkClient(url)
     wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(HOT)), 60)
 
-    def send_all(label: str) -> list[float]:
+    def send_all(label: str) -> list[SdkAnswer]:
         names = [f"hot {k % HOT}" if k % 2 else f"{label} {k}" for k in range(requests)]
-        return [client.send(name).seconds for name in names]
+        return [client.send(name) for name in names]
 
-    healthy = statistics.median(send_all("healthy"))
+    healthy = statistics.median(answer.seconds for answer in send_all("healthy") if answer.outcome == "miss")
     with frozen(server):
-        added = [seconds - healthy for seconds in send_all("frozen")]
+        answers = send_all("frozen")
+    assert {answer.outcome for answer in answers} == {"miss"}
+    added = [answer.seconds - healthy for answer in answers]
     wait_until(lambda: client.send("hot 0").outcome == "hit", 30)
     client.close()
     rest = sorted(added)[:-1]
