@@ -41,8 +41,10 @@ TICK = 1.0
 """Seconds between two rounds of maintenance."""
 ARRIVALS_TICK = 0.05
 """Seconds between two looks for arrivals, in a store that reports them."""
-OWN_TICK = 0.25
-"""Seconds between two attempts of a reader to become the owner of such a store."""
+READER_TICK = 0.25
+"""Seconds between two attempts of a reader to become the owner of such a store, and between two reports of its hits."""
+MEASURE_SECONDS = 5.0
+"""Seconds between two measurements of the size of such a store."""
 
 
 class MaintenanceThread:
@@ -92,7 +94,7 @@ class Coordinator:
         """The store, if it is one of many machines."""
         # As of the last round: `stats` does not wait for a disk or an engine.
         self._disk_bytes, self._totals = store.disk_bytes(), store.totals()
-        self._maintained = self._own_tried = time.monotonic()
+        self._maintained = self._reader_ticked = self._measured = time.monotonic()
         self._thread = MaintenanceThread(self)
         self.role: Owner | Reader
         try:
@@ -125,8 +127,8 @@ class Coordinator:
         elif isinstance(self.role, Owner):
             if self.network.has_arrivals:
                 self._guarded(self.role.take_arrivals)
-        elif now - self._own_tried >= OWN_TICK:
-            self._guarded(self._update_role)
+        elif now - self._reader_ticked >= READER_TICK:
+            self._guarded(self._reader_tick)
         return TICK if self.network is None else ARRIVALS_TICK
 
     def maintain(self, *, sweep: bool = True) -> None:
@@ -145,14 +147,21 @@ class Coordinator:
 
     def _maintain(self, sweep: bool) -> None:
         self._maintained = time.monotonic()
-        with contextlib.suppress(OSError):
-            self._disk_bytes = self.store.disk_bytes()
+        if sweep or self.network is None or self._maintained - self._measured >= MEASURE_SECONDS:
+            self._measured = self._maintained
+            with contextlib.suppress(OSError):
+                self._disk_bytes = self.store.disk_bytes()
+            self._totals = self.store.totals()
         self._update_role()
-        self._totals = self.store.totals()
         self.role.maintain(sweep=sweep)
 
+    def _reader_tick(self) -> None:
+        self._reader_ticked = time.monotonic()
+        self._update_role()
+        if isinstance(self.role, Reader):
+            self.role.maintain(sweep=False)
+
     def _update_role(self) -> None:
-        self._own_tried = time.monotonic()
         if isinstance(self.role, Reader):
             if self.store.own():
                 self._become_owner(self.role)

@@ -113,11 +113,12 @@ class Owner:
             self._reply(self._network)
 
     def _collect(self) -> None:
-        if counts := self.store.take_counts():
-            self._ledger.count("reported_hits", self.admission.touch(counts))
         self._settle_collected(self.store.collect())
 
     def _settle_collected(self, entries: Iterator[Entry]) -> None:
+        # Hits first: otherwise a new answer would be compared with entries that look older than they are.
+        if counts := self.store.take_counts():
+            self._ledger.count("reported_hits", self.admission.touch(counts))
         for entry in entries:
             self._ledger.count("collected")
             i, serial = self.admission.arrive(entry.key)
