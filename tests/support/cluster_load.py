@@ -22,6 +22,7 @@ from knapcache.store.redis.store import RedisStore
 from knapcache.testing import FakeUpstream
 from tests.support.owner_scenarios import open_redis_store
 from tests.support.proxy_process import ProxyProcess
+from tests.support.redis_servers import wait_until
 from tests.support.stores import entry_of
 
 SECRET = "5e" * 32
@@ -52,18 +53,19 @@ def fill_store(url: str, share: float = 0.95) -> None:
             change.result(60)
 
 
+def start_proxy(folder: Path, upstream: FakeUpstream, url: str, **settings: Any) -> ProxyProcess:
+    """Start `knapcache serve` on a shared store, in a process of its own."""
+    defaults: dict[str, Any] = {"capacity": CAPACITY, "secret": SECRET, "store": url}
+    return ProxyProcess(folder, upstream.openai_url, **(defaults | settings))
+
+
 @contextmanager
 def proxies_on(
     folder: Path, upstream: FakeUpstream, url: str, count: int = 3, **settings: Any
 ) -> Iterator[list[ProxyProcess]]:
-    """Run so many `knapcache serve` on one store, in processes of their own."""
-    defaults: dict[str, Any] = {"capacity": CAPACITY, "secret": SECRET, "store": url} | settings
-
-    def start(k: int) -> ProxyProcess:
-        return ProxyProcess(folder / f"proxy{k}", upstream.openai_url, **defaults)
-
+    """Run so many proxies on one store."""
     with ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        started = list(pool.map(start, range(count)))
+        started = list(pool.map(lambda k: start_proxy(folder / f"proxy{k}", upstream, url, **settings), range(count)))
         for proxy in started:
             stack.callback(proxy.stop)
         yield started
@@ -129,6 +131,11 @@ class SdkLoad:
     @property
     def sent(self) -> int:
         return len(self.answers) + len(self.failed) + len(self.wrong)
+
+    def wait_for(self, requests: int) -> None:
+        """Wait until so many more requests are done."""
+        sent = self.sent
+        wait_until(lambda: self.sent >= sent + requests, 60)
 
     def _run(self, k: int) -> None:
         rng = random.Random(k)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ from tests.support.cluster_load import (
     fill_store,
     open_proxies_store,
     proxies_on,
+    start_proxy,
 )
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
+from tests.support.load_balancer import Balancer
+from tests.support.proxy_process import ProxyProcess
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, free_port, wait_until
 
 Progress = Callable[[int], object]
 MAX_DEGRADED_SECONDS = 8.0
@@ -230,17 +234,17 @@ def frozen(server: EngineServer) -> Any:
         server.signal(signal.SIGCONT)
 
 
-def freeze_engine(url: str, server: EngineServer, requests: int) -> dict[str, Any]:
+def freeze_engine(url: str, server: EngineServer, requests: int, stored: int = HOT) -> dict[str, Any]:
     """Send stored and new prompts one after the other before, while and after the engine is frozen.
 
     Return the median seconds of a miss before, and the seconds that requests took longer while it was frozen: then all
     of them are misses.
     """
     client = SdkClient(url)
-    wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(HOT)), 60)
+    wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(stored)), 60)
 
     def send_all(label: str) -> list[SdkAnswer]:
-        names = [f"hot {k % HOT}" if k % 2 else f"{label} {k}" for k in range(requests)]
+        names = [f"hot {k % stored}" if k % 2 else f"{label} {k}" for k in range(requests)]
         return [client.send(name) for name in names]
 
     healthy = statistics.median(answer.seconds for answer in send_all("healthy") if answer.outcome == "miss")
@@ -256,3 +260,98 @@ def freeze_engine(url: str, server: EngineServer, requests: int) -> dict[str, An
         "longest_added_seconds": max(added), "second_longest_added_seconds": rest[-1],
         "others_added_p50_seconds": statistics.median(rest), "others_added_p99_seconds": rest[int(0.99 * len(rest))],
     }  # fmt: skip
+
+
+# The engine is disturbed under load.
+
+
+def pause_clients(server: EngineServer) -> None:
+    """Let the engine answer no command for a second."""
+    with server.client() as client:
+        client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
+
+
+def freeze_shortly(server: EngineServer) -> None:
+    with frozen(server):
+        time.sleep(1.0)
+
+
+def freeze_beyond_the_lease(server: EngineServer) -> None:
+    with frozen(server):
+        time.sleep(6.0)
+
+
+def run_out_of_memory(server: EngineServer) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        time.sleep(1.0)
+        client.config_set("maxmemory", 0)
+
+
+def remove_everything(server: EngineServer) -> None:
+    with server.client() as client:
+        client.flushall()
+
+
+DISTURBANCES: dict[str, Callable[[EngineServer], None]] = {
+    "clients are paused": pause_clients,
+    "frozen": freeze_shortly,
+    "out of memory": run_out_of_memory,
+    "emptied": remove_everything,
+}
+
+
+def disturb_engine(
+    urls: Sequence[str], store_url: str, server: EngineServer, disturb: Callable[[EngineServer], None], *, label: str
+) -> dict[str, Any]:
+    """Disturb the engine of proxies under load. After it, new prompts must be stored again."""
+    with BooksSampler(open_proxies_store(store_url, own=False)) as sampler, SdkLoad(urls, 4, label=label) as load:
+        load.wait_for(20)
+        disturb(server)
+        load.wait_for(20)
+    client = SdkClient(urls[0])
+    numbers = iter(range(10_000))
+
+    def is_stored() -> bool:
+        name = f"{label} after {next(numbers)}"
+        return [client.send(name).outcome for _ in range(2)] == ["miss", "hit"]
+
+    wait_until(is_stored, 30)
+    client.close()
+    counts = count_load(load, sampler)
+    return {**counts, "inconsistent": _inconsistent_in_the_end(store_url)}
+
+
+def _inconsistent_in_the_end(url: str) -> str:
+    """Return why the books are inconsistent, also after the last writes of the load."""
+    deadline = time.monotonic() + 20
+    while (found := inconsistent(url)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+# Proxies are restarted one by one.
+
+
+def restart_proxies(folder: Path, url: str, site: str, *, proxies: int = 3, clients: int = 4) -> dict[str, Any]:
+    """Restart every proxy behind HAProxy, one after the other, under load. `site`: HAProxy's configuration."""
+    ports = [free_port() for _ in range(proxies)]
+    with ExitStack() as stack:
+        upstream = stack.enter_context(FakeUpstream(delay=UPSTREAM_SECONDS))
+
+        def start(k: int) -> ProxyProcess:
+            return start_proxy(folder / f"proxy{k}", upstream, url, port=ports[k], grace=10)
+
+        with ThreadPoolExecutor(proxies) as pool:
+            running = list(pool.map(start, range(proxies)))
+        for k in range(proxies):
+            stack.callback(lambda k=k: running[k].stop())  # type: ignore[misc]
+        front = stack.enter_context(Balancer(folder / "front", site, ports))
+        load = stack.enter_context(SdkLoad([front.url], clients))
+        sampler = stack.enter_context(BooksSampler(open_proxies_store(url, own=False)))
+        for k in range(proxies):
+            load.wait_for(20)
+            running[k].stop()
+            running[k] = start(k)
+            wait_until(partial(front.is_up, k), 30)
+    return {"restarts": proxies, **count_load(load, sampler), "inconsistent": inconsistent(url)}

@@ -6,13 +6,14 @@ import signal
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from knapcache.store.base import Entry
 from knapcache.store.redis import nursery
-from knapcache.store.redis.key_leases import KeyLease
+from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineCluster, EngineServer, wait_until
@@ -116,6 +117,23 @@ def test_without_an_engine_everybody_leads(tmp_path: Path, open_store: OpenStore
         assert not lease.is_known
         lease.end()
         server.signal(signal.SIGCONT)
+
+
+def test_leases_of_a_stopped_engine_do_not_outlive_the_stop(tmp_path: Path, open_store: OpenStore) -> None:
+    with EngineServer(tmp_path) as server:
+        one, two = open_store(server.url), open_store(server.url)
+        held = one.lead(key_of("held"))
+        server.signal(signal.SIGSTOP)
+        try:
+            assert isinstance(held, KeyLease)
+            held.end()
+            one._member.breakers.close("")  # the next command is sent, and executed when the engine goes on
+            assert isinstance(one.lead(key_of("sent")), KeyLease)
+        finally:
+            server.signal(signal.SIGCONT)
+        for name in ("held", "sent"):
+            found = wait_until(partial(two.lead, key_of(name)), LEASE_SECONDS / 2)
+            assert isinstance(found, KeyLease)
 
 
 def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, open_store: OpenStore) -> None:

@@ -6,7 +6,8 @@
 
 The lease is a key with a life time by the engine's clock, so a process that dies does not block a key for longer than
 that. The holder renews it at a third of its life. While the engine does not answer, `lead` returns a lease that no
-other process knows of: every process calls for itself, and no request waits.
+other process knows of: every process calls for itself, and no request waits. An engine that was stopped executes the
+commands of callers that have given up. So a lease whose command had no answer is ended when the engine answers again.
 
 A reader hands its answer over before it ends the lease, so those who wait find it in the nursery. The owner may have
 decided not to store its answer. If others wait for it, `end` leaves it in the nursery for them.
@@ -25,9 +26,11 @@ from collections.abc import Callable, Sequence
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, EngineAway
 
 LEASE_SECONDS = 10.0
+MAX_LATE = 10_000
+"""Leases that wait for an engine that does not answer."""
 
 
 class KeyLease:
@@ -69,7 +72,7 @@ class KeyLease:
         return renewed
 
     def end(self, answer: Entry | None = None) -> None:
-        """Let others call, or find the answer. An engine that does not answer lets the lease run out."""
+        """Let others call, or find the answer. If the engine does not answer, that happens when it does."""
         if not self._leases.remove(self):
             return
         try:
@@ -77,7 +80,16 @@ class KeyLease:
                 self._leave(answer)
                 self._end(False)
         except StoreError:
-            return
+            self._leases.end_later(self)
+
+    def end_late(self) -> None:
+        """Let others call; StoreError if the engine does not answer."""
+        self._end(False)
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the engine has removed the lease by itself."""
+        return time.monotonic() - self.renewed >= self.milliseconds / 1000
 
     def _end(self, has_answer: bool) -> bool:
         """Remove the lease, unless others wait for an answer that is not stored. Return whether they do."""
@@ -92,6 +104,7 @@ class KeyLeases:
         self.engine = engine
         self._lock = threading.Lock()
         self._held: set[KeyLease] = set()
+        self._late: set[KeyLease] = set()  # to be ended when the engine answers
 
     def lead(
         self, lease: KeyLease, key: bytes, values: Sequence[bytes], accept: Callable[[bytes], Entry | None]
@@ -101,11 +114,16 @@ class KeyLeases:
         values   the engine's keys of the answer
         accept   returns the entry of a value, or None if it cannot be used; that is as if there were none
         """
-        found = self.engine.run(scripts.LEAD, [key, *values], lease.token, lease.milliseconds)
-        if isinstance(found, bytes):
-            if (entry := accept(found)) is not None:
-                return entry
-            found = self.engine.run(scripts.LEAD, [key], lease.token, lease.milliseconds)
+        try:
+            found = self.engine.run(scripts.LEAD, [key, *values], lease.token, lease.milliseconds)
+            if isinstance(found, bytes):
+                if (entry := accept(found)) is not None:
+                    return entry
+                found = self.engine.run(scripts.LEAD, [key], lease.token, lease.milliseconds)
+        except EngineAway as error:
+            if error.sent:
+                self.end_later(lease)
+            raise
         if found != 1:
             return None
         with self._lock:
@@ -126,10 +144,29 @@ class KeyLeases:
         for lease in held:
             lease.end()
 
+    def end_later(self, lease: KeyLease) -> None:
+        """End a lease when the engine answers. So many wait for that at most; others run out by themselves."""
+        with self._lock:
+            if len(self._late) < MAX_LATE:
+                self._late.add(lease)
+
     def renew_due(self) -> None:
         """Renew the leases that are due. One that ran out is forgotten; StoreError if the engine does not answer."""
+        self._end_late()
         with self._lock:
             due = [lease for lease in self._held if lease.is_due]
         for lease in due:
             if not lease.renew():
                 self.remove(lease)
+
+    def _end_late(self) -> None:
+        with self._lock:
+            late = list(self._late)
+        for lease in late:
+            try:
+                if not lease.has_run_out:
+                    lease.end_late()
+            except StoreError:  # of a node that is still away
+                continue
+            with self._lock:
+                self._late.discard(lease)
