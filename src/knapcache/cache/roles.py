@@ -61,11 +61,11 @@ class Owner:
         self.admission.drain()
         return True
 
-    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:
-        """Decide about an answer that was paid for. Return whether it is admitted. Waits only to end a lease."""
+    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:  # noqa: ARG002
+        """Decide about an answer that was paid for. Return whether it is admitted."""
         admitted = self.admission.settle(i, entry)
         if lease is not None:
-            self._run(lambda: self._end_settled(lease, entry), blocking=blocking)
+            self._pool.submit(lambda: self._end_settled(lease, entry))
         settled = self.admission.settled - self._swept_settled
         if settled >= SWEEP_SETTLED and not self.store.shared and settled >= self.store.totals().entries // 4:
             self._swept_settled = self.admission.settled
@@ -78,13 +78,7 @@ class Owner:
 
     def end(self, lease: Lease, *, blocking: bool) -> None:
         """End the lease of a call that has no answer to store."""
-        self._run(lease.end, blocking=blocking)
-
-    def _run(self, work: Callable[[], None], *, blocking: bool) -> None:
-        if blocking:
-            work()
-        else:
-            self._pool.submit(work)
+        end_lease(lease, self._pool, blocking=blocking)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
         """Count requests that were answered elsewhere. Return how many were for known keys."""
@@ -279,10 +273,7 @@ class Reader:
 
     def end(self, lease: Lease, *, blocking: bool) -> None:
         """End the lease of a call that has no answer to store."""
-        if blocking:
-            lease.end()
-        else:
-            self._pool.submit(lease.end)
+        end_lease(lease, self._pool, blocking=blocking)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
         """Count requests for the next report to the owner. Return how many fit."""
@@ -355,6 +346,14 @@ class Reader:
     def check(self) -> None:
         """Check the store."""
         self.store.check()
+
+
+def end_lease(lease: Lease, pool: DeadlinePool, *, blocking: bool) -> None:
+    """End the lease of a call that has no answer to store. Only a blocking caller waits for the store."""
+    if blocking:
+        lease.end()
+    else:
+        pool.submit(lease.end)
 
 
 def stored_request(store: Store, key: bytes) -> bytes | None:

@@ -80,6 +80,16 @@ def test_the_owner_leaves_an_answer_that_it_did_not_store_for_those_who_wait(
     owner.check()
 
 
+def test_an_answer_that_cannot_be_left_does_not_keep_the_lease(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, one = open_store(engine.url), open_store(engine.url)
+    entry = entry_of(owner, 1, 100_000)  # larger than the nursery
+    lease = owner.lead(entry.key)
+    assert isinstance(lease, KeyLease)
+    assert one.lead(entry.key) is None
+    lease.end(entry)
+    assert isinstance(one.lead(entry.key), KeyLease)
+
+
 def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: EngineServer, open_store: OpenStore) -> None:
     owner, one = open_store(engine.url), open_store(engine.url)
     entry = entry_of(owner, 1)

@@ -61,3 +61,13 @@ def test_questions_and_replies_are_bounded_and_sealed(engine: EngineServer, open
         client.rpush(names.questions, *[b"x"] * questions.MAX_WAITING)
     with pytest.raises(StoreError, match="wait for the owner"):
         reader.ask(b"?")
+
+
+def test_unknown_messages_are_no_arrivals(engine: EngineServer, open_store: OpenStore) -> None:
+    owner = open_store(engine.url)
+    for message in (b"", b"-1", b"4096", b"x" * 1000, b"12 "):
+        owner._on_arrival(message)
+    assert not owner.has_arrivals
+    owner._on_arrival(b"77")  # a shard that this store does not have
+    assert list(owner.collect_arrivals()) == []
+    assert not owner.has_arrivals

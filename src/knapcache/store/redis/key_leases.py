@@ -18,6 +18,7 @@ costs the engine less than a tenth of a millisecond.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -77,7 +78,8 @@ class KeyLease:
             return
         try:
             if self._end(answer is not None) and answer is not None:
-                self._leave(answer)
+                with contextlib.suppress(StoreError):  # larger than the nursery: others call for themselves
+                    self._leave(answer)
                 self._end(False)
         except StoreError:
             self._leases.end_later(self)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from knapcache.store.base import Entry
 from knapcache.store.redis import counts, layout, questions
 from knapcache.store.redis.membership import Membership
+from knapcache.store.redis.urls import MAX_SHARDS
 from knapcache.store.redis.writer import QueuedChange
 from knapcache.store.sqlite.rows import Sealer
 
@@ -29,8 +30,9 @@ class OwnerExchange:
         self._arrivals_lock = threading.Lock()
 
     def _on_arrival(self, message: bytes) -> None:
-        with self._arrivals_lock:
-            self._arrivals.add(message)
+        if message == QUESTION or (message.isdigit() and int(message) < MAX_SHARDS):
+            with self._arrivals_lock:
+                self._arrivals.add(message)
 
     # Answers.
 
