@@ -29,7 +29,8 @@ Laws, tested by `knapcache.testing.check_store`:
 7. A store has at most one owner. `own` makes this store the owner if there is none, and returns whether it is the owner
    now. A process that ends, even by `kill -9`, is no longer the owner; a store of many machines may need some seconds
    to notice. A store that is not shared is always the owner.
-8. A reader sees what the owner has committed; a store of many machines may need a second. Its `apply`, `purge`, `expire`, `collect`, `take_counts` raise NotOwner.
+8. A reader sees what the owner has committed; a store of many machines may need a second. Its `apply`, `purge`,
+   `expire`, `collect`, `take_counts` raise NotOwner.
    Its `get` may also find an entry that was handed over and is not decided yet. The owner's `get` and `scan` do not.
    An owner that another process has replaced is a reader from then on: `owner` is False, and its changes fail.
 9. `collect` yields each entry handed over at most once, and `take_counts` each count at most once. A crash, a full disk
