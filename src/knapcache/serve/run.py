@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,17 +51,29 @@ try it:    curl {url}/v1/{path}{headers} -d '{{"model": "{model}", {options}"mes
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that calls `on_ready` when it accepts requests."""
+    """A uvicorn server that calls `on_ready` when it accepts requests, and drains before it stops.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    A load balancer keeps connections open. If they were closed on SIGTERM, a request that it just sends would be lost.
+    So for `drain` seconds everything is served as before, and `/readyz` says that this process is not to get more.
+    """
+
+    def __init__(self, config: uvicorn.Config, proxy: Proxy, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_ready = on_ready
+        self._proxy, self._on_ready = proxy, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `on_ready`."""
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain, unless Ctrl-C ended the process; then stop as uvicorn does."""
+        self._proxy.ready = False
+        end = time.monotonic() + self._proxy.settings.drain
+        while time.monotonic() < end and not self.force_exit and signal.SIGINT not in self._captured_signals:
+            await asyncio.sleep(min(0.1, self._proxy.settings.drain))
+        await super().shutdown(sockets)
 
 
 def run(settings: Settings, load: Load | None = None) -> None:
@@ -138,7 +151,7 @@ def server(proxy: Proxy, on_ready: Callable[[], None] = lambda: None) -> Server:
         timeout_keep_alive=ceil(settings.idle_timeout),
         timeout_graceful_shutdown=int(settings.grace),
     )
-    return Server(config, on_ready)
+    return Server(config, proxy, on_ready)
 
 
 def raise_file_limit(connections: int) -> int:

@@ -81,6 +81,9 @@ class Settings(BaseSettings):
     )
     workers: int = Field(1, ge=1, le=64, description="number of worker processes; one of them owns the store")
     grace: Seconds = Field(30.0, description="time for open requests to finish at shutdown")
+    drain: Seconds = Field(
+        0.0, description="time after SIGTERM in which requests are served and /readyz returns 503; for load balancers"
+    )
 
     # Cache.
     capacity: ByteSize = Field(256_000_000, description="maximum size of the cache's files, or of its keys in `store`")

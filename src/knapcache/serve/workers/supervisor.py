@@ -29,7 +29,7 @@ SPAWN = multiprocessing.get_context("spawn")
 CHECK_INTERVAL = 1.0
 """Seconds between two checks of the workers."""
 STOP_TIMEOUT = 10.0
-"""Seconds after the settings' `grace` until a worker that does not stop is killed."""
+"""Seconds after the settings' `drain` and `grace` until a worker that does not stop is killed."""
 Serve = Callable[[Settings, socket.socket, Callable[[str], None]], None]
 
 
@@ -114,7 +114,7 @@ def supervise(
                     workers[k] = WorkerProcess(settings, listening, serve, parent_alive)
                     break
     finally:
-        _stop(workers, settings.grace)
+        _stop(workers, settings.drain + settings.grace)
         open_while_alive.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
