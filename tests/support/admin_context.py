@@ -14,7 +14,7 @@ from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.observe.events import Event, EventBuffer
+from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
@@ -44,6 +44,8 @@ class AdminHarness:
             shadows=self.settings.shadows,
         )
         self.events = EventBuffer()
+        self.history, metrics = History(folder, self.cache.stats), Metrics(self.cache.stats)
+        recent, upstream_health = RecentRequests(), UpstreamHealth(self.settings.upstreams)
         self.context = AdminContext(
             settings=self.settings,
             tokens=AdminTokens(self.settings, None, TOKEN),
@@ -53,13 +55,14 @@ class AdminHarness:
             memory_fallback=False,
             authenticator=self.authenticator,
             flush_events=self.events.flush,
-            history=History(folder, self.cache.stats),
-            metrics=Metrics(self.cache.stats),
-            recent=RecentRequests(),
-            upstream_health=UpstreamHealth(self.settings.upstreams),
+            history=self.history,
+            metrics=metrics,
+            recent=recent,
+            upstream_health=upstream_health,
             request_log=request_log,
         )
-        for consumer in (self.context.history, self.context.metrics, self.context.recent, self.context.upstream_health):
+        consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, upstream_health)
+        for consumer in consumers:
             self.events.add_consumer(consumer)
 
     def request(self, name: object, key: str = "", cost: float = 2.0, model: str = "m") -> str:
@@ -98,5 +101,5 @@ class AdminHarness:
 
     def close(self) -> None:
         """Close history and cache, in the proxy's order."""
-        self.context.history.close()
+        self.history.close()
         self.cache.close()

@@ -21,7 +21,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from knapcache.cache import Cache
@@ -38,11 +37,13 @@ from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
+from knapcache.serve.shared import SharedStoreMember, open_shared_store
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
-from knapcache.store.base import wall_clock
+from knapcache.store.base import Store, wall_clock
 from knapcache.store.encryption import read_keys
+from knapcache.store.redis.store import RedisStore
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.threads import DeadlinePool, run_with_deadline
 
@@ -81,9 +82,18 @@ class Proxy:
             log.warning(
                 "Dollars of the embedded model are simulated: it is free, and its price is made up in `prices`."
             )
+        self._owner_lock: OwnerLock | None = None
+        self._shared_store: RedisStore | None = None
+        self._shared: SharedStoreMember | None = None
+        if settings.store is not None:
+            # Only the process with the pipeline may own a shared store: its history has what the owner decides.
+            self._shared_store = open_shared_store(
+                settings, self.secret, self.encryption_keys, own=settings.workers == 1 or self._acquire_ownership()
+            )
         self.cache, self.memory_fallback = open_cache(
             settings,
             self.encryption_keys,
+            self._shared_store,
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
@@ -108,7 +118,6 @@ class Proxy:
         self._quotas = self.authenticator.quotas()
         self._tokens: AdminTokens | None = None
         """The tokens of the admin API, in the owner process."""
-        self._owner_lock: OwnerLock | None = None
         self._pipeline: EventPipeline | None = None
         self._close_admin: Callable[[], Awaitable[None]] | None = None
         self._owner_server: OwnerServer | None = None
@@ -134,10 +143,11 @@ class Proxy:
     def _acquire_ownership(self) -> bool:
         """Try to take the owner's lock; the operating system frees it when its process ends.
 
-        The store's own lock is not enough: with the memory fallback every process owns a store.
+        The store's own lock is not enough: with the memory fallback every process owns a store, and the owner of a
+        shared one may be on another machine.
         """
         assert self.folder is not None
-        if self._owner_lock is None and (self.cache.owner or self.settings.store is not None):
+        if self._owner_lock is None and (self.settings.store is not None or self.cache.owner):
             with contextlib.suppress(NotOwner):
                 self._owner_lock = OwnerLock(self.folder / "pipeline")
         return self._owner_lock is not None
@@ -172,6 +182,18 @@ class Proxy:
             self.settings, self.folder, self.cache, self.events, self.watchdog, self.encryption_keys
         )
         self.events.add_consumer(pipeline)
+        fields: dict[str, Any] = {
+            "history": pipeline.history,
+            "recent": pipeline.recent,
+            "upstream_health": pipeline.upstream_health,
+        }
+        if self._shared_store is not None:
+            assert self.folder is not None
+            self._shared_store.may_own = True
+            self._shared = SharedStoreMember(
+                self.settings, self.folder, self._shared_store, self.cache, pipeline, self.started
+            )
+            fields = self._shared.admin_fields
         self._tokens = AdminTokens(self.settings, self.folder, self.admin_token)
         app = admin_app(
             AdminContext(
@@ -183,10 +205,8 @@ class Proxy:
                 memory_fallback=self.memory_fallback,
                 authenticator=self.authenticator,
                 flush_events=self.events.flush,
-                history=pipeline.history,
                 metrics=pipeline.metrics,
-                recent=pipeline.recent,
-                upstream_health=pipeline.upstream_health,
+                **fields,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,
             )
         )
@@ -242,6 +262,8 @@ class Proxy:
             await self._close_admin()
         if self._pipeline is not None:
             await asyncio.to_thread(self._pipeline.close)
+        if self._shared is not None:
+            await self._shared.close()
         self.upstreams.close()
         if self.embedded_model is not None:
             await self.embedded_model.stop()
@@ -251,9 +273,16 @@ class Proxy:
             self._owner_lock.release()
 
 
-def open_cache(settings: Settings, encryption_keys: tuple[bytes, ...], **options: Any) -> tuple[Cache, bool]:
-    """Return the cache, and whether it is a memory store in place of a file that cannot be opened."""
-    path: Path | str | None = settings.cache_file if settings.store is None else settings.store.get_secret_value()
+def open_cache(
+    settings: Settings, encryption_keys: tuple[bytes, ...], store: Store | None, **options: Any
+) -> tuple[Cache, bool]:
+    """Return the cache, and whether it is a memory store in place of a file that cannot be opened.
+
+    store: one that is open already; None: that of the data directory, or of memory.
+    """
+    if store is not None:
+        return Cache(store=store, **options), False
+    path = settings.cache_file
     try:
         # The data directory is the proxy's own, so a file there that is damaged beyond recognition is set aside.
         store = open_store(
@@ -266,7 +295,7 @@ def open_cache(settings: Settings, encryption_keys: tuple[bytes, ...], **options
             store.close()
             raise
     except (StoreError, InvalidInput) as error:
-        if not isinstance(path, Path) or not (isinstance(error, StoreError) or path.is_dir()):
+        if path is None or not (isinstance(error, StoreError) or path.is_dir()):
             raise  # the settings are wrong, not the file
         capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
         cache = Cache(capacity, **options)

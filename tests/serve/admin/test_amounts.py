@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from knapcache.serve.admin.amounts import amounts, doubling, first_request, price_of_model, prices_of
-from knapcache.serve.observe.history import DAY, History
+from knapcache.serve.observe.history import History
+from knapcache.serve.observe.history_view import DAY
 from knapcache.serve.observe.usage import UsageRow
 from knapcache.serve.settings import Settings
 from tests.support.events import event

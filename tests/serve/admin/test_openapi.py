@@ -24,7 +24,7 @@ from knapcache.model import Endpoint
 from knapcache.serve.admin import models, summary_models
 from knapcache.serve.admin.app import Admin, admin_app
 from knapcache.serve.admin.openapi import ROOT, ROUTES, document, schemas
-from knapcache.serve.observe.history import SPANS
+from knapcache.serve.observe.history_view import SPANS
 from tests import support
 from tests.support.admin_context import BASE, BEARER, AdminHarness
 

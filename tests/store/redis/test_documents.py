@@ -22,12 +22,12 @@ def test_a_document_is_found_by_other_processes(
     first.put("proxy", "a", b"two" * 9, 60.0, limit=10)
     first.put("proxy", "b", b"", 61.0, limit=10)
     assert (second.get("proxy", "a"), second.get("proxy", "b")) == (b"two" * 9, b"")
-    assert second.names("proxy", 10) == ["b", "a"]
-    assert second.names("proxy", 1) == ["b"]
-    assert second.names("session", 10) == []
+    assert list(second.ends("proxy", 10)) == ["b", "a"]
+    assert list(second.ends("proxy", 1)) == ["b"]
+    assert list(second.ends("session", 10)) == []
     second.remove("proxy", "a")
     assert first.get("proxy", "a") is None
-    assert first.names("proxy", 10) == ["b"]
+    assert list(first.ends("proxy", 10)) == ["b"]
     with engine.client() as client:
         stored = [client.get(key) for key in client.keys("*:d:proxy:b")]
     assert stored
@@ -44,7 +44,7 @@ def test_a_kind_has_a_limit_and_those_that_end_first_give_way(engine: EngineServ
     documents = open_store(engine.url).documents
     for k in range(5):
         documents.put("proxy", f"n{k}", b"content", 60.0 + k, limit=3)
-    assert documents.names("proxy", 10) == ["n4", "n3", "n2"]
+    assert list(documents.ends("proxy", 10)) == ["n4", "n3", "n2"]
     assert documents.get("proxy", "n1") is None
 
 
@@ -65,7 +65,7 @@ def test_foreign_damaged_and_huge_documents_are_ignored_and_counted(
             client.set(tag + b":" + name.encode(), value)
             client.zadd(tag, {name: 2e9})
         client.zadd(tag, {b"\xff\x00": 2e9, "../x": 2e9})
-    assert sorted(store.documents.names("proxy", 10)) == ["flipped", "good", "huge", "renamed", "short"]
+    assert sorted(store.documents.ends("proxy", 10)) == ["flipped", "good", "huge", "renamed", "short"]
     assert [store.documents.get("proxy", name) for name in ("flipped", "renamed", "short", "huge")] == [None] * 4
     assert store.counters()["damaged_documents"] == 4
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_stored_is_refused(engine: EngineServer, open_store: Open
 def test_documents_of_a_cluster_are_on_one_node(cluster: EngineCluster, open_store: OpenStore) -> None:
     documents = open_store(cluster.url).documents
     documents.put("proxy", "a", b"content", 60.0, limit=10)
-    assert documents.names("proxy", 10) == ["a"]
+    assert list(documents.ends("proxy", 10)) == ["a"]
     assert documents.get("proxy", "a") == b"content"
 
 

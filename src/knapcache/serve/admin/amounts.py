@@ -19,7 +19,9 @@ from typing import Literal
 from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights
 from knapcache.serve.admin.summary_models import Amounts, Doubling, FirstRequest
-from knapcache.serve.observe.history import DAY, History
+from knapcache.serve.observe.history import History
+from knapcache.serve.observe.history_view import DAY
+from knapcache.serve.observe.merged import MergedHistory
 from knapcache.serve.observe.usage import UsageRow
 from knapcache.serve.settings import Settings
 from knapcache.serve.upstream.embedded_model import model_name
@@ -75,7 +77,7 @@ def amounts(row: UsageRow, settings: Settings) -> Amounts:
     return Amounts(unit="share" if row.unpriced else "usd", factor=1.0 / weights.usd)
 
 
-def doubling(history: History, shadow: str, now: float) -> Doubling:
+def doubling(history: History | MergedHistory, shadow: str, now: float) -> Doubling:
     """Return what twice the capacity would have saved in addition. shadow: the one that has it."""
     total, since = history.total(), history.since
     saves = max(0.0, more_saved(total, shadow)) if total.evictions else 0.0

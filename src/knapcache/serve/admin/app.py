@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,14 +31,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from knapcache.serve.admin import access_models, models, request_models, summary_models
+from knapcache.serve.admin import access_models, models, proxy_models, request_models, summary_models
+from knapcache.serve.admin.admin_request import AdminRequest, SetCookie, fields_of, session_info
 from knapcache.serve.admin.amounts import amounts
 from knapcache.serve.admin.audit import Record, new_record
 from knapcache.serve.admin.auth import (
     CHALLENGE,
     AdminAuth,
     Caller,
-    Session,
     client_address,
     cookie,
     is_secure,
@@ -54,6 +54,7 @@ from knapcache.serve.admin.planning import Planner
 from knapcache.serve.admin.request_body import read_body
 from knapcache.serve.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
 from knapcache.serve.http.asgi_request import RequestRejected
+from knapcache.serve.observe.recent import row_of
 
 log = logging.getLogger("knapcache.serve")
 
@@ -67,32 +68,7 @@ RECORDED_REFUSALS = ("invalid_token", "too_many_attempts", "role_too_weak")
 """Refusals that the audit log records. Those of hosts and origins come before authentication and are left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdminRequest:
-    """An authenticated and validated request."""
-
-    parameters: Any
-    """An instance of the route's parameter model."""
-    body: Any
-    """An instance of the route's body model, or None."""
-    caller: Caller | None
-    """None: a public route."""
-    address: str
-    secure: bool
-
-    def record(self, action: str, status: int | None, **parameters: Any) -> Record:
-        """Return a record of this request for the audit log."""
-        return new_record(action, **fields_of(self.caller), address=self.address, parameters=parameters, status=status)
-
-
 Serve = Callable[[AdminRequest], Awaitable[ResponseModel | bytes]]
-
-
-class SetCookie(ResponseModel):
-    """A response that also sets the session cookie."""
-
-    content: ResponseModel
-    cookie: str
 
 
 class Admin:
@@ -121,6 +97,13 @@ class Admin:
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except TimeoutError:
             raise RequestRejected(503, "The store does not answer.", "store_failed", [("retry-after", "10")]) from None
+
+    async def refresh(self) -> None:
+        """Include the requests that have just finished, of this proxy and of others."""
+        if self._context.shared is None:
+            self._context.flush_events()
+        else:
+            await self.in_thread(self._context.refresh)
 
     async def summary(self, _: AdminRequest) -> summary_models.Summary:
         return await self.in_thread(self._overview.summary)
@@ -171,20 +154,24 @@ class Admin:
         token = await self.in_thread(lambda: self._context.tokens.rotate(name))
         return access_models.RotatedToken(name=name, token=token)
 
+    async def proxies(self, _: AdminRequest) -> proxy_models.ProxyPage:
+        return await self.in_thread(self._overview.proxies)
+
     async def requests(self, request: AdminRequest) -> models.RequestPage:
-        self._context.flush_events()
+        await self.refresh()
         page = self._context.recent.after(request.parameters.after, request.parameters.limit)
         return models.RequestPage.model_validate(page)
 
     async def request(self, request: AdminRequest) -> request_models.RequestDetail:
         assert request.caller is not None
-        self._context.flush_events()
+        await self.refresh()
         serial, content = request.parameters.serial, self.shows_content(request)
-        event = self._context.recent.find(serial)
-        if event is None:
+        found_event = self._context.recent.find(serial)
+        if found_event is None:
             raise RequestRejected(404, "This request is not among the recent ones.", "not_found")
+        event, row = found_event[0], row_of(serial, *found_event)
         earlier, all_tenants = self._context.recent.earlier(event), request.caller.identity.role == "operator"
-        explain = partial(self._explainer.detail, serial, event, earlier, content=content, all_tenants=all_tenants)
+        explain = partial(self._explainer.detail, row, event, earlier, content=content, all_tenants=all_tenants)
         found = await self.in_thread(explain)
         if content:
             await self.write_record(request.record("request", 200, key=event.key, content=True))
@@ -284,19 +271,6 @@ class Admin:
             return self._context.audit.newest(limit)
         except OSError as error:
             raise RequestRejected(503, f"The audit log cannot be read: {error.strerror}.", "audit_failed") from None
-
-
-def fields_of(caller: Caller | None) -> dict[str, str]:
-    """Return the fields of an audit record that say who sent a request."""
-    if caller is None:
-        return {"name": "", "role": "", "session": ""}
-    session = "" if caller.session is None else caller.session.label
-    return {"name": caller.identity.name, "role": caller.identity.role, "session": session}
-
-
-def session_info(session: Session) -> access_models.SessionInfo:
-    """Return what a session's page needs to know."""
-    return access_models.SessionInfo(csrf=session.csrf, name=session.identity.name, role=session.identity.role)
 
 
 def no_such_entry() -> RequestRejected:

@@ -11,6 +11,7 @@ from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.history import History
+from knapcache.serve.observe.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.upstream_health import UpstreamHealth
@@ -32,9 +33,16 @@ class AdminContext:
     authenticator: Authenticator
     flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
-    history: History
+    history: History | MergedHistory
     metrics: Metrics
-    recent: RecentRequests
-    upstream_health: UpstreamHealth
+    recent: RecentRequests | MergedRecent
+    upstream_health: UpstreamHealth | MergedHealth
     request_log: Path | None
     """The folder of the request log, if there is one."""
+    shared: SharedProxies | None = None
+    """The proxies of a shared store; None without one."""
+
+    def refresh(self) -> None:
+        """Read the numbers of other proxies, which may wait for the engine of a shared store."""
+        if self.shared is not None:
+            self.shared.refresh()

@@ -31,7 +31,6 @@ from knapcache.serve.admin.request_models import (
     Worth,
 )
 from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.recent import row_of
 
 SHARING_DELAY = 2.0
 """Seconds until an answer that one worker fetched can be read by the others."""
@@ -77,10 +76,11 @@ class Explainer:
         self._context = context
 
     def detail(
-        self, serial: int, event: Event, earlier: list[Event], *, content: bool, all_tenants: bool
+        self, row: dict[str, Any], event: Event, earlier: list[Event], *, content: bool, all_tenants: bool
     ) -> RequestDetail:
         """Return the details of a request.
 
+        row           the request as it is listed
         earlier       recent requests for the same key
         content       with parts of prompts
         all_tenants   compare with the entries of other tenants, too
@@ -91,7 +91,7 @@ class Explainer:
         canonical = browser.request(key) if key else None
         entry = self._context.cache.entry(key) if key else None
         return RequestDetail(
-            **row_of(serial, event),
+            **row,
             attempts=list(event.attempts),
             reason=event.reason,
             words=outline_of(canonical).words if content and canonical is not None else None,
@@ -135,7 +135,15 @@ class Explainer:
             why = "its client asked not to store it (no-store)" if "no-store" in last.reason else "it was incomplete"
             text = f"An identical request was answered before, but that answer was not stored: {why}."
             return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
-        if self._context.settings.workers > 1 and last.time + last.seconds + SHARING_DELAY > event.time:
+        if last.time + last.seconds + SHARING_DELAY <= event.time:
+            return None
+        if self._context.settings.store is not None:
+            text = (
+                "Another process had just fetched the same answer, or was fetching it, and this one did not find it in "
+                "the shared store. That happens while the engine does not answer, and in a failover."
+            )
+            return Explanation(kind="other_worker", title="Not yet shared between proxies", text=text, at=last.time)
+        if self._context.settings.workers > 1:
             text = (
                 "One of the workers had just fetched the same answer, or was fetching it. Workers share answers "
                 "through the store, which takes about a second."

@@ -21,7 +21,7 @@ def _from_query(text: Any) -> Any:
     it.
     """
     if isinstance(text, str):
-        if re.fullmatch(r"-?[0-9]{1,15}", text):
+        if re.fullmatch(r"-?[0-9]{1,16}", text):
             return int(text)
         return {"true": True, "false": False}.get(text, text)
     return text
@@ -32,6 +32,8 @@ Name = Annotated[str, Field(max_length=200)]
 QueryInt = Annotated[int, BeforeValidator(_from_query)]
 QueryBool = Annotated[bool, BeforeValidator(_from_query)]
 Count = Annotated[int, Field(ge=0)]
+MAX_SERIAL = 2**53 - 1
+"""The largest whole number of JavaScript."""
 
 
 class RequestModel(BaseModel):
@@ -78,7 +80,7 @@ class KeyPath(RequestModel):
 class RequestsQuery(RequestModel):
     """Parameters of GET /requests."""
 
-    after: Annotated[QueryInt, Field(ge=0, le=10**15 - 1, description="A serial number.")] = 0
+    after: Annotated[QueryInt, Field(ge=0, le=MAX_SERIAL, description="A serial number.")] = 0
     limit: Annotated[QueryInt, Field(ge=1, le=1000)] = 200
 
 
@@ -209,12 +211,19 @@ class RequestRow(ResponseModel):
     upstream: str
     error: str
     saved: bool
+    proxy: Annotated[str, Field(description="Host of the proxy that served it; empty without a shared store.")] = ""
 
 
 class RequestPage(ResponseModel):
-    """Recent requests, oldest first; `serial` is that of the newest request."""
+    """Recent requests, oldest first."""
 
-    serial: Count
+    serial: Annotated[
+        Count,
+        Field(
+            description="That of the newest request. With a shared store it is the time in µs until which the requests "
+            "of all proxies are known, and a later page may have some of the rows again."
+        ),
+    ]
     rows: list[RequestRow]
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import access_models, models, request_models, summary_models
+from knapcache.serve.admin import access_models, models, proxy_models, request_models, summary_models
 from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
 from knapcache.serve.admin.tokens import Role
@@ -101,8 +101,10 @@ ROUTES: tuple[Route, ...] = (
           parameters=models.KeyPath, errors=(404, 409, 503)),
     Route(method="POST", path="/purge", name="purge", summary="Remove entries", response=models.Purged,
           body=models.Purge, errors=(409, 503)),
+    Route(method="GET", path="/proxies", name="proxies", summary="The proxies of a shared store, and its engine",
+          response=proxy_models.ProxyPage, errors=(503,)),
     Route(method="GET", path="/requests", name="requests", summary="Recent requests of all processes",
-          response=models.RequestPage, parameters=models.RequestsQuery),
+          response=models.RequestPage, parameters=models.RequestsQuery, errors=(503,)),
     Route(method="GET", path="/requests/{serial}", name="request",
           summary="One request, and why it was a hit or a miss",
           response=request_models.RequestDetail, parameters=request_models.RequestPath, errors=(404, 503)),

@@ -6,6 +6,7 @@ name; this module translates.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any
 
 from knapcache.errors import Incomplete, NotOwner
 from knapcache.keys.outline import outline_of
-from knapcache.serve.admin import models
+from knapcache.serve.admin import models, proxy_models
 from knapcache.serve.admin import summary_models as totals
 from knapcache.serve.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.serve.admin.context import AdminContext
@@ -41,6 +42,7 @@ class Overview:
 
     def summary(self) -> totals.Summary:
         context, settings, now = self._context, self._context.settings, time.time()
+        context.refresh()
         context.history.poll_shadows()
         stats, total = context.cache.stats(), context.history.total()
         policy = str(stats.get("policy", settings.policy))
@@ -121,9 +123,35 @@ class Overview:
             workers=self._context.settings.workers,
             upstreams=[totals.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
             breaker=breaker,
+            engine=self._engine(),
         )
 
+    def _engine(self) -> proxy_models.EngineStatus | None:
+        shared = self._context.shared
+        return None if shared is None else proxy_models.EngineStatus(**shared.engine())
+
+    def proxies(self) -> proxy_models.ProxyPage:
+        """Return the proxies that run; without a shared store, this one."""
+        context = self._context
+        context.refresh()
+        shared = context.shared
+        if shared is None:
+            own = proxy_models.ProxyRow(
+                id="",
+                host=socket.gethostname(),
+                version=version("knapcache"),
+                started=context.started,
+                workers=context.settings.workers,
+                owner=context.cache.owner,
+                requests=context.history.total().requests,
+                this=True,
+            )
+            return proxy_models.ProxyPage(engine=None, rows=[own], ended=0, ignored=0)
+        rows = [proxy_models.ProxyRow(**row) for row in shared.rows()]
+        return proxy_models.ProxyPage(engine=self._engine(), rows=rows, ended=shared.ended, ignored=shared.ignored)
+
     def history(self, span: str) -> totals.UsageHistory:
+        self._context.refresh()
         self._context.history.poll_shadows()
         step, points = self._context.history.points(span)
         return totals.UsageHistory(step=step, points=[totals.UsagePoint(time=at, **row.report()) for at, row in points])
@@ -180,8 +208,11 @@ class Overview:
         return models.Purged(purged=0, preview=models.PurgePreview(**found | {"rows": rows}))
 
     def save(self) -> bool:
-        """Write the policy's state and the history to disk. Raises NotOwner in a reader process."""
-        if not self._context.cache.stats()["owner"]:
+        """Write the policy's state and the history to disk. Raises NotOwner in a reader of a file.
+
+        The owner of a shared store writes the policy's state by itself, so other proxies save their history.
+        """
+        if self._context.shared is None and not self._context.cache.owner:
             raise NotOwner("another process owns the file; only the owner can save")
         self._context.cache.maintain()
         self._context.history.poll_shadows()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from knapcache.serve.admin.models import Count, QueryInt, RequestModel, RequestRow, ResponseModel
+from knapcache.serve.admin.models import MAX_SERIAL, Count, QueryInt, RequestModel, RequestRow, ResponseModel
 
 Kind = Literal[
     "hit", "stale", "coalesced", "bypass", "passthrough", "rejected", "failed", "asked", "too_old", "new", "different",
@@ -18,7 +18,7 @@ Kind = Literal[
 class RequestPath(RequestModel):
     """Path parameter of /requests/{serial}."""
 
-    serial: Annotated[QueryInt, Field(ge=0, le=10**15 - 1, description="Serial number, as in GET /requests.")]
+    serial: Annotated[QueryInt, Field(ge=0, le=MAX_SERIAL, description="Serial number, as in GET /requests.")]
 
 
 class FieldDifference(ResponseModel):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from knapcache.serve.admin.models import Count, ResponseModel
+from knapcache.serve.admin.proxy_models import EngineStatus
 
 
 class Usage(ResponseModel):
@@ -141,6 +142,10 @@ class HealthStatus(ResponseModel):
     workers: Count
     upstreams: list[UpstreamStatus]
     breaker: dict[str, Any]
+    engine: Annotated[
+        EngineStatus | None,
+        Field(description="Of a shared store. While it is away, the numbers are those of this proxy."),
+    ]
 
 
 class Summary(ResponseModel):

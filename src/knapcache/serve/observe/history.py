@@ -25,35 +25,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, tzinfo
-from datetime import time as clock_time
+from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from knapcache.errors import InvalidInput, KnapcacheError
 from knapcache.serve.observe.events import Event
-from knapcache.serve.observe.history_file import MAX_DAYS, HistoryTable, pack, unpack
+from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
+from knapcache.serve.observe.history_parts import BOUNDARY_STEP, Boundary, closed_part, open_part
+from knapcache.serve.observe.history_view import HOUR, MINUTE, HistoryView
 from knapcache.serve.observe.labels import LabelLimiter
 from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
 
 log = logging.getLogger("knapcache.serve")
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+T = TypeVar("T")
 POLL_INTERVAL = 1.0
 """Seconds between two polls of the shadows."""
 SAVE_INTERVAL = 10.0
 """Seconds between two saves, and the most that `close` waits for the thread."""
-
-
-class Span(NamedTuple):
-    """The points of a chart: how many seconds each, and how many up to now."""
-
-    step: int
-    steps: int
-
-
-SPANS = {"hour": Span(MINUTE, 60), "day": Span(5 * MINUTE, 288), "month": Span(6 * HOUR, 124)}
-"""And "all": a point for each day since the first."""
 
 
 class History:
@@ -72,7 +62,7 @@ class History:
         zone: tzinfo | None = None,
     ) -> None:
         self._path = folder / "history.json" if folder is not None else None
-        self._stats, self._clock, self._zone = stats, clock, zone
+        self._stats, self._clock, self.zone = stats, clock, zone
         self._lock = threading.Lock()  # guards the rows; nothing blocks under it
         self._poll_lock = threading.Lock()  # polls must be applied in their order
         self._save_lock = threading.Lock()
@@ -123,7 +113,7 @@ class History:
 
     def _add(self, row: UsageRow, now: float) -> None:
         """Add to the total and to the minute, hour and day of a time. Called under the lock."""
-        self._table.add(row, int(now // MINUTE), int(now // HOUR), self._day(now).toordinal())
+        self._table.add(row, int(now // MINUTE), int(now // HOUR), self._ordinal(now))
 
     def _changed(self) -> None:
         """Count a change, and start the thread that saves it. Called under the lock."""
@@ -179,17 +169,20 @@ class History:
 
     # Output: copies of rows.
 
-    def today(self) -> UsageRow:
-        """Return the row since midnight."""
+    def read(self, reader: Callable[[HistoryView, float], T]) -> T:
+        """Return the result of a function of the rows and the current time. It must be quick, and return copies."""
+        now = self._clock()
         with self._lock:
             self._merge()
-            return sum_rows([self._table.days.get(self._day(self._clock()).toordinal(), UsageRow())])
+            return reader(HistoryView([self._table], self.zone), now)
+
+    def today(self) -> UsageRow:
+        """Return the row since midnight."""
+        return self.read(HistoryView.today)
 
     def total(self) -> UsageRow:
         """Return the row since the history began."""
-        with self._lock:
-            self._merge()
-            return sum_rows([self._table.total])
+        return self.read(HistoryView.total)
 
     @property
     def since(self) -> float:
@@ -198,51 +191,36 @@ class History:
 
     def models(self) -> dict[str, UsageRow]:
         """Return the total by model."""
-        with self._lock:
-            self._merge()
-            return {name: sum_rows([row]) for name, row in self._table.models.items()}
+        return self.read(HistoryView.models)
 
     def tenants(self) -> dict[str, UsageRow]:
         """Return the total by tenant."""
-        with self._lock:
-            self._merge()
-            return {name: sum_rows([row]) for name, row in self._table.tenants.items()}
+        return self.read(HistoryView.tenants)
 
     def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
         """Return the seconds between two points, and start time and row of each. Times without requests are zero."""
-        if span == "all":
-            return DAY, self._daily_points()
-        if span not in SPANS:
-            raise InvalidInput(f"span must be one of {', '.join([*SPANS, 'all'])}, not {span[:40]!r}")
-        step, steps = SPANS[span]
-        last = int(self._clock() // step)
-        points = {k: UsageRow() for k in range(last - steps + 1, last + 1)}
+        return self.read(lambda view, now: view.points(span, now))
+
+    # Parts for other proxies (history_parts.py).
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with every change."""
+        return self._changes
+
+    def boundary(self) -> Boundary:
+        """Return where the rows that may still change begin."""
+        now = self._clock()
+        return Boundary(int(now // BOUNDARY_STEP) * (BOUNDARY_STEP // MINUTE), int(now // HOUR), self._ordinal(now))
+
+    def part(self, boundary: Boundary, kind: str | None = None) -> HistoryTable:
+        """Return a copy of the rows of one kind before the boundary; None: of all rows after it, and the totals."""
         with self._lock:
             self._merge()
-            rows, unit = (self._table.minutes, MINUTE) if step < HOUR else (self._table.hours, HOUR)
-            for k, row in rows.items():
-                point = points.get(k * unit // step)
-                if point is not None:
-                    point.add(row)
-        return step, [(float(k * step), row) for k, row in points.items()]
+            return open_part(self._table, boundary) if kind is None else closed_part(self._table, boundary, kind)
 
-    def _daily_points(self) -> list[tuple[float, UsageRow]]:
-        today = self._day(self._clock()).toordinal()
-        with self._lock:
-            self._merge()
-            days = {day: sum_rows([row]) for day, row in self._table.days.items()}
-        last = max([today, *days])
-        first = max(last - MAX_DAYS + 1, min([today, *days]))  # a clock that was once at 1970 makes no endless chart
-        points = {day: UsageRow() for day in range(first, last + 1)}
-        for day, row in days.items():
-            points[max(first, day)].add(row)
-        return [(self._midnight(date.fromordinal(day)), row) for day, row in points.items()]
-
-    def _day(self, now: float) -> date:
-        return datetime.fromtimestamp(now, self._zone).date()
-
-    def _midnight(self, day: date) -> float:
-        return datetime.combine(day, clock_time(), self._zone).timestamp()
+    def _ordinal(self, now: float) -> int:
+        return datetime.fromtimestamp(now, self.zone).date().toordinal()
 
     # The file.
 

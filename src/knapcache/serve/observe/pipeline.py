@@ -1,13 +1,14 @@
 """The consumers of events: history, metrics, request log, recent requests, upstream health, tracing, access log.
 
-A data directory has one pipeline. With several workers the owner process has it, and the others send it their events
-(workers/owner_link.py).
+A data directory has one pipeline. With several workers one process has it, and the others send it their events
+(workers/owner_link.py). Proxies of a shared store publish their numbers for each other (publisher.py, merged.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class EventPipeline:
         """Events that other processes had to drop."""
         dropped = {"events": lambda: buffer.dropped + self.dropped, "log_lines": dropped_lines}
         self.history = History(folder, cache.stats)
-        self.recent = RecentRequests()
+        self.recent = RecentRequests(None if settings.store is None else time.time)
         self.upstream_health = UpstreamHealth(settings.upstreams)
         self.request_log: RequestLog | None = None
         self._tracing = None

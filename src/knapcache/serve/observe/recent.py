@@ -2,12 +2,14 @@
 
 Every request has a serial number, which grows by one. The page asks for requests after the last serial it has seen. A
 serial larger than ours comes from a former owner process: then all recent requests are returned.
+
+Proxies of a shared store number their requests by time, in microseconds: so the page can ask any of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from knapcache.serve.observe.events import Event
@@ -17,35 +19,51 @@ FIELDS = (*(name for name in Event._fields if name not in ("attempts", "reason",
 
 
 class RecentRequests:
-    """The last MAX_RECENT events of all processes."""
+    """The last MAX_RECENT events of all processes. clock: Unix time, to number them by it; None: from 1 on."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._events: deque[tuple[int, Event]] = deque(maxlen=MAX_RECENT)
+        self._clock = clock
         self.serial = 0
 
     def consume(self, events: Sequence[Event]) -> None:
         """Number the events and store them."""
         for event in events:
-            self.serial += 1
+            self.serial = self.serial + 1 if self._clock is None else max(self.serial + 1, serial_at(self._clock()))
             self._events.append((self.serial, event))
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
         """Return the newest `limit` requests whose serial is larger, oldest first."""
-        first = max(self.serial - limit, serial if serial <= self.serial else 0)
-        rows = [row_of(number, event) for number, event in self._events if number > first]
+        if serial > self.serial:
+            serial = 0
+        rows = [row_of(number, event) for number, event in self.newest(limit) if number > serial]
         return {"serial": self.serial, "rows": rows}
 
-    def find(self, serial: int) -> Event | None:
-        """Return the request of a serial, or None."""
-        oldest = self.serial - len(self._events) + 1
-        return self._events[serial - oldest][1] if oldest <= serial <= self.serial else None
+    def newest(self, limit: int) -> list[tuple[int, Event]]:
+        """Return serial and event of the newest requests, oldest first."""
+        return list(self._events)[-limit:]
+
+    def find(self, serial: int) -> tuple[Event, str] | None:
+        """Return the request of a serial, and the host of its proxy: empty, because it is this one."""
+        return next(((event, "") for number, event in list(self._events) if number == serial), None)
 
     def earlier(self, event: Event) -> list[Event]:
         """Return the requests for the same key that arrived before this one, oldest first."""
-        found = [one for _, one in self._events if one.key == event.key and one.time < event.time]
-        return sorted(found, key=lambda one: one.time)
+        return earlier(event, [one for _, one in list(self._events)])
 
 
-def row_of(serial: int, event: Event) -> dict[str, Any]:
-    """Return a request as it is listed."""
-    return {"serial": serial} | {name: getattr(event, name) for name in FIELDS}
+def earlier(event: Event, events: Sequence[Event]) -> list[Event]:
+    """Return those of the events that were for the same key and arrived earlier, oldest first."""
+    found = [one for one in events if one.key == event.key and one.time < event.time]
+    return sorted(found, key=lambda one: one.time)
+
+
+def serial_at(now: float) -> int:
+    """Return the serial of a time."""
+    return int(now * 1e6)
+
+
+def row_of(serial: int, event: Event, proxy: str = "") -> dict[str, Any]:
+    """Return a request as it is listed. proxy: host of the proxy that served it, with a shared store."""
+    row = {"serial": serial} | {name: getattr(event, name) for name in FIELDS}
+    return row | {"proxy": proxy} if proxy else row

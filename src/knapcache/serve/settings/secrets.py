@@ -4,6 +4,7 @@
                   setting `secret`
     admin-token   the token of the admin API and the dashboard, unless the settings give one. With a shared store and
                   `secret`, a copy of the token that is derived from the secret
+    proxy-id      16 hex digits by which the proxies of a shared store know each other
 
 Several processes may start at once, and the power may fail at any time. So a secret is written to a temporary file,
 synced, and then hard-linked to its name. The link fails if another process was first, whose secret is then used.
@@ -30,7 +31,7 @@ from knapcache.store.sqlite.files import sync
 
 log = logging.getLogger("knapcache.serve")
 
-SECRET, TOKEN = "secret", "admin-token"
+SECRET, TOKEN, ID = "secret", "admin-token", "proxy-id"
 BYTES = 32
 HEX = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}")
 MAX_FILE = 1 << 16
@@ -85,6 +86,14 @@ def server_secret(folder: Path | None, configured: str | None = None) -> bytes:
             "which invalidates every cached entry"
         )
     return bytes.fromhex(text)
+
+
+def proxy_id(folder: Path) -> str:
+    """Return the id of the proxy with this data directory: 16 hex digits. It is no secret. Raises InvalidInput."""
+    text = _read_or_create(folder / ID, secrets.token_hex(8))
+    if not re.fullmatch(r"[0-9a-f]{16}", text):
+        raise InvalidInput(f"{folder / ID} must be 16 hex digits; delete it to generate a new id")
+    return text
 
 
 def admin_token(folder: Path | None, configured: str | None = None) -> str:

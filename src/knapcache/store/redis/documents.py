@@ -66,11 +66,15 @@ class Documents:
             return None
         return content
 
-    def names(self, kind: str, limit: int) -> list[str]:
-        """Return the names of the documents of a kind, those that end last first, and at most `limit` of them."""
+    def ends(self, kind: str, limit: int) -> dict[str, float]:
+        """Return the time at which each document of a kind ends, by name: at most `limit`, those that end last first.
+
+        `put` changes it. A document may have ended before.
+        """
         index, _ = self._keys(kind, "-")
-        found = self._attached().command(index, "ZREVRANGE", index, 0, limit - 1)
-        return [text for name in found if _NAME.fullmatch(text := str(name, "ascii", "replace"))]
+        found = self._attached().command(index, "ZREVRANGE", index, 0, limit - 1, "WITHSCORES", withscores=True)
+        texts = ((str(name, "ascii", "replace"), float(end)) for name, end in found)
+        return {name: end for name, end in texts if _NAME.fullmatch(name)}
 
     def remove(self, kind: str, name: str) -> None:
         """Remove a document, if there is one."""
