@@ -71,16 +71,19 @@ class SharedCalls:
         """Start without threads in a child process."""
         self._pool.after_fork()
 
-    async def lead(self, store: NetworkStore, key: bytes, timeout: float, *, blocking: bool) -> Entry | Lease | None:
-        """Return the entry, a lease, or None: call without a lease."""
-        deadline = time.monotonic() + timeout
+    async def lead(
+        self, store: NetworkStore, key: bytes, timeout: float, *, blocking: bool
+    ) -> tuple[Entry | Lease | None, bool]:
+        """Return the entry, a lease, or None: call without a lease. And whether it waited for another process."""
+        deadline, waited = time.monotonic() + timeout, False
         while True:
             attempt = LeaseAttempt(store, key)
             found = attempt.run() if blocking else await self._in_pool(attempt)
             if isinstance(found, StoreError):
-                return None
+                return None, waited
             if found is not None or time.monotonic() >= deadline:
-                return found
+                return found, waited
+            waited = True
             if blocking:
                 time.sleep(POLL_SECONDS)
             else:

@@ -119,6 +119,20 @@ def test_a_burst_at_three_caches_makes_one_call(url: str) -> None:
     assert calls == dict.fromkeys(range(10), 1)
 
 
+def test_an_answer_that_the_owner_has_not_decided_is_a_hit_in_every_process(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "TICK", 60.0)
+    monkeypatch.setattr(coordinator, "ARRIVALS_TICK", 60.0)
+    with open_cache(url) as owner, open_cache(url) as reader:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        outcomes = [
+            cache.fetch("chat/completions", body, lambda: Reply(b"answer")).outcome for cache in (reader, owner, reader)
+        ]
+        assert outcomes == ["miss", "hit", "hit"]
+        assert (owner.stats()["hits"], owner.stats()["entries"]) == (1, 0)
+
+
 def test_a_failed_call_lets_another_process_call(url: str) -> None:
     with open_cache(url) as first, open_cache(url) as second:
         started, go_on = threading.Event(), threading.Event()
