@@ -76,7 +76,7 @@ def test_rows_that_were_not_run_again_are_kept(tmp_path: Path) -> None:
 
 def test_rows_are_selected_by_name() -> None:
     assert [row.name for row in selected("R3, R1")] == ["R1", "R3"]
-    assert len(selected("")) == len(ROWS) == 13
+    assert len(selected("")) == len(ROWS) == 15
     with pytest.raises(SystemExit, match="no row R99"):
         selected("R99")
 
