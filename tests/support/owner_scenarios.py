@@ -59,6 +59,8 @@ CACHE_PROCESS = """
     while not cache._coordinator.role.is_owner:
         time.sleep(0.002)
     print(acquired, time.monotonic(), cache._coordinator.store.totals().entries, flush=True)
+    cache.maintain()  # saves a snapshot, as every owner does once a minute
+    print("saved", flush=True)
     while True:
         time.sleep(1)
 """
@@ -99,6 +101,7 @@ def kill_owners(
         start()
         read_words(processes[0])
         for k in range(rounds):
+            assert read_words(processes[k]) == ["saved"]
             start()
             time.sleep(rng.random())  # the lease is renewed once a second
             processes[k].kill()

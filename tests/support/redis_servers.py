@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import pytest
 
+from tests.support.certificates import Certificate
+
 STARTUP_SECONDS = 30.0
 ENGINES = ("redis", "valkey")
 
@@ -156,14 +158,23 @@ class _SentinelServer(EngineServer):
 
 
 class EngineCluster:
-    """Primaries of a cluster, each with as many replicas as given."""
+    """Primaries of a cluster, each with as many replicas as given. `tls`: they and their clients use TLS."""
 
-    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0) -> None:
+    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, *, tls: Certificate | None = None) -> None:
         self.servers: list[EngineServer] = []
+        self._tls, self._ports = tls, []
         for k in range(primaries * (1 + replicas)):
             (folder / f"node{k}").mkdir()
-            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-            self.servers.append(EngineServer(folder / f"node{k}", *options))
+            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0"]
+            port = free_port()
+            if tls is not None:
+                self._ports.append(free_port())
+                options += ["--tls-port", str(self._ports[-1]), "--tls-cluster", "yes", "--tls-replication", "yes"]
+                options += ["--tls-cert-file", str(tls.cert), "--tls-key-file", str(tls.key)]
+                options += ["--tls-ca-cert-file", str(tls.cert), "--tls-auth-clients", "no"]
+            else:
+                self._ports.append(port)
+            self.servers.append(EngineServer(folder / f"node{k}", *options, port=port))
         bounds = [16384 * k // primaries for k in range(primaries + 1)]
         for k, server in enumerate(self.servers):
             with server.client() as client:
@@ -171,8 +182,8 @@ class EngineCluster:
                 if k < primaries:
                     client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[k], bounds[k + 1] - 1)
         with self.servers[0].client() as client:
-            for server in self.servers[1:]:
-                client.execute_command("CLUSTER MEET", "127.0.0.1", server.port)
+            for each in self._ports[1:]:
+                client.execute_command("CLUSTER MEET", "127.0.0.1", each)
         wait_until(lambda: all(map(self._is_ok, self.servers)))
         for k, server in enumerate(self.servers[primaries:]):
             with self.servers[k % primaries].client() as client:
@@ -194,7 +205,7 @@ class EngineCluster:
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{each.port}" for each in self.servers)
+        return f"redis{'s' if self._tls else ''}+cluster://" + ",".join(f"127.0.0.1:{each}" for each in self._ports)
 
     def close(self) -> None:
         for server in self.servers:

@@ -14,6 +14,7 @@ from knapcache.errors import StoreError
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
+from tests.support.certificates import make_certificate
 from tests.support.engine_cuts import cut_repeatedly
 from tests.support.owner_scenarios import kill_owners, replace_owners, wake_stopped_owners
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
@@ -91,6 +92,19 @@ def test_a_cluster_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> 
     with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
         owner = open_store(cluster.url, query="near=0&shards=12")
         survive(owner, open_store(cluster.url, query="near=100kB"), cluster.servers[1])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # redis-py leaves sockets open
+def test_a_cluster_with_tls_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> None:
+    made = make_certificate(tmp_path / "tls", "IP:127.0.0.1")
+    try:
+        cluster = EngineCluster(tmp_path, replicas=1, tls=made)
+    except AssertionError:
+        pytest.skip("the server was built without TLS")
+    with closing(cluster):
+        owner = open_store(cluster.url, query=f"near=0&shards=12&ca={made.cert}")
+        survive(owner, open_store(cluster.url, query=f"near=100kB&ca={made.cert}"), cluster.servers[1])
 
 
 def owner_port(server: EngineServer, slot: int) -> int:
