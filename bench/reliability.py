@@ -29,7 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the scenarios of the tests
 
-from _reliability_rows import ROWS, ReliabilityRow, Run  # noqa: E402 - after the change of sys.path
+from _reliability_rows import ROWS  # noqa: E402 - after the change of sys.path
+from _reliability_run import ReliabilityRow, Run  # noqa: E402
 
 from knapcache.cli.output import print_table  # noqa: E402
 

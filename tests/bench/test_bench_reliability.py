@@ -13,7 +13,8 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.append(str(BENCH))
 
-from _reliability_rows import ROWS, Measured, ReliabilityRow, Run  # noqa: E402 - after the change of sys.path
+from _reliability_rows import ROWS  # noqa: E402 - after the change of sys.path
+from _reliability_run import Measured, ReliabilityRow, Run  # noqa: E402
 from reliability import markdown, run_here, run_in_child, selected, write  # noqa: E402
 
 
