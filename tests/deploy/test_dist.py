@@ -63,7 +63,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     chart = yaml.safe_load((ROOT / "deploy" / "helm" / "knapcache" / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["version"] == chart["appVersion"] == PROJECT["version"]
     places = [ROOT / "README.md", ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "compose.yaml"]
-    places += sorted((ROOT / "docs").rglob("*.md"))
+    places += [ROOT / "deploy" / "cluster" / "compose.yaml", *sorted((ROOT / "docs").rglob("*.md"))]
     pattern = re.compile(r"knapcache[:-](\d+\.\d+\.\d+)")
     found = {(path.name, version) for path in places for version in pattern.findall(path.read_text(encoding="utf-8"))}
     assert {name for name, _ in found} >= {"Dockerfile", "compose.yaml", "installation.md"}

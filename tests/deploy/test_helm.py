@@ -49,14 +49,27 @@ def render(folder: Path, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {found["kind"]: found for found in yaml.safe_load_all(text) if found}
 
 
+SHARED = {
+    "replicas": 3,
+    "store": {
+        "url": "rediss://valkey.llm:6379?ca=/etc/knapcache-store/ca.crt",
+        "existingSecret": "store",
+        "tlsSecret": "store-tls",
+    },
+}
+"""Values of several proxies on one store."""
+
+
 @pytest.mark.parametrize(
-    "values", [{}, EVERYTHING, {"persistence": {"enabled": False}}], ids=["default", "all", "none"]
+    "values",
+    [{}, EVERYTHING, {"persistence": {"enabled": False}}, SHARED],
+    ids=["default", "all", "none", "shared"],
 )
 def test_the_chart_renders_valid_objects(values: dict[str, Any], tmp_path: Path) -> None:
     assert "0 chart(s) failed" in run_helm(tmp_path, "lint", "--strict", CHART)
     objects = render(tmp_path, values)
     claim = "PersistentVolumeClaim" in objects
-    assert claim == (not values.get("persistence"))
+    assert claim == (not values.get("persistence") and not values.get("store"))
     # Its 17,000 files are too many for every environment that runs the tests.
     validate = find_program("kubernetes-validate", "the package kubernetes-validate, which is not in the lock")
     for version in ("1.25", "1.33"):
@@ -81,6 +94,52 @@ def test_one_pod_owns_the_store(tmp_path: Path) -> None:
         assert str(Path(variables[name]).parent) in mounts, "everything that is written is below a volume"
     probes = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
     assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+
+
+def test_replicas_share_a_store_and_are_replaced_one_by_one(tmp_path: Path) -> None:
+    objects = render(tmp_path, SHARED)
+    spec = objects["Deployment"]["spec"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {item["name"]: item for item in container["env"]}
+    wanted = {"KNAPCACHE_SECRET": "secret", "KNAPCACHE_STORE_USER": "user", "KNAPCACHE_STORE_PASSWORD": "password"}
+    for name, key in wanted.items():
+        found = variables[name]["valueFrom"]["secretKeyRef"]
+        assert found == {"name": "store", "key": key, "optional": key != "secret"}
+    settings = Settings(
+        host="0.0.0.0",
+        secret="ab" * 32,
+        store=variables["KNAPCACHE_STORE"]["value"],
+        drain=variables["KNAPCACHE_DRAIN"]["value"],
+    )
+    assert settings.store_address is not None
+    assert pod["terminationGracePeriodSeconds"] > settings.drain + settings.grace
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert settings.store_address.ca is not None
+    assert volumes[mounts[str(Path(settings.store_address.ca).parent)]]["secret"] == {"secretName": "store-tls"}
+    assert volumes["data"] == {"name": "data", "emptyDir": {}}, "one claim cannot be mounted by pods of several nodes"
+    labels = spec["selector"]["matchLabels"]
+    assert objects["PodDisruptionBudget"]["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["labelSelector"]["matchLabels"] == labels
+    assert "PodDisruptionBudget" not in render(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replicas": 2}, "replicas above 1 needs store.url"),
+        ({"store": {"url": "redis://valkey:6379"}}, "store.url needs store.existingSecret"),
+        ({"store": {"url": "redis://:pw@valkey", "existingSecret": "s"}}, "must not have a user and a password"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=message):
+        render(tmp_path, values)
 
 
 def test_settings_and_secrets_reach_the_proxy(tmp_path: Path) -> None:

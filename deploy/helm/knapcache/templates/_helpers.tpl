@@ -33,3 +33,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $own := list "localhost" "127.0.0.1" $service (printf "%s.%s" $service $namespace) (printf "%s.%s.svc" $service $namespace) (printf "%s.%s.svc.cluster.local" $service $namespace) -}}
 {{- join ", " (concat $own .Values.allowedHosts) -}}
 {{- end -}}
+
+{{/* Stop with a message if values contradict each other. */}}
+{{- define "knapcache.check" -}}
+{{- if and (gt (int .Values.replicas) 1) (not .Values.store.url) -}}
+{{- fail "replicas above 1 needs store.url: without a shared store, each pod would have a cache of its own" -}}
+{{- end -}}
+{{- if and .Values.store.url (not .Values.store.existingSecret) -}}
+{{- fail "store.url needs store.existingSecret: all pods must have the same secret, in its entry `secret`" -}}
+{{- end -}}
+{{- if and .Values.store.url (contains "@" .Values.store.url) -}}
+{{- fail "store.url must not have a user and a password: put them into store.existingSecret" -}}
+{{- end -}}
+{{- end -}}

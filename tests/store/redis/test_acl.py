@@ -1,0 +1,63 @@
+"""A user of the engine with the permissions that the cluster guide gives can do everything that a store does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.store.base import Clock, Store
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import parse
+from knapcache.testing import check_store
+from tests.support.redis_servers import EngineCluster, EngineServer
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "cluster.md"
+_numbers = itertools.count()
+
+
+def documented_rule() -> list[str]:
+    """Return the arguments of ACL SETUSER in the guide, without the additional one for a cluster."""
+    (rule,) = re.findall(r"^ACL SETUSER knapcache (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    return str(rule).replace("PASSWORD", "hunter2").split()
+
+
+def check_with(url: str, servers: list[EngineServer], rule: list[str]) -> None:
+    for server in servers:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "knapcache", "reset", *rule)
+            client.execute_command("ACL", "LOG", "RESET")
+    scheme, _, location = url.replace("://", "://knapcache:hunter2@").partition(":")
+
+    def make(clock: Clock) -> Store:
+        address = parse(scheme, f"{location}?near=100kB&prefix=knapcache:{next(_numbers)}")
+        return RedisStore(address, 2 << 20, clock=clock)
+
+    check_store(make)
+    for server in servers:
+        with server.client() as client:
+            assert client.execute_command("ACL", "LOG") == [], "a command was refused"
+
+
+def test_the_documented_permissions_suffice_on_a_server(each_engine: EngineServer) -> None:
+    check_with(each_engine.url, [each_engine], documented_rule())
+    with each_engine.client(username="knapcache", password="hunter2") as client:
+        for refused in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "other"]):
+            with pytest.raises(Exception, match=r"(?i)no permissions"):
+                client.execute_command(*refused)
+
+
+def test_the_documented_permissions_suffice_in_a_cluster(cluster: EngineCluster) -> None:
+    check_with(cluster.url, cluster.servers, [*documented_rule(), "+cluster|slots"])
+    assert "`+cluster|slots`" in GUIDE.read_text(encoding="utf-8")
+
+
+def test_a_user_without_a_permission_is_told_which_one(engine: EngineServer) -> None:
+    with engine.client() as client:
+        client.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha")
+    address = parse("redis", f"//weak:hunter2@127.0.0.1:{engine.port}?prefix=weak")
+    with pytest.raises(StoreError, match="evalsha"):
+        RedisStore(address, 2 << 20)
