@@ -10,6 +10,9 @@ ARGS ?=
 SAMPLE ?= 300
 SEED ?= 1
 
+# Tests start hundreds of processes. Without stored bytecode each of them compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 AUDIT := .venv-audit
 # Created last: a .venv without the first file was interrupted during set-up and is rebuilt.
