@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import knapcache.oracle
-from knapcache.oracle import solve
+from knapcache.oracle import exact, solve
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check
 
@@ -125,6 +126,17 @@ def test_the_result_is_repeatable_and_read_only() -> None:
     assert (instance.sizes == sizes).all()
     with pytest.raises(ValueError, match="read-only"):
         first.chosen[0] = True
+
+
+def test_read_only_arrays_need_no_kernels_of_their_own() -> None:
+    instance = cache_like("counts", np.random.default_rng(4), 300)
+    chosen = solve(*instance).chosen
+    kernels: Any = exact.select
+    built = len(kernels.signatures)
+    for array in (instance.values, instance.sizes):
+        array.flags.writeable = False
+    assert (solve(*instance).chosen == chosen).all()
+    assert len(kernels.signatures) == built
 
 
 def test_public_names() -> None:

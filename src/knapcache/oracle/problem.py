@@ -46,8 +46,8 @@ def read_problem(
     if w.shape != s.shape:
         raise InvalidInput(f"values has {w.shape[0]} items and sizes has {s.shape[0]}; they must have the same length")
     return Problem(
-        values=w,
-        sizes=s,
+        values=_writable(w),
+        sizes=_writable(s),
         capacity=min(_integer("capacity", capacity, at_least=0), SIZES_LIMIT),  # sizes sum to less, so all items fit
         beta=_factor("beta", beta),
         tol=DEFAULT_TOLERANCE if tol is None else _factor("tol", tol),
@@ -76,6 +76,11 @@ def _clearly_valid(array: Any, kind: type, minimum: int, limit: int) -> bool:
     doublings = array.shape[0].bit_length()
     largest = limit - (doublings << 52) if kind is np.float64 else limit >> doublings
     return bool(numbers.min() >= minimum and numbers.max() < largest)
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the array, or a copy of a read-only one: it has another type for Numba, and the kernels another build."""
+    return array if array.flags.writeable else array.copy()
 
 
 def _array(name: str, value: Any) -> npt.NDArray[Any]:
