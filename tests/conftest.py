@@ -6,16 +6,29 @@ Kernels are compiled before use, as in the simulator: a cache decides in the sam
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.support import warm_python
+from tests.support.proxy_process import ProxyProcess
 
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") else "exploring")
 
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")
+ProxyProcess.compiled = False
 
 # The upstreams of tests are on this machine; a developer's proxy could not reach them.
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.lower(), None)
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[warm_python.WarmPython]:
+    """A Python that has imported Numba and runs programs in forked children."""
+    with warm_python.start() as found:
+        yield found

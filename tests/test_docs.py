@@ -17,6 +17,7 @@ from knapcache.policy import registry
 from knapcache.sim.traffic import KINDS
 from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache_experiments.catalogue import EXPERIMENTS
+from tests.support.warm_python import WarmPython
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -105,11 +106,12 @@ def test_the_command_line_reference_is_current() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+def test_python_examples_run(page: Path, tmp_path: Path, warm: WarmPython) -> None:
     for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
         script = tmp_path / f"example_{k}.py"
         script.write_text(code, encoding="utf-8")
-        subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
+        done = warm.run(script, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
 
 
 def test_commands_in_the_docs_parse() -> None:

@@ -21,6 +21,7 @@ import pytest
 
 import knapcache.kernel
 from knapcache.kernel import identity
+from tests.support.warm_python import WarmPython
 
 HITS = """
 import json
@@ -33,8 +34,9 @@ def show(**kernels):
 class Sandbox:
     """A directory with modules, and processes that run them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, warm: WarmPython) -> None:
         self.root = root
+        self.warm = warm
         self.cache = root / "kernels"
         self.write("hits", HITS)
 
@@ -52,6 +54,16 @@ class Sandbox:
 
     def run(self, module: str, *arguments: str, **extra: str) -> str:
         """Run a module and return its standard output. Its standard error must be empty."""
+        done = self.warm.run(f"{module}.py", *arguments, cwd=self.root, env=self.environment(**extra))
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def read(self, module: str, *arguments: str, **extra: str) -> Any:
+        """Run a module and return its JSON output."""
+        return json.loads(self.run(module, *arguments, **extra))
+
+    def read_cold(self, module: str, *arguments: str, **extra: str) -> Any:
+        """Do the same in a process that has imported nothing before, and may run beside others."""
         done = subprocess.run(
             [sys.executable, f"{module}.py", *arguments],
             cwd=self.root,
@@ -62,16 +74,12 @@ class Sandbox:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    def read(self, module: str, *arguments: str, **extra: str) -> Any:
-        """Run a module and return its JSON output."""
-        return json.loads(self.run(module, *arguments, **extra))
+        return json.loads(done.stdout)
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Sandbox:
-    return Sandbox(tmp_path)
+def sandbox(tmp_path: Path, warm: WarmPython) -> Sandbox:
+    return Sandbox(tmp_path, warm)
 
 
 def test_a_kernel_is_compiled_once_and_then_loaded(sandbox: Sandbox) -> None:
@@ -92,8 +100,8 @@ def test_a_kernel_is_compiled_once_and_then_loaded(sandbox: Sandbox) -> None:
         show(total=(total(np.arange(5.0)), total))
         """,
     )
-    assert sandbox.read("once") == {"total": [10.0, 0]}
-    assert sandbox.read("once") == {"total": [10.0, 1]}
+    assert sandbox.read_cold("once") == {"total": [10.0, 0]}
+    assert sandbox.read_cold("once") == {"total": [10.0, 1]}
 
 
 CLOSURES = """
@@ -173,7 +181,7 @@ def test_processes_that_compile_at_the_same_time_do_not_disturb_each_other(sandb
     sandbox.write("closures", CLOSURES)
     names = ["of_plus_1", "of_plus_2", "of_tenfold"]
     with ThreadPoolExecutor(3) as pool:
-        for name, found in zip(names, pool.map(lambda name: sandbox.read("closures", name), names), strict=True):
+        for name, found in zip(names, pool.map(lambda name: sandbox.read_cold("closures", name), names), strict=True):
             assert found[name][0] == CLOSURE_RESULTS[name]
     assert sandbox.read("closures", *names) == {name: [CLOSURE_RESULTS[name], 1] for name in names}
 
@@ -267,7 +275,7 @@ def test_uncompiled_kernels_give_the_same_results_without_numba(sandbox: Sandbox
         }))
         """,
     )
-    compiled, plain = sandbox.read("modes"), sandbox.read("modes", KNAPCACHE_COMPILE="0")
+    compiled, plain = sandbox.read("modes"), sandbox.read_cold("modes", KNAPCACHE_COMPILE="0")
     assert compiled.pop("answer") == plain.pop("answer")
     assert compiled == {"compiled": True, "plain": False, "numba": True}
     assert plain == {"compiled": False, "plain": True, "numba": False}
@@ -378,7 +386,7 @@ def test_kernels_work_where_nothing_can_be_written(sandbox: Sandbox) -> None:
 
 def test_importing_knapcache_is_cheap(sandbox: Sandbox) -> None:
     sandbox.write("cheap", "import json, sys, knapcache\nprint(json.dumps(sorted(sys.modules)))")
-    loaded = set(sandbox.read("cheap"))
+    loaded = set(sandbox.read_cold("cheap"))
     assert "knapcache" in loaded
     assert not loaded & {"numba", "matplotlib", "scipy", "ortools"}
 

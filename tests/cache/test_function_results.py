@@ -313,7 +313,11 @@ with small_cache(path=sys.argv[1]) as cache:
 def test_another_process_reads_what_one_has_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     here, script, path = Path(__file__).resolve().parents[2], tmp_path / "script.py", tmp_path / "answers.db"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here)))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here))),
+        "KNAPCACHE_COMPILE": "0",
+    }
 
     def run() -> tuple[str, str]:
         command = [sys.executable, str(script), str(path)]

@@ -275,7 +275,8 @@ with small_cache(path=sys.argv[1]) as cache:
 def test_scripts_do_not_share_results(tmp_path: Path) -> None:
     def run(*words: object) -> str:
         here = Path(__file__).resolve().parents[2]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here / "src"), str(here), str(tmp_path)))}
+        path = os.pathsep.join((str(here / "src"), str(here), str(tmp_path)))
+        environment = {**os.environ, "PYTHONPATH": path, "KNAPCACHE_COMPILE": "0"}
         command = [sys.executable, *map(str, words), str(tmp_path / "answers.db")]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=here).stdout
 

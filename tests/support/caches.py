@@ -74,9 +74,10 @@ def residents(owner: Cache | AdmissionController) -> set[bytes]:
 
 
 def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start another Python process that can import these helpers."""
+    """Start another Python process that can import these helpers. It decides with plain kernels, to start sooner."""
     here = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{here / 'src'}{os.pathsep}{here}"}
+    path = f"{here / 'src'}{os.pathsep}{here}"
+    environment = {**os.environ, "PYTHONPATH": path, "KNAPCACHE_COMPILE": "0"}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,

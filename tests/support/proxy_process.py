@@ -18,6 +18,9 @@ ADMIN_TOKEN = "0123456789abcdef-admin-token"
 class ProxyProcess:
     """A started proxy. settings: one value each; workers=2 starts real worker processes; config: a settings file."""
 
+    compiled = True
+    """Whether proxies use compiled kernels. Tests set False: plain ones decide the same and take no time to load."""
+
     def __init__(
         self,
         folder: Path,
@@ -38,6 +41,8 @@ class ProxyProcess:
             text = ("true" if value else "false") if isinstance(value, bool) else str(value)
             command += ["--set", f"{name}={text}"]
         variables = {**os.environ, "KNAPCACHE_ADMIN_TOKEN": ADMIN_TOKEN, **(environment or {})}
+        if not self.compiled:
+            variables["KNAPCACHE_COMPILE"] = "0"
         self.folder = folder
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables

@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.warm_python import WarmPython
 
 MRU = '''
 """MRU: evict the most recently used answer."""
@@ -62,16 +65,32 @@ def install(place: Path, package: str, entry_point: str, source: str) -> None:
     (info / "entry_points.txt").write_text(f"[knapcache.policies]\n{entry_point}\n")
 
 
-def run(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the packages in `place` installed."""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Return the environment of a Python with the packages in `place` installed."""
     path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def run_cold(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the packages in `place` installed, in a process that has imported nothing before."""
     return subprocess.run(
-        [sys.executable, *command], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        [sys.executable, *command], env=environment(place), capture_output=True, text=True, check=False
     )
 
 
-def knapcache(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(place, "-m", "knapcache", *arguments)
+@pytest.fixture
+def run(warm: WarmPython) -> Run:
+    """Run Python with the packages in a directory installed."""
+    return lambda place, *command: warm.run(*command, env=environment(place))
+
+
+@pytest.fixture
+def knapcache(run: Run) -> Run:
+    """Run the command line with the packages in a directory installed."""
+    return lambda place, *arguments: run(place, "-m", "knapcache", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +109,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_plugin_is_listed_after_the_built_in_policies(site: Path) -> None:
-    done = knapcache(site, "policies", "--json")
+    done = run_cold(site, "-m", "knapcache", "policies", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     names = [row["name"] for row in json.loads(done.stdout)]
     assert names[0] == "adaptive"
@@ -107,19 +126,20 @@ def test_listing_imports_neither_the_class_nor_the_compiler(site: Path) -> None:
         "import sys; from knapcache.policy import registry; registry.available(); "
         "sys.exit(any(name in sys.modules for name in ('mru_policy.mru', 'numba')))"
     )
-    assert run(site, "-c", code).returncode == 0
+    assert run_cold(site, "-c", code).returncode == 0
 
 
 def test_a_plugin_is_replayed(site: Path, tmp_path: Path) -> None:
     """Capacity 2: MRU evicts b for c, so the second a hits. LRU evicts a for c and gets no hit."""
     trace = tmp_path / "trace.csv"
     trace.write_text("key,size,cost\n" + "".join(f"{key},1,1\n" for key in "abcab"))
-    done = knapcache(site, "replay", str(trace), "--policy", "mru,lru", "--capacity", "2", "--no-time", "--json", "-")
+    options = ("--policy", "mru,lru", "--capacity", "2", "--no-time", "--json", "-")
+    done = run_cold(site, "-m", "knapcache", "replay", str(trace), *options)
     assert done.returncode == 0, done.stderr
     assert {row["policy"]: row["hits"] for row in json.loads(done.stdout)} == {"mru": 1, "lru": 0}
 
 
-def test_a_plugin_passes_the_contract(site: Path) -> None:
+def test_a_plugin_passes_the_contract(site: Path, run: Run) -> None:
     code = "from knapcache.policy import registry; from knapcache.testing import check_policy; " + (
         "check_policy(registry.find('mru').build, events=100)"
     )
@@ -127,7 +147,7 @@ def test_a_plugin_passes_the_contract(site: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_misspelt_plugin_is_suggested(site: Path) -> None:
+def test_a_misspelt_plugin_is_suggested(site: Path, run: Run) -> None:
     done = run(site, "-c", "from knapcache.policy import registry; registry.find('mruu')")
     assert "did you mean 'mru'?" in done.stderr
 
@@ -149,7 +169,7 @@ GOOD = "from knapcache.policy.registry import Spec\nP = Spec('{0}', '{1}', 'Evic
     ],
 )  # fmt: skip
 def test_a_broken_plugin_fails_when_used_and_not_when_listed(
-    tmp_path: Path, name: str, source: str, message: str
+    tmp_path: Path, run: Run, knapcache: Run, name: str, source: str, message: str
 ) -> None:
     install(tmp_path, "broken", f"{name} = broken:P", source)
     used = run(tmp_path, "-c", USE.format(name))
@@ -170,13 +190,15 @@ def test_a_broken_plugin_fails_when_used_and_not_when_listed(
         ("broken:Spec", "broken:Spec is not a subclass of Policy"),
     ],
 )
-def test_a_broken_class_fails_when_the_policy_is_built(tmp_path: Path, where: str, message: str) -> None:
+def test_a_broken_class_fails_when_the_policy_is_built(
+    tmp_path: Path, run: Run, knapcache: Run, where: str, message: str
+) -> None:
     install(tmp_path, "broken", "bad = broken:P", GOOD.format("bad", where))
     assert f"InvalidInput: policy plugin 'bad': {message}" in run(tmp_path, "-c", USE.format("bad")).stderr
     assert knapcache(tmp_path, "policies").stderr == ""
 
 
-def test_two_plugins_cannot_share_a_name(tmp_path: Path) -> None:
+def test_two_plugins_cannot_share_a_name(tmp_path: Path, run: Run) -> None:
     for package in ("one", "two"):
         install(tmp_path, package, f"same = {package}:P", GOOD.format("same", f"{package}:C"))
     assert "policy plugin 'same': one and two provide the same name" in run(tmp_path, "-c", USE.format("same")).stderr
