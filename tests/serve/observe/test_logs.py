@@ -233,7 +233,12 @@ def test_a_pipe_that_is_not_read_blocks_nothing(monkeypatch: pytest.MonkeyPatch)
     drain = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(out, 1 << 16), b"")])
     with os.fdopen(into, "w") as stream:
         handler = start("info", "text", (), stream)
-        logging_thread = threading.Thread(target=lambda: [ours.info("x" * 1000) for _ in range(3000)], daemon=True)
+
+        def log_lines() -> None:
+            for _ in range(3000):
+                ours.info("x" * 1000)
+
+        logging_thread = threading.Thread(target=log_lines, daemon=True)
         logging_thread.start()
         logging_thread.join(60)
         blocked, dropped, reported = logging_thread.is_alive(), handler.dropped, logs.dropped_lines()
