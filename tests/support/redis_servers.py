@@ -64,8 +64,16 @@ def wait_until(condition: Callable[[], Any], seconds: float = STARTUP_SECONDS) -
 class EngineServer:
     """One server process. Without options it keeps everything in memory."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None, program: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        port: int | None = None,
+        program: str | None = None,
+        password: str | None = None,
+    ) -> None:
         self.port = port or free_port()
+        self._password = password
         self._folder, self._options, self._program = folder, options, program or require_engine()
         self.process: subprocess.Popen[bytes]
         self.start()
@@ -91,7 +99,7 @@ class EngineServer:
     def client(self, **options: Any) -> Any:
         import redis
 
-        return redis.Redis(port=self.port, socket_timeout=5.0, protocol=2, **options)
+        return redis.Redis(port=self.port, socket_timeout=5.0, protocol=2, password=self._password, **options)
 
     @property
     def url(self) -> str:

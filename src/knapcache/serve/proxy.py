@@ -29,6 +29,7 @@ from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.shared_sessions import SharedSessions
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import EventBuffer
@@ -193,8 +194,10 @@ class Proxy:
             self._shared = SharedStoreMember(
                 self.settings, self.folder, self._shared_store, self.cache, pipeline, self.started
             )
-            fields = self._shared.admin_fields
+            fields |= self._shared.admin_fields
         self._tokens = AdminTokens(self.settings, self.folder, self.admin_token)
+        if self._shared_store is not None:
+            fields["sessions"] = SharedSessions(self._tokens, self._shared_store.documents, self.secret)
         app = admin_app(
             AdminContext(
                 settings=self.settings,

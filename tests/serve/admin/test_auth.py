@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 
@@ -149,20 +150,20 @@ def test_sessions_end_by_time_by_number_and_by_logout() -> None:
     identity = tokens.find("right")
     assert identity is not None
     sessions = Sessions(tokens, clock)
-    first = sessions.begin(identity)
+    first = asyncio.run(sessions.begin(identity))
     assert sessions.find(first.id) == first
     assert len(first.id) >= 43  # 32 bytes
     clock.now = subject.SESSION_SECONDS - 1
     assert sessions.find(first.id) == first
     clock.now = subject.SESSION_SECONDS
     assert sessions.find(first.id) is None
-    made = [sessions.begin(identity) for _ in range(101)]
+    made = [asyncio.run(sessions.begin(identity)) for _ in range(101)]
     assert len({session.id for session in made} | {session.csrf for session in made}) == 202
     assert len(sessions) == 100
     assert sessions.find(made[0].id) is None
     assert sessions.find(made[1].id) == made[1]
-    sessions.end(made[1])
-    sessions.end(made[1])
+    for _ in range(2):
+        asyncio.run(sessions.end(made[1]))
     assert sessions.find(made[1].id) is None
     assert sessions.find("") is sessions.find("\udc80") is None
     assert Sessions(tokens, clock).find(made[2].id) is None
@@ -217,7 +218,7 @@ def test_every_method_needs_the_csrf_token(method: str) -> None:
     auth = subject.AdminAuth(tokens, ["*"])
     identity = tokens.find(TOKEN)
     assert identity is not None
-    session = auth.sessions.begin(identity)
+    session = asyncio.run(auth.sessions.begin(identity))
     cookie = (b"cookie", f"{subject.COOKIE}={session.id}".encode())
     with pytest.raises(RequestRejected) as rejected:
         auth.identify(request_with(method, cookie))

@@ -76,7 +76,7 @@ class Admin:
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
-        self.auth = AdminAuth(context.tokens, context.settings.allowed_hosts)
+        self.auth = AdminAuth(context.tokens, context.settings.allowed_hosts, context.sessions)
         self._overview = Overview(context)
         self._explainer = Explainer(context)
         self._listed: dict[tuple[str, ...], float] = {}
@@ -204,11 +204,11 @@ class Admin:
 
     async def login(self, request: AdminRequest) -> SetCookie:
         identity = self.auth.check.check(request.body.token, request.address)
-        session = self.auth.sessions.begin(identity)
+        session = await self.auth.sessions.begin(identity)
         try:
             await self.write_record(replace(request, caller=Caller(identity, session)).record("login", 200))
         except BaseException:
-            self.auth.sessions.end(session)
+            await self.auth.sessions.end(session)
             raise
         return SetCookie(content=session_info(session), cookie=cookie(session.id, secure=request.secure))
 
@@ -220,7 +220,7 @@ class Admin:
     async def logout(self, request: AdminRequest) -> SetCookie:
         assert request.caller is not None
         assert request.caller.session is not None
-        self.auth.sessions.end(request.caller.session)
+        await self.auth.sessions.end(request.caller.session)
         with contextlib.suppress(RequestRejected):  # a log that cannot be written must not keep a session alive
             await self.write_record(request.record("logout", 200))
         content = access_models.Done(done=True)
@@ -321,7 +321,7 @@ def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
 
     async def endpoint(request: Request) -> Response:
         caller, address = None, client_address(request)
-        await admin.auth.tokens.refresh()
+        await admin.auth.refresh(request)
         try:
             if route.access != "public":
                 caller = admin.auth.identify(request)
@@ -357,7 +357,7 @@ async def _redirect_to_dashboard(_: Request) -> Response:
 def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
     async def endpoint(request: Request) -> Response:
         if not context.settings.metrics_public:
-            await admin.auth.tokens.refresh()
+            await admin.auth.refresh(request)
             try:
                 admin.auth.identify(request)
             except RequestRejected as rejected:

@@ -7,7 +7,7 @@
 
 A request with a token is judged by the token alone: a wrong one is rejected, even with a valid cookie. Sessions are in
 memory. They end with the process, after SESSION_SECONDS, on logout, with their token, or when MAX_SESSIONS newer ones
-exist.
+exist. Those of proxies with a shared store are also in its engine (shared_sessions.py).
 
 The CSRF token does more than its name says. Cookies ignore ports: every server on the same host name gets the session
 cookie. The dashboard keeps the CSRF token in the storage of its own origin, so that the cookie alone is worth nothing.
@@ -100,21 +100,29 @@ class TokenCheck:
 
 
 class Sessions:
-    """Sessions of this process."""
+    """Sessions of this process. key: of the CSRF tokens; None: a new one."""
 
-    def __init__(self, tokens: AdminTokens, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, tokens: AdminTokens, clock: Callable[[], float] = time.monotonic, key: bytes | None = None
+    ) -> None:
         self._tokens, self._clock = tokens, clock
-        self._key = secrets.token_bytes(32)
+        self._key = key or secrets.token_bytes(32)
         self._sessions: dict[bytes, tuple[float, Identity]] = {}
         """Expiry and holder by the session's digest, oldest first. Invariant: at most MAX_SESSIONS."""
 
-    def begin(self, identity: Identity) -> Session:
+    async def begin(self, identity: Identity) -> Session:
         """Create a session. The oldest one ends if there are too many."""
-        if len(self._sessions) >= MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
         session = secrets.token_urlsafe(32)
-        self._sessions[token_digest(session)] = self._clock() + SESSION_SECONDS, identity
+        self._add(token_digest(session), self._clock() + SESSION_SECONDS, identity)
         return Session(session, self._csrf(session), identity)
+
+    def _add(self, digest: bytes, expiry: float, identity: Identity) -> None:
+        if len(self._sessions) >= MAX_SESSIONS and digest not in self._sessions:
+            del self._sessions[next(iter(self._sessions))]
+        self._sessions[digest] = expiry, identity
+
+    async def refresh(self, session: str) -> None:
+        """Do what `find` needs before it is called. Sessions of one process need nothing."""
 
     def find(self, session: str) -> Session | None:
         """Return the session of a cookie, or None if it is unknown, has expired, or its token is no longer valid."""
@@ -129,7 +137,7 @@ class Sessions:
             return None
         return Session(session, self._csrf(session), identity)
 
-    def end(self, session: Session) -> None:
+    async def end(self, session: Session) -> None:
         """Log out."""
         self._sessions.pop(token_digest(session.id), None)
 
@@ -143,9 +151,10 @@ class Sessions:
 class AdminAuth:
     """Checks every request to the admin API and the dashboard."""
 
-    def __init__(self, tokens: AdminTokens, allowed_hosts: Iterable[str]) -> None:
+    def __init__(self, tokens: AdminTokens, allowed_hosts: Iterable[str], sessions: Sessions | None = None) -> None:
         self.tokens = tokens
-        self.check, self.sessions = TokenCheck(tokens), Sessions(tokens)
+        self.check = TokenCheck(tokens)
+        self.sessions = Sessions(tokens) if sessions is None else sessions
         self._hosts = HostCheck(allowed_hosts)
 
     def check_origin(self, request: Request) -> None:
@@ -176,9 +185,16 @@ class AdminAuth:
             raise RequestRejected(403, "x-csrf-token is missing or belongs to another session.", "invalid_csrf_token")
         return Caller(session.identity, session)
 
+    async def refresh(self, request: Request) -> None:
+        """Do what `identify` needs before it is called: read changed tokens, and sessions of other proxies."""
+        await self.tokens.refresh()
+        session = _session_cookie(request)
+        if session is not None and "authorization" not in request.headers:
+            await self.sessions.refresh(session)
+
     def session(self, request: Request) -> Session | None:
         """Return the session of the request's cookie, or None."""
-        found = request.cookies.get(SECURE_COOKIE if is_secure(request) else COOKIE)
+        found = _session_cookie(request)
         return self.sessions.find(found) if found is not None else None
 
 
@@ -187,6 +203,10 @@ def require(identity: Identity, role: Role) -> None:
     if role == "operator" and identity.role != "operator":
         message = f"The token {identity.name!r} has the role {identity.role}; this needs the role operator."
         raise RequestRejected(403, message, "role_too_weak")
+
+
+def _session_cookie(request: Request) -> str | None:
+    return request.cookies.get(SECURE_COOKIE if is_secure(request) else COOKIE)
 
 
 def client_address(request: Request) -> str:

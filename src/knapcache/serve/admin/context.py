@@ -8,6 +8,7 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.serve.admin.audit import AuditLog
+from knapcache.serve.admin.auth import Sessions
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.history import History
@@ -39,6 +40,8 @@ class AdminContext:
     upstream_health: UpstreamHealth | MergedHealth
     request_log: Path | None
     """The folder of the request log, if there is one."""
+    sessions: Sessions | None = None
+    """Those of a shared store; None: those of this process."""
     shared: SharedProxies | None = None
     """The proxies of a shared store; None without one."""
 

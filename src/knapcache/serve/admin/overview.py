@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from knapcache.errors import Incomplete, NotOwner
+from knapcache.errors import Incomplete, NotOwner, StoreError
 from knapcache.keys.outline import outline_of
 from knapcache.serve.admin import models, proxy_models
 from knapcache.serve.admin import summary_models as totals
@@ -106,10 +106,18 @@ class Overview:
         return auth.namespace_of(name) or next((one for one in known if name in (one, auth.name_of(one))), None)
 
     def _scanned(self, *, fresh: bool = False) -> dict[str, Any]:
-        """Return the least value per megabyte and the bytes of each tenant, from a recent scan unless `fresh`."""
+        """Return the least value per megabyte and the bytes of each tenant, from a recent scan unless `fresh`.
+
+        The numbers of a proxy are served while the engine of a shared store is away: then the last scan, or none.
+        """
         began = time.monotonic()
         if fresh or began >= self._scan_expiry:
-            self._scan = self._context.cache.entries(limit=0)
+            try:
+                self._scan = self._context.cache.entries(limit=0)
+            except StoreError:
+                if self._context.shared is None or fresh:
+                    raise
+                self._scan = self._scan or {"least_value_per_mb": 0.0, "tenants": {}}
             ended = time.monotonic()
             self._scan_expiry = ended + RESCAN_FACTOR * (ended - began)
         return self._scan

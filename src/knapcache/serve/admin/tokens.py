@@ -84,6 +84,10 @@ class AdminTokens:
         # A dictionary lookup by digest: an attacker cannot choose digests that begin alike, so timing reveals nothing.
         return self._identities.get(token_digest(token))
 
+    def by_digest(self, digest: bytes) -> Identity | None:
+        """Return the holder of the token with a digest, or None."""
+        return self._identities.get(digest)
+
     def current(self, identity: Identity) -> bool:
         """Return whether the token of an identity is still valid, with the same name and role."""
         return self._identities.get(identity.digest) == identity
