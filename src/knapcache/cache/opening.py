@@ -153,7 +153,7 @@ class TargetStore:
                 used = store.size_limit if isinstance(store, SqliteStore) else store.totals().size
                 found = self.capacity or size_limit_of_store(store) or max(used, self.default or 0)
         if found is None:
-            raise InvalidInput("the capacity of the source is not known: give --capacity")
+            raise InvalidInput("the source has no state of a policy, which has its capacity: give --capacity")
         if used > found:
             raise InvalidInput(f"{place_name(self.place)} holds {used} bytes, more than the capacity of {found} bytes")
         return found
