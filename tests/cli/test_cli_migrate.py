@@ -287,7 +287,7 @@ def test_an_engine_that_goes_away_is_one_clear_error(
 
 
 def test_inspect_shows_the_engine_and_does_not_become_the_owner(
-    url: str, server: EngineServer, capsys: pytest.CaptureFixture[str]
+    url: str, server: EngineServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with cache_at(url) as cache:
         fill(cache)
@@ -300,6 +300,9 @@ def test_inspect_shows_the_engine_and_does_not_become_the_owner(
         assert "10 entries" in text
         assert cache.owner
     assert "no owner" in run(capsys, "inspect", url)
+    question = tmp_path / "question.json"
+    question.write_text(json.dumps({"model": "m", "messages": ["question 3"]}))
+    assert run(capsys, "why", question, url).startswith("Stored: key ")
     engine = json.loads(run(capsys, "inspect", url, "--json"))["engine"]
     layout = EngineLayout.of(2_000_000)
     assert (engine["limit"], engine["nursery_limit"]) == (layout.capacity, layout.nursery)
@@ -317,7 +320,7 @@ def test_commands_wait_longer_than_requests_for_a_busy_engine(
         fill(cache, 2)
     server.signal(signal.SIGSTOP)
     try:
-        threading.Timer(1.0, lambda: server.signal(signal.SIGCONT)).start()
+        threading.Timer(0.6, lambda: server.signal(signal.SIGCONT)).start()
         assert "2 entries" in run(capsys, "inspect", url)
     finally:
         server.signal(signal.SIGCONT)

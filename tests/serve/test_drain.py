@@ -17,7 +17,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def test_requests_are_served_while_readyz_says_no(tmp_path: Path) -> None:
-    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=2.0, policy="lru") as proxy:
+    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=1.0, policy="lru") as proxy:
         with httpx.Client(base_url=proxy.url) as client:
             assert client.get("/readyz").status_code == 200
             stopping = threading.Thread(target=proxy.stop)

@@ -42,9 +42,9 @@ def check_with(url: str, servers: list[EngineServer], rule: list[str]) -> None:
             assert client.execute_command("ACL", "LOG") == [], "a command was refused"
 
 
-def test_the_documented_permissions_suffice_on_a_server(each_engine: EngineServer) -> None:
-    check_with(each_engine.url, [each_engine], documented_rule())
-    with each_engine.client(username="knapcache", password="hunter2") as client:
+def test_the_documented_permissions_suffice_on_a_server(engine: EngineServer) -> None:
+    check_with(engine.url, [engine], documented_rule())
+    with engine.client(username="knapcache", password="hunter2") as client:
         for refused in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "other"]):
             with pytest.raises(Exception, match=r"(?i)no permissions"):
                 client.execute_command(*refused)
