@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.browse import EntryBrowser
 from knapcache.cache.coordinator import Coordinator
-from knapcache.cache.engine import RequestEngine, fetch_options
+from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import page
 from knapcache.cache.functions import Functions
 from knapcache.cache.ledger import Ledger
@@ -23,7 +23,6 @@ from knapcache.cache.options import (
     checked_ttl,
     open_store,
 )
-from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.serialize import Serializer
 from knapcache.cache.values import Answer, Lookup, Reply
@@ -383,7 +382,8 @@ class Cache:
 
     def close(self) -> None:
         """Write what is pending, and close the store."""
-        self._engine.close()
+        self._engine.reads.close()
+        self._engine.shared_calls.close()
         self._coordinator.close()
 
     def __enter__(self) -> Self:
