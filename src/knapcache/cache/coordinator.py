@@ -129,7 +129,9 @@ class Coordinator:
                 self._guarded(self.role.take_arrivals)
         elif now - self._reader_ticked >= READER_TICK:
             self._guarded(self._reader_tick)
-        return TICK if self.network is None else ARRIVALS_TICK
+        if self.network is None:
+            return TICK
+        return ARRIVALS_TICK if isinstance(self.role, Owner) else READER_TICK
 
     def maintain(self, *, sweep: bool = True) -> None:
         """Run one round of maintenance. What a failing disk prevents is left to the next round."""
