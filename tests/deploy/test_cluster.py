@@ -56,11 +56,7 @@ def engine_options() -> list[str]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    options = engine_options()
-    at = options.index("--requirepass")
-    with EngineServer(tmp_path_factory.mktemp("engine"), *options[:at]) as server:
-        with server.client() as client:  # afterwards: the test's own client has no password
-            client.config_set(options[at].removeprefix("--"), options[at + 1])
+    with EngineServer(tmp_path_factory.mktemp("engine"), *engine_options(), password=PASSWORD) as server:
         yield server
 
 
@@ -218,7 +214,7 @@ def test_a_rolling_restart_drops_no_request(
 
 
 def test_the_engine_of_compose_has_room_and_does_not_evict(engine: EngineServer) -> None:
-    with engine.client(password=PASSWORD) as client:
+    with engine.client() as client:
         info = client.info("memory")
     capacity = parse_amount(proxy_settings("knapcache-1")["capacity"])
     assert capacity is not None

@@ -99,7 +99,8 @@ class EngineServer:
     def client(self, **options: Any) -> Any:
         import redis
 
-        return redis.Redis(port=self.port, socket_timeout=5.0, protocol=2, password=self._password, **options)
+        settings = {"socket_timeout": 5.0, "protocol": 2, "password": self._password, **options}
+        return redis.Redis(port=self.port, **settings)
 
     @property
     def url(self) -> str:
