@@ -84,12 +84,21 @@ def warm_up(policy: str, shadows: tuple[str, ...]) -> None:
     Shadows(shadows, 1, 2).spent()
 
 
-def start(policy: str, shadows: tuple[str, ...], on_compiled: Waiting) -> None:
+def prepare_for_takeover(policy: str, shadows: tuple[str, ...]) -> None:
+    """Load compiled kernels for a cache that does not decide yet, or compile them in the background.
+
+    Loading takes a second. A reader that becomes the owner has no time for it: nobody decides meanwhile.
+    """
+    if not load_compiled(lambda: warm_up(policy, shadows)):
+        start(policy, shadows)
+
+
+def start(policy: str, shadows: tuple[str, ...], on_compiled: Waiting | None = None) -> None:
     """Compile in the background, and call `on_compiled` when compiled kernels can be used."""
     names = policy, shadows
     with _lock:
         running = names in _waiting
-        _waiting.setdefault(names, []).append(on_compiled)
+        _waiting.setdefault(names, []).extend([] if on_compiled is None else [on_compiled])
     if not running:
         threading.Thread(target=_compile, args=names, name="knapcache-compile", daemon=True).start()
 

@@ -7,9 +7,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from knapcache.cache.admission import AdmissionController
 from knapcache.cache.browse import EntryBrowser
-from knapcache.cache.coordinator import Coordinator
+from knapcache.cache.coordinator import AdmissionOpener, Coordinator
 from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import page
 from knapcache.cache.functions import Functions
@@ -101,12 +100,8 @@ class Cache:
         self._clock, limits, ttl, wait = clock, checked_quotas(quotas or {}), checked_ttl(ttl), amount("wait", wait)
         opened = open_store(store, path, capacity, secret, clock, synchronous, encryption_key=encryption_key)
 
-        def open_admission(store: Store) -> AdmissionController:
-            admission = AdmissionController(store, policy, shadows, ledger, ids, limits, clock)
-            admission.open(clock())
-            return admission
-
-        self._coordinator = Coordinator(opened, open_admission, ledger, clock, report_hits)
+        opener = AdmissionOpener(policy, shadows, ledger, ids, limits, clock)
+        self._coordinator = Coordinator(opened, opener, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
         self.get_entry_nowait = self._engine.get_entry_nowait  # no method: a call in between costs a hit 0.1 µs
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)

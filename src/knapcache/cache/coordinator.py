@@ -26,9 +26,10 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from knapcache.cache import background_compile
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Owner, Reader
@@ -76,18 +77,39 @@ class MaintenanceThread:
             del coordinator
 
 
+class AdmissionOpener(NamedTuple):
+    """The arguments of an admission controller, for a process that may become the owner."""
+
+    policy: str
+    shadows: tuple[str, ...]
+    ledger: Ledger
+    ids: int | None
+    quotas: Mapping[str, int]
+    clock: Clock
+
+    def open(self, store: Store) -> AdmissionController:
+        """Return the admission controller of a store that this process owns."""
+        admission = AdmissionController(store, *self)
+        admission.open(self.clock())
+        return admission
+
+    def prepare(self) -> None:
+        """Do beforehand what does not need the ownership: nobody decides while a new owner opens."""
+        background_compile.prepare_for_takeover(self.policy, self.shadows)
+
+
 class Coordinator:
     """Holds the role of this process, and changes it when the store's ownership changes."""
 
     def __init__(
         self,
         store: Store,
-        open_admission: Callable[[Store], AdmissionController],
+        opener: AdmissionOpener,
         ledger: Ledger,
         clock: Clock,
         report_hits: bool = True,
     ) -> None:
-        self._open_admission, self._ledger, self._clock = open_admission, ledger, clock
+        self._opener, self._ledger, self._clock = opener, ledger, clock
         self._report_hits = report_hits
         self._maintaining = threading.Lock()
         self.network = network_store(store)
@@ -102,6 +124,8 @@ class Coordinator:
         except BaseException:
             store.close()
             raise
+        if self.network is not None and not self.role.is_owner:
+            opener.prepare()
         if store.shared:
             weakref.finalize(self, store.close)  # for a program that does not close its cache
             self._thread.start()
@@ -112,7 +136,7 @@ class Coordinator:
         return self.role.store
 
     def _owner(self, store: Store) -> Owner:
-        return Owner(store, self._open_admission(store), self._ledger, self._clock)
+        return Owner(store, self._opener.open(store), self._ledger, self._clock)
 
     def _reader(self, store: Store) -> Reader:
         return Reader(store, self._ledger, self._thread.start, self._report_hits)
