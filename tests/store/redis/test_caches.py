@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from knapcache import Cache, Reply
-from knapcache.cache import coordinator
+from knapcache.cache import background_compile, coordinator
 from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.redis_servers import EngineServer, wait_until
@@ -158,6 +158,15 @@ def test_an_answer_that_may_not_be_stored_ends_the_lease(url: str) -> None:
             started = time.monotonic()
             cache.fetch("chat/completions", body, lambda: Reply(b"error", cacheable=False))
             assert time.monotonic() - started < 5, "waited for a lease to run out"
+
+
+def test_a_reader_loads_its_kernels_before_it_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(background_compile, "prepare_for_takeover", lambda policy, _shadows: prepared.append(policy))
+    with open_cache(url):
+        assert prepared == [], "the owner has loaded them"
+        with open_cache(url):
+            assert prepared == ["lru"]
 
 
 def test_a_replaced_owner_reads_on(url: str, server: EngineServer) -> None:
