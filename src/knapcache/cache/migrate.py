@@ -192,10 +192,10 @@ class _Copy:
             self.copied[entry.key] = digest_of(entry)
 
     def _confirm(self) -> None:
-        """Wait until the oldest copy is durable."""
-        try:
-            self._in_flight.popleft().result()
-        except StoreError as error:
+        """Wait until the oldest copy is durable. An interruption leaves it to `close`, which counts it."""
+        error = self._in_flight[0].exception()
+        self._in_flight.popleft()
+        if error is not None:
             raise StoreError(f"the target does not take entries: {error}") from error
         self._result.copied += 1
 
