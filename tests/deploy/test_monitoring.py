@@ -91,7 +91,7 @@ def test_outcomes_and_codes_in_the_queries_exist() -> None:
 def test_every_metric_of_the_proxy_is_on_the_dashboard_or_left_out_on_purpose(metrics: Labels) -> None:
     shown = {name for _, expression in expressions() for name in METRIC.findall(expression)}
     shown = {re.sub("_(bucket|sum|count)$", "", name) for name in shown} | {"knapcache_build_info"}
-    left_out = {"knapcache_oracle_calls_total", "knapcache_oracle_seconds_total", "knapcache_owner"}
+    left_out = {"knapcache_oracle_calls_total", "knapcache_oracle_seconds_total"}
     left_out |= {"knapcache_loop_stall_max_seconds"}
     families = {re.sub("_(bucket|sum|count|created)$", "", name) for name in metrics if name.startswith("knapcache_")}
     assert families - shown == left_out
@@ -152,6 +152,7 @@ FAULTS: dict[str, dict[str, str]] = {
         'knapcache_requests_total{%s, outcome="failed"}': "0+1x500",
     },
     "KnapcacheStoreNotUsed": {"knapcache_breaker_open{%s}": "1x500"},
+    "KnapcacheEngineAway": {"knapcache_engine_nodes_away{%s}": "1x500"},
     "KnapcacheSavesNothing": {'knapcache_requests_total{%s, outcome="miss"}': "0+10x500"},
     "KnapcacheEventLoopStalls": {
         'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+1x500",
@@ -173,6 +174,7 @@ HEALTHY = {
     'knapcache_requests_total{%s, outcome="miss"}': "0+10x500",
     'knapcache_requests_total{%s, outcome="hit"}': "0+1x500",
     "knapcache_breaker_open{%s}": "0x500",
+    "knapcache_engine_nodes_away{%s}": "0x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+9x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="+Inf"}': "0+9x500",
     "knapcache_events_dropped_total{%s}": "0x500",

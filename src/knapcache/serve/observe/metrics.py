@@ -35,6 +35,11 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds: from a hit in memory to a slow upstream."""
 CODES = {k: f"{k}xx" for k in range(1, 6)}
 NO_RESPONSE = "none"
+STORE_FAULTS = (
+    "breakers_opened", "counts_lost", "damaged", "damaged_documents", "failed_reads", "failed_writes",
+    "handover_failed", "ownership_lost", "refused", "subscriptions_lost", "unknown_leases",
+)  # fmt: skip
+"""Counters of stores and of the roles of processes. A store has some of them."""
 DROPPED = {
     "events": "Requests missing from all other metrics: the event buffer was full.",
     "request_log": "Requests missing from the request log: the disk was too slow, or failed.",
@@ -243,6 +248,13 @@ class Metrics(Collector):
         open_ = (stats.get("breaker") or {}).get("state", "closed") != "closed"
         yield GaugeMetricFamily("knapcache_breaker_open", "1 while a slow or failing store is not used.", open_)
         yield GaugeMetricFamily("knapcache_owner", "1 if this process owns the store.", stats.get("owner", True))
+        store = stats.get("store") or {}
+        text = "Nodes of the shared store's engine that do not answer; 0 without a shared store."
+        yield GaugeMetricFamily("knapcache_engine_nodes_away", text, store.get("breakers_open", 0))
+        faults = CounterMetricFamily("knapcache_store_faults", "Faults of the store, by kind.", labels=["fault"])
+        for fault in STORE_FAULTS:
+            faults.add_metric([fault], store.get(fault) or stats.get(fault) or 0)
+        yield faults
         for name, field, text in (
             ("knapcache_oracle_calls", "oracle_calls", "Calls of the Oracle, the knapsack solver."),
             ("knapcache_oracle_seconds", "oracle_seconds", "Seconds spent in the Oracle."),

@@ -297,6 +297,7 @@ class RedisStore(OwnerExchange):
         return {
             **self._counters,
             "breakers_opened": self._member.breakers.opened,
+            "breakers_open": len(self._member.breakers.probes()),
             "subscriptions_lost": self._near.lost,
         }
 
