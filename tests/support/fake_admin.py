@@ -108,6 +108,9 @@ class FakeAdmin:
         self.upstreams: list[dict[str, Any]] = [
             {"name": "openai", "state": "ok", "calls": 0, "errors": 0, "failing_since": None, "reason": "", "failed": 0}
         ]
+        self.engine: dict[str, Any] | None = None
+        """State of the engine of a shared store."""
+        self.proxies: list[dict[str, Any]] = []
         self.plan: dict[str, Any] = {
             "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
             "amounts": None, "result": None,
@@ -212,7 +215,7 @@ class FakeAdmin:
             "least_value_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
             "doubling": {"saves": more, "per_day": None, "per_day_low": None, "per_day_high": None, "method": ""},
             "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
-                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}},
+                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}, "engine": self.engine},
         }  # fmt: skip
 
     def history(self, span: str) -> dict[str, Any]:
@@ -305,6 +308,8 @@ class FakeAdmin:
             return JSONResponse(self.session())
         if path == "audit":
             return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
+        if path == "proxies":
+            return JSONResponse({"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0})
         if path == "summary":
             return JSONResponse(self.summary())
         if path == "history":

@@ -2,7 +2,8 @@
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, plan.js, audit.js: one section each
+//     overview.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js, plan.js, audit.js: one
+//     section each
 //
 // Sections share no state. Each gets the summary through update().
 
@@ -18,6 +19,7 @@ import { Health } from "./health.js";
 import { Overview } from "./overview.js";
 import { Plan } from "./plan.js";
 import { Poll } from "./poll.js";
+import { Proxies } from "./proxies.js";
 import { Requests } from "./requests.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
 import { UsageTables } from "./usage_tables.js";
@@ -36,6 +38,7 @@ const usageTables = new UsageTables((field, name) => {
   goTo("entries");
 });
 const health = new Health();
+const proxies = new Proxies();
 const plan = new Plan();
 const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
@@ -53,9 +56,10 @@ async function refresh() {
   const [summary, page] = await Promise.all([
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
-  const recent = page.serial < requests.serial ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, entries, drawer, why, usageTables, health, plan]) section.update(summary);
+  const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
+  for (const section of [overview, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
   requests.update(recent, new Shown(summary));
+  await proxies.refresh(summary.now);
   document.body.dataset.prices = summary.prices;
   firstRequest = summary.first_request;
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;

@@ -38,13 +38,14 @@ export class Health {
       policy.ids != null && ["Keys tracked", count(policy.ids)],
     ]);
     const [kind, words] = STORE[health.store] ?? ["fair", health.store];
-    const breaker = health.breaker ?? {};
+    const breaker = health.breaker ?? {}, engine = health.engine;
     facts(byId("store"), [
       ["Store", words, kind],
-      ["Owner", health.owner ? "this process" : "another process"],
+      engine && ["Engine", engine.state === "away" ? "does not answer: requests go upstream" : "ok", engine.state === "away" ? "bad" : "good"],
+      ["Owner", engine ? (health.owner ? "this proxy" : "another proxy") : (health.owner ? "this process" : "another process")],
       health.workers > 1 && ["Workers", count(health.workers)],
       ["Capacity", `${bytes(storage.capacity)} as configured, ${bytes(storage.usable)} for entries`],
-      storage.disk_bytes != null && ["On disk", bytes(storage.disk_bytes)],
+      storage.disk_bytes != null && [engine ? "In the engine" : "On disk", bytes(storage.disk_bytes)],
       breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads skipped`],
       ["Uptime", `${age(now - started)}, since ${moment(started)}`],
     ]);
@@ -55,9 +56,12 @@ export class Health {
       h("span", { class: "amount" }, `${count(upstream.calls)} calls`, upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
       : [h("li", { class: "note" }, "No upstreams.")]));
     const failing = list.filter((upstream) => upstream.state === "failing");
-    byId("failing").hidden = !failing.length;
-    setText("failing", failing.map((upstream) => `Upstream ${upstream.name} fails: ${upstream.reason}. ${failedText(upstream, now)}`).join(" "));
-    document.querySelector('.sections a[href="#health"]').classList.toggle("bad", failing.length > 0 || kind === "bad");
+    const away = engine?.state === "away";
+    const alerts = failing.map((upstream) => `Upstream ${upstream.name} fails: ${upstream.reason}. ${failedText(upstream, now)}`);
+    if (away) alerts.push(`The shared store does not answer, for ${age(now - engine.away_since)}. Requests go to the upstreams, and the numbers are those of this proxy.`);
+    byId("failing").hidden = !alerts.length;
+    setText("failing", alerts.join(" "));
+    document.querySelector('.sections a[href="#health"]').classList.toggle("bad", failing.length > 0 || kind === "bad" || away);
     setText("version", `knapcache ${version}`);
   }
 }

@@ -11,12 +11,13 @@ export const MAX_ROWS = 500, MAX_SHOWN = 100;
 
 const KINDS = [["all", "All"], ["cached", "From cache"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
 const KIND = { hit: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
-const HEADINGS = [["time", "Time"], ["outcome", "Outcome"], ["model", "Model"], ["tenant", "Tenant"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["cost", "Saved or spent"]];
+const HEADINGS = [["time", "Time"], ["outcome", "Outcome"], ["model", "Model"], ["tenant", "Tenant"], ["proxy", "Proxy"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["cost", "Saved or spent"]];
 const TITLES = {
   outcome: "Where the answer came from. Click a row to see why.", ttfb: "Time until the first byte of the answer was sent", seconds: "Time until the last byte of the answer was sent",
   cost: "What the answer cost. Green and with a plus: saved, because it came from the cache",
 };
-const HIDE_SMALL = new Set(["tenant", "endpoint", "ttfb", "status"]);
+const HIDE_SMALL = new Set(["tenant", "proxy", "endpoint", "ttfb", "status"]);
+const TIMES = 1e14; // serials of a shared store are times in microseconds, and may come late and twice
 
 export class Requests {
   #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #shown = null; #open; #body;
@@ -42,15 +43,24 @@ export class Requests {
     return this.#rows.length;
   }
 
-  /** Add new requests. A `serial` lower than the last one means that the server restarted. */
+  /** Whether a `serial` says that the server restarted and counts from 0: it is lower than the last one. */
+  restarted(serial) {
+    return serial < this.#serial && serial < TIMES;
+  }
+
+  /** Add new requests. */
   update({ serial, rows }, shown) {
-    if (serial < this.#serial) this.#rows = [];
-    const redraw = shown.id !== this.#shown?.id || serial < this.#serial;
-    this.#shown = shown;
+    const restarted = this.restarted(serial);
+    if (restarted) this.#rows = [];
     this.#serial = serial;
-    const newest = this.#rows[0]?.serial ?? 0;
-    const fresh = rows.filter((row) => row.serial > newest).sort((a, b) => b.serial - a.serial);
+    const newest = this.#rows[0]?.serial ?? 0, known = new Set(this.#rows.map((row) => row.serial));
+    const oldest = this.#rows.length < MAX_ROWS ? 0 : this.#rows.at(-1).serial;
+    const fresh = rows.filter((row) => row.serial > oldest && !known.has(row.serial)).sort((a, b) => b.serial - a.serial);
+    const late = fresh.some((row) => row.serial < newest);
+    const redraw = shown.id !== this.#shown?.id || restarted || late;
+    this.#shown = shown;
     this.#rows = [...fresh, ...this.#rows].slice(0, MAX_ROWS);
+    if (late) this.#rows.sort((a, b) => b.serial - a.serial);
     if (this.#paused) this.#whilePaused += fresh.length;
     else if (redraw || fresh.length > MAX_SHOWN) this.#draw();
     else if (fresh.length) this.#add(fresh);
@@ -80,7 +90,7 @@ export class Requests {
     const filter = byId("requests-search").value.trim().toLowerCase();
     const kind = KIND[row.outcome] ?? "other";
     return (this.#kind === "all" || this.#kind === kind) &&
-      (!filter || [row.model, row.tenant, row.endpoint, row.outcome, String(row.status), row.key].some((text) => text?.toLowerCase().includes(filter)));
+      (!filter || [row.model, row.tenant, row.endpoint, row.outcome, String(row.status), row.key, row.proxy].some((text) => text?.toLowerCase().includes(filter)));
   }
 
   #draw() {
@@ -105,7 +115,7 @@ export class Requests {
     const known = KIND[row.outcome] !== "failed" && (row.usd != null || row.cost > 0);
     const text = known ? `${row.saved ? "+" : ""}${this.#shown.answer({ ...row, seconds: row.upstream_seconds })}` : "–";
     const cells = {
-      time: clock(row.time), tenant: row.tenant || "–", endpoint: row.endpoint || "not cached", status: String(row.status),
+      time: clock(row.time), tenant: row.tenant || "–", proxy: row.proxy || "–", endpoint: row.endpoint || "not cached", status: String(row.status),
       ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), cost: text,
       outcome: h("span", { class: `outcome ${row.outcome}`, title: OUTCOMES[row.outcome] }, row.outcome),
       model: h("button", { type: "button", class: "link", "aria-haspopup": "dialog" }, row.model || "no model"),

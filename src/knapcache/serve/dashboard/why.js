@@ -59,7 +59,7 @@ export class Why {
     try {
       row = await api.get(`/requests/${serial}`);
     } catch (error) {
-      toast(error.status === 404 ? "Only the last 1,000 requests have details" : error.message, "bad");
+      toast(error.status === 404 ? "Only recent requests have details: the last 1,000 of a proxy, and the last 100 of each other one" : error.message, "bad");
       return;
     }
     if (call !== this.#calls) return;
@@ -99,6 +99,7 @@ export class Why {
       row.answer && fact("Its answer", row.answer),
       fact("Endpoint", row.endpoint || "not a cached one", row.stream && ", streamed"),
       fact("Model", row.model || "–"), fact("Tenant", row.tenant || "–"), fact("Status", String(row.status)),
+      row.proxy && fact("Proxy", row.proxy),
       row.reason && row.outcome !== "rejected" && row.outcome !== "bypass" && fact("Asked by the client", row.reason),
       fact("Upstream", row.upstream ? `${row.upstream}${calls}` : "not called"),
       fact("Time taken", `${time(row.seconds)}, first byte after ${time(row.ttfb)}`),
