@@ -291,6 +291,25 @@ def test_without_the_engine_a_proxy_shows_its_own_numbers_and_says_so(store: Red
     assert (first.merged.total().requests, len(first.shared.rows())) == (1, 1)
 
 
+def test_a_part_that_is_too_large_has_fewer_rows(store: RedisStore) -> None:
+    clock = Clock()
+    first, second = (Member(store, number, clock) for number in range(2))
+    table, last = first.history._table, first.history.boundary()
+    names = [f"shadow-{k}" for k in range(40)]
+    for k in range(1, 1001):
+        for rows, end in ((table.minutes, last.minutes), (table.days, last.days)):
+            row = rows[end - k] = UsageRow(requests=1, hits=1)
+            row.shadows = {name: math.sin(k * n) + 1.0 for n, name in enumerate(names)}
+    first.publish()
+    second.others.refresh()
+    assert second.others.ignored == 0
+    published = second.others.tables[0]
+    assert 100 < len(published.minutes) < 1000
+    assert max(published.minutes) == last.minutes - 1
+    assert 100 < len(published.days) < 1000
+    assert sum(row.requests for row in published.days.values()) == 1000
+
+
 def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore) -> None:
     clock = Clock()
     first, second = (Member(store, number, clock) for number in range(2))

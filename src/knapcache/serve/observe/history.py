@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from knapcache.errors import InvalidInput, KnapcacheError
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
-from knapcache.serve.observe.history_parts import BOUNDARY_STEP, Boundary, closed_part, open_part
+from knapcache.serve.observe.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.serve.observe.history_view import HOUR, MINUTE, HistoryView
 from knapcache.serve.observe.labels import LabelLimiter
 from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
@@ -213,11 +213,13 @@ class History:
         now = self._clock()
         return Boundary(int(now // BOUNDARY_STEP) * (BOUNDARY_STEP // MINUTE), int(now // HOUR), self._ordinal(now))
 
-    def part(self, boundary: Boundary, kind: str | None = None) -> HistoryTable:
+    def part(self, boundary: Boundary, kind: str | None = None, limit: int = MAX_ROWS) -> HistoryTable:
         """Return a copy of the rows of one kind before the boundary; None: of all rows after it, and the totals."""
         with self._lock:
             self._merge()
-            return open_part(self._table, boundary) if kind is None else closed_part(self._table, boundary, kind)
+            if kind is None:
+                return open_part(self._table, boundary)
+            return closed_part(self._table, boundary, kind, limit)
 
     def _ordinal(self, now: float) -> int:
         return datetime.fromtimestamp(now, self.zone).date().toordinal()

@@ -22,8 +22,8 @@ from knapcache.serve.observe.usage import UsageRow, sum_rows
 BOUNDARY_STEP = 600
 """Seconds. The boundary of minutes is a multiple of it, at every proxy: readers sum their parts anew once in it."""
 CLOSED = ("minutes", "hours", "days")
-MAX_DAYS_PUBLISHED = 1000
-"""Days of a part. Older ones are added to the oldest."""
+MAX_ROWS = 1600
+"""Rows of a closed part: all minutes and hours. Parts that are too large get fewer (publisher.py)."""
 MAX_PLAIN = 4 << 20
 """Bytes of a part or a status before it is compressed."""
 _LEVEL = 1
@@ -50,16 +50,17 @@ def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
     return found
 
 
-def closed_part(table: HistoryTable, boundary: Boundary, kind: str) -> HistoryTable:
-    """Return a copy of the rows of one kind before the boundary."""
+def closed_part(table: HistoryTable, boundary: Boundary, kind: str, limit: int) -> HistoryTable:
+    """Return a copy of the newest rows of one kind before the boundary. Older days are added to the oldest one."""
     found = HistoryTable(since=table.since)
     end: int = getattr(boundary, kind)
     rows: dict[int, UsageRow] = getattr(found, kind)
     numbers = sorted(k for k in getattr(table, kind) if k < end)
-    kept = numbers[-MAX_DAYS_PUBLISHED:] if kind == "days" else numbers
+    kept = numbers[-limit:]
     rows.update({k: sum_rows([getattr(table, kind)[k]]) for k in kept})
-    for k in numbers[: len(numbers) - len(kept)]:
-        rows[kept[0]].add(getattr(table, kind)[k])
+    if kind == "days":
+        for k in numbers[: len(numbers) - len(kept)]:
+            rows[kept[0]].add(getattr(table, kind)[k])
     return found
 
 

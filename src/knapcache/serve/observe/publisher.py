@@ -23,11 +23,11 @@ from typing import Any
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.history import History
-from knapcache.serve.observe.history_parts import CLOSED, Boundary, encode_part
+from knapcache.serve.observe.history_parts import CLOSED, MAX_ROWS, Boundary, encode_part
 from knapcache.serve.observe.proxy_status import MAX_EVENTS, encode_status
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.upstream_health import UpstreamHealth
-from knapcache.store.redis.documents import Documents
+from knapcache.store.redis.documents import MAX_DOCUMENT, Documents
 
 log = logging.getLogger("knapcache.serve")
 
@@ -99,9 +99,18 @@ class ProxyPublisher:
             return
         for kind in CLOSED:  # first, so that no reader of `open` finds rows missing
             if self._boundary is None or getattr(boundary, kind) != getattr(self._boundary, kind):
-                self._put(kind, encode_part(boundary, self._history.part(boundary, kind)), HISTORY_SECONDS)
+                self._put(kind, self._closed_part(boundary, kind), HISTORY_SECONDS)
         self._put("open", encode_part(boundary, self._history.part(boundary)), HISTORY_SECONDS)
         self._published, self._boundary = changes, boundary
+
+    def _closed_part(self, boundary: Boundary, kind: str) -> bytes:
+        """Return the document of a closed part. With many shadows it may be too large: then it has fewer rows."""
+        limit = MAX_ROWS
+        while True:
+            document = encode_part(boundary, self._history.part(boundary, kind, limit))
+            if len(document) <= MAX_DOCUMENT or limit <= 1:
+                return document
+            limit //= 2
 
     def _put(self, kind: str, content: bytes, seconds: float) -> None:
         try:

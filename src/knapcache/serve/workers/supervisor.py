@@ -110,7 +110,8 @@ def supervise(
             for k, worker in enumerate(workers):
                 if not worker.process.is_alive() and not stopping.is_set():
                     code, problem = worker.process.exitcode, worker.error()
-                    log.error("Worker ended with exit code %s; starting another. %s", code, problem)
+                    reason = f" Reason: {problem}" if problem else ""
+                    log.error("Worker ended with exit code %s; starting another.%s", code, reason)
                     workers[k] = WorkerProcess(settings, listening, serve, parent_alive)
                     break
     finally:
