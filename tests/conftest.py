@@ -5,6 +5,7 @@ Kernels are compiled before use, as in the simulator: a cache decides in the sam
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -25,6 +26,15 @@ ProxyProcess.compiled = False
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.lower(), None)
+
+
+gc.disable()  # until the end of collection
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what collection has made, millions of objects, from all garbage collections of the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -442,7 +442,7 @@ def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_keys_that_never_return_do_not_displace_popular_ones() -> None:
     """Ten requests that never return for each popular one, and ids for a few of them."""
-    popular, rounds = 40, 60 if COMPILED else 6
+    popular, rounds = 40, 20 if COMPILED else 6
     with small_cache(policy="adaptive", ids=256, capacity=popular * 3000) as cache:
         for _ in range(4):
             for name in range(popular):

@@ -55,7 +55,7 @@ def build(name: str, options: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_contract(name: str, options: dict[str, Any]) -> None:
-    check_policy(build(name, options))
+    check_policy(build(name, options), events=150)
 
 
 @pytest.mark.long
