@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.store.redis.layout import size_class
+from knapcache.store.redis.layout import EngineLayout, size_class
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineServer
 from tests.support.stores import entry_of, key_of
@@ -104,3 +104,10 @@ def test_a_smaller_cache_lowers_the_limits(engine: EngineServer, open_store: Ope
         small.apply(evict=[next(small.scan()).key]).result(10)
     small.apply(entry_of(small, "new")).result(10)
     small.check()
+
+
+def test_a_small_cache_in_a_cluster_has_enough_shards_for_all_primaries() -> None:
+    layout = EngineLayout.of(256 << 20)
+    assert (layout.shards(cluster=False), layout.shards(cluster=True)) == (4, 16)
+    assert EngineLayout.of(1 << 40).shards(cluster=False) == EngineLayout.of(1 << 40).shards(cluster=True) == 64
+    assert EngineLayout.of(1 << 20).shards(cluster=True) == 1

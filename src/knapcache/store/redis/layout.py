@@ -56,6 +56,7 @@ GRACE = 120.0
 """Seconds that the engine keeps an entry after its expiry."""
 
 _SHARD_BYTES = 64 << 20
+_CLUSTER_SHARD_BYTES = 16 << 20
 _MAX_SHARDS = 64
 _STRING_HEADER = 32
 _NURSERY_SHARE, _SNAPSHOT_SHARE, _COUNTS_SHARE = 50, 64, 64
@@ -105,10 +106,13 @@ class EngineLayout:
         """Most keys of one record of counts, which takes at most a quarter of their bytes."""
         return min(MAX_COUNTED_KEYS, (self.counts // 4 - 64) // COUNT_BYTES)
 
-    @property
-    def shards(self) -> int:
-        """Number of shards of a new store: a power of two, one for each 64 MB, at most 64."""
-        return min(_MAX_SHARDS, 1 << max(0, (self.size_limit // _SHARD_BYTES).bit_length() - 1))
+    def shards(self, *, cluster: bool) -> int:
+        """Return the number of shards of a new store: a power of two, at most 64.
+
+        One for each 64 MB. In a cluster one for each 16 MB, so that small stores use all primaries, too.
+        """
+        size = _CLUSTER_SHARD_BYTES if cluster else _SHARD_BYTES
+        return min(_MAX_SHARDS, 1 << max(0, (self.size_limit // size).bit_length() - 1))
 
 
 class KeyNames:

@@ -25,7 +25,8 @@ def prepare(engine: Engine, address: Address, layout: EngineLayout, sealer: Seal
     """
     require_no_eviction(engine, layout)
     encrypted = 0 if sealer.encryption is None else 1
-    wanted = [FORMAT, address.shards or layout.shards, sealer.secret_mark.hex(), encrypted]
+    shards_of_new = address.shards or layout.shards(cluster=address.kind == "cluster")
+    wanted = [FORMAT, shards_of_new, sealer.secret_mark.hex(), encrypted]
     found = engine.run(scripts.DESCRIBE, [owner_tag(address.prefix) + b":meta"], *wanted)
     version, shards, secret, was_encrypted = (str(value or b"", "ascii", "replace") for value in found)
     place = f"the store with prefix {address.prefix!r}"
@@ -43,15 +44,16 @@ def prepare(engine: Engine, address: Address, layout: EngineLayout, sealer: Seal
 
 def require_no_eviction(engine: Engine, layout: EngineLayout) -> None:
     """Raise InvalidInput if a primary may evict keys by itself: that would break the books."""
+    limits = []
     for info in engine.each_primary("INFO", "memory"):
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise InvalidInput(
                 f"maxmemory-policy of the engine must be noeviction, not {policy}: knapcache decides what to evict"
             )
-        limit = int(info.get("maxmemory", 0))
-        if 0 < limit < MEMORY_FACTOR * layout.size_limit and len(info) > 0:
-            log.warning(
-                "maxmemory of the engine is %d bytes; a cache of %d bytes needs at least %.1f times as much",
-                limit, layout.size_limit, MEMORY_FACTOR,
-            )  # fmt: skip
+        limits.append(int(info.get("maxmemory", 0)))
+    if all(limits) and sum(limits) < MEMORY_FACTOR * layout.size_limit:
+        log.warning(
+            "maxmemory of the engine is %d bytes; a cache of %d bytes needs at least %.1f times as much",
+            sum(limits), layout.size_limit, MEMORY_FACTOR,
+        )  # fmt: skip
