@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
@@ -216,6 +217,11 @@ def test_two_workers_that_fetch_the_same_answer_are_explained() -> None:
         assert requests.detail(1)["why"]["kind"] == "new"
         assert "no longer known" in requests.detail(1)["why"]["text"]
         assert requests.detail(2)["why"]["kind"] == "other_worker"
+        object.__setattr__(harness.settings, "workers", 1)
+        assert requests.detail(2)["why"]["kind"] == "new"
+        object.__setattr__(harness.settings, "store", SecretStr("redis://engine"))  # the other one is a proxy
+        why = requests.detail(2)["why"]
+        assert (why["kind"], why["title"]) == ("other_worker", "Not yet shared between proxies")
     finally:
         harness.close()
 
