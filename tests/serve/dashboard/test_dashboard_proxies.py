@@ -13,6 +13,8 @@ from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.fake_admin import TOKEN, FakeAdmin
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}}
+POLL = "window.dispatchEvent(new Event('online'))"
+"""Polls at once."""
 PLACE = "Valkey or Redis at valkey.internal:6379"
 
 
@@ -66,6 +68,7 @@ def test_proxies_and_the_engine_of_a_shared_store_are_shown(
             "away_since": time.time() - 90.0,
             "reason": "refused",
         }
+        page.evaluate(POLL)
         page.wait_for_selector("#failing:not([hidden])")
         assert "The shared store does not answer" in page.inner_text("#failing")
         page.wait_for_function("document.getElementById('engine').innerText.includes('refused')")
@@ -90,6 +93,7 @@ def test_requests_that_come_late_or_twice_are_listed_once_in_order(browser: Brow
         assert page.inner_text("#requests-table tbody tr:first-child td.proxy") == "proxy-1"
         late(admin, start + 20, "second")
         admin.serial = start + 4  # another proxy answers, which knows less
+        page.evaluate(POLL)
         page.wait_for_selector("#requests-table td.model:has-text('second')")
         models = page.eval_on_selector_all("#requests-table td.model button", "all => all.map(one => one.innerText)")
         assert models == ["third", "second", "first"]

@@ -113,7 +113,7 @@ def same_rows(a: dict[Any, UsageRow], b: dict[Any, UsageRow]) -> bool:
         max_size=25,
     )
 )
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 def test_merged_numbers_are_the_sum_of_the_events_of_all_proxies(
     engine: EngineServer, steps: list[tuple[int, str, str, float, float, bool]]
 ) -> None:
