@@ -69,18 +69,18 @@ async def test_an_exception_of_a_call_does_not_keep_its_data() -> None:
 
 
 async def test_queued_work_waits_while_the_pool_makes_progress() -> None:
-    """24 times 0.1 s, two at a time, timeout 0.5 s: the last call is queued for longer than two timeouts."""
+    """44 times 0.1 s, two at a time, timeout 1 s: the last call is queued for longer than two timeouts."""
     pool = DeadlinePool("test", 2)
-    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.1), 0.5) for _ in range(24)))
-    assert results == [(None, True)] * 24
+    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.1), 1.0) for _ in range(44)))
+    assert results == [(None, True)] * 44
     pool.close()
 
 
 async def test_queued_work_times_out_at_last() -> None:
     pool = DeadlinePool("test", 1)
     start = time.monotonic()
-    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.04), 0.05) for _ in range(50)))
-    assert time.monotonic() - start < 50 * 0.04, "all 50 ran, one after the other"
+    results = await asyncio.gather(*(pool.run(functools.partial(time.sleep, 0.1), 0.3) for _ in range(50)))
+    assert time.monotonic() - start < 50 * 0.1, "all 50 ran, one after the other"
     assert results[0][1]
     assert results[-1] == (TIMED_OUT, False)
     pool.close()

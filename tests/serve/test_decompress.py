@@ -39,11 +39,16 @@ def test_chunks_are_bounded(size: int) -> None:
 
 def test_many_empty_members_take_linear_time() -> None:
     empty = gzip.compress(b"", mtime=0)
-    started = time.monotonic()
-    assert b"".join(Decompressor().feed(empty * MAX_MEMBERS)) == b""
+
+    def seconds(members: int) -> float:
+        started = time.thread_time()
+        assert b"".join(Decompressor().feed(empty * members)) == b""
+        return time.thread_time() - started
+
+    all_members, a_tenth = (min(seconds(members) for _ in range(5)) for members in (MAX_MEMBERS, MAX_MEMBERS // 10))
+    assert all_members < 20 * a_tenth
     with pytest.raises(DecompressionError, match="more than 10000 members"):
         list(Decompressor().feed(empty * (MAX_MEMBERS + 1)))
-    assert time.monotonic() - started < 1.0
 
 
 @pytest.mark.parametrize(
@@ -85,12 +90,14 @@ def test_a_request_is_decompressed_up_to_its_limit(encoding: str, data: bytes) -
 
 
 def test_a_bomb_in_a_request_is_stopped_at_the_limit() -> None:
-    bomb = gzip.compress(bytes(256 << 20), 1)
-    started = time.monotonic()
+    bomb = gzip.compress(bytes(64 << 20), 1)
+    started = time.thread_time()
     with pytest.raises(RequestRejected) as caught:
         decompress(bomb, "gzip", 1 << 20)
     assert caught.value.status == 413
-    assert time.monotonic() - started < 0.5
+    stopped = time.thread_time()
+    gzip.decompress(bomb)
+    assert stopped - started < (time.thread_time() - stopped) / 4
 
 
 @pytest.mark.parametrize(
