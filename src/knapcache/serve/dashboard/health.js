@@ -35,7 +35,7 @@ export class Health {
       calls > 0 && ["Calls of the Oracle (knapsack solver)", count(calls)],
       calls > 0 && policy.oracle_seconds != null && ["Time per call", time(policy.oracle_seconds / calls)],
       calls > 0 && policy.oracle_seconds != null && now > started && ["Share of run time", percent(policy.oracle_seconds / (now - started))],
-      policy.ids != null && ["Keys tracked", count(policy.ids)],
+      policy.ids != null && health.owner && ["Keys tracked", count(policy.ids)],
     ]);
     const [kind, words] = STORE[health.store] ?? ["fair", health.store];
     const breaker = health.breaker ?? {}, engine = health.engine;

@@ -38,7 +38,7 @@ export class Overview {
       this.#selectSpan("hour");
     }
     this.#summary = summary;
-    const { today, all, storage } = summary, before = this.#shown?.id, shown = (this.#shown = new Shown(summary));
+    const { today, all, storage, health: { engine } } = summary, before = this.#shown?.id, shown = (this.#shown = new Shown(summary));
     setText("saved-today", shown.amount(shown.saved(today)));
     setText("saved-all", shown.amount(shown.saved(all)));
     setText("saved-since", ` since ${this.#since()}`);
@@ -61,8 +61,8 @@ export class Overview {
     bar.setAttribute("aria-valuenow", Math.round(100 * used));
     bar.firstElementChild.style.width = `${Math.min(100, 100 * used)}%`;
     bar.lastElementChild.style.width = `${storage.capacity ? (100 * overhead) / storage.capacity : 0}%`;
-    setText("capacity-overhead", overhead > 0 ? `${bytes(overhead)} of the capacity is overhead (striped): database log, index and policy state.` : "");
-    setText("capacity-sub", `${count(storage.entries)} ${storage.entries === 1 ? "entry" : "entries"}${storage.disk_bytes ? ` · ${bytes(storage.disk_bytes)} on disk` : ""}`);
+    setText("capacity-overhead", overhead > 0 ? `${bytes(overhead)} of the capacity is overhead (striped): ${engine ? "nursery, hit counts" : "database log, index"} and policy state.` : "");
+    setText("capacity-sub", `${count(storage.entries)} ${storage.entries === 1 ? "entry" : "entries"}${storage.disk_bytes ? ` · ${bytes(storage.disk_bytes)} ${engine ? "in the engine" : "on disk"}` : ""}`);
 
     this.#moreCapacity();
     if (before !== undefined && before !== shown.id) this.#draw();
