@@ -23,6 +23,8 @@ from knapcache.serve.observe.usage import UsageRow
 from knapcache.store.redis.documents import Documents
 
 REFRESH = 1.0
+CLOCKS_DIFFER = 300.0
+"""Seconds by which the clocks of machines may differ."""
 D = TypeVar("D")
 Part = tuple[Boundary, HistoryTable]
 
@@ -77,6 +79,8 @@ class PublishedProxies:
         listed.pop(self._own, None)
         found: dict[str, D] = {}
         for name, end in listed.items():
+            if kind == "status" and end < time.time() - CLOCKS_DIFFER:
+                continue  # that of a proxy that was killed
             known = self._read.get((kind, name))
             if known is None or known[0] != end or kind == "status":  # a status ends soon
                 known = end, self._get(kind, name, decode, known)
