@@ -64,6 +64,9 @@ def test_variables_of_the_engine_and_of_kubernetes_are_not_settings(monkeypatch:
     monkeypatch.setenv("KNAPCACHE_VALKEY_PORT", "tcp://10.0.0.1:6379")
     monkeypatch.setenv("KNAPCACHE_VALKEY_PORT_6379_TCP_ADDR", "10.0.0.1")
     load()
+    monkeypatch.setenv("KNAPCACHE_LISTEN_PORT", "9000")
+    with pytest.raises(InvalidInput, match="unknown setting KNAPCACHE_LISTEN_PORT"):
+        load()
 
 
 def test_a_store_and_memory_only_cannot_be_combined() -> None:

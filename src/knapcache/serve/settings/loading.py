@@ -30,9 +30,10 @@ NOT_SETTINGS = {
     *("STORE_USER", "STORE_PASSWORD", "SENTINEL_USER", "SENTINEL_PASSWORD"),
 }
 """Variables with the prefix that are not settings. Other modules read them."""
-KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_[0-9]+_\w+)|\w+_PORT")
-"""Variables that Kubernetes sets for services with names such as knapcache and knapcache-valkey. KNAPCACHE_PORT is
-another."""
+KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_[0-9]+_\w+)")
+"""Variables that Kubernetes sets for services with names such as knapcache and knapcache-valkey. Others are PORTS."""
+PORTS = ("tcp://", "udp://")
+"""How Kubernetes begins the values of KNAPCACHE_PORT and KNAPCACHE_VALKEY_PORT."""
 
 
 class LoadedSettings(NamedTuple):
@@ -75,7 +76,7 @@ def from_file(path: Path | None) -> dict[str, Any]:
 def from_environment() -> dict[str, Any]:
     """Return the settings in environment variables."""
     found = _Environment(Settings, env_prefix=PREFIX, env_ignore_empty=True, env_parse_none_str="none")()
-    if str(found.get("port", "")).startswith(("tcp://", "udp://")):  # set by Kubernetes for a service
+    if str(found.get("port", "")).startswith(PORTS):
         del found["port"]
     return found
 
@@ -107,6 +108,8 @@ def unknown_variables() -> list[str]:
     for variable in sorted(os.environ):
         name = variable.upper().removeprefix(PREFIX)
         if variable.upper() == name or name in NOT_SETTINGS or KUBERNETES.fullmatch(name):
+            continue
+        if name.endswith("_PORT") and os.environ[variable].startswith(PORTS):
             continue
         if name.lower() not in Settings.model_fields:
             lines.append(f"unknown setting {variable}{suggestion(name.lower(), list(Settings.model_fields))}")

@@ -21,7 +21,7 @@ from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
 
 MAX_DOCUMENT = 256 << 10
-"""Bytes of a document. With the default limits of the proxy, all of them take at most 100 MB (redis-store.md)."""
+"""Bytes of a document. docs/reference/redis-store.md says how many bytes those of the proxies take."""
 FORGET_SECONDS = 86_400.0
 """How long the name of a document that has ended is listed. It is longer than the clocks of machines differ."""
 _SEAL_BYTES = 16
