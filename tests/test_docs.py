@@ -409,6 +409,18 @@ def test_numbers_of_the_policies() -> None:
         assert line in page, f"docs/background/policies.md lacks this line of --markdown: {line}"
 
 
+def test_numbers_of_the_shared_store() -> None:
+    """`python bench/cluster.py --markdown bench/results/cluster.json --parts live` prints these tables."""
+    page = text("docs/reference/redis-store.md").split("## Measured")[1]
+    part = json.loads(text("bench/results/cluster.json"))["live"]
+    assert part["scale"] == 1
+    command = [sys.executable, "bench/cluster.py", "--markdown", "bench/results/cluster.json", "--parts", "live"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert printed.strip() in page, "docs/reference/redis-store.md lacks what --markdown prints"
+    promised = ("failed", "wrong", "over the limit", "inconsistent", "fenced", "bills")
+    assert [b for b in part["targets"] if not b["met"] and any(word in b["metric"] for word in promised)] == []
+
+
 def test_seeds_of_the_worlds() -> None:
     page = " ".join(text("docs/background/policies.md").split())
     assert f"Seeds {DEVELOPMENT[0]} to {DEVELOPMENT[-1]} are for development" in page

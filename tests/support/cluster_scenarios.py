@@ -334,13 +334,16 @@ def _inconsistent_in_the_end(url: str) -> str:
 
 
 def restart_proxies(folder: Path, url: str, site: str, *, proxies: int = 3, clients: int = 4) -> dict[str, Any]:
-    """Restart every proxy behind HAProxy, one after the other, under load. `site`: HAProxy's configuration."""
+    """Restart every proxy behind HAProxy, one after the other, under load. `site`: HAProxy's configuration.
+
+    A proxy serves for 3 seconds more after SIGTERM. HAProxy notices within 1 second that it is no longer ready.
+    """
     ports = [free_port() for _ in range(proxies)]
     with ExitStack() as stack:
         upstream = stack.enter_context(FakeUpstream(delay=UPSTREAM_SECONDS))
 
         def start(k: int) -> ProxyProcess:
-            return start_proxy(folder / f"proxy{k}", upstream, url, port=ports[k], grace=10)
+            return start_proxy(folder / f"proxy{k}", upstream, url, port=ports[k], grace=10, drain=3)
 
         with ThreadPoolExecutor(proxies) as pool:
             running = list(pool.map(start, range(proxies)))
