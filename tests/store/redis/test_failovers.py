@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import deque
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from knapcache.errors import StoreError
+from knapcache.store.base import Entry
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
@@ -137,6 +139,25 @@ def move_slot(slot: int, source: EngineServer, target: EngineServer, servers: li
 def has_keys(server: EngineServer, slot: int) -> bool:
     with server.client() as client:
         return bool(client.execute_command("CLUSTER COUNTKEYSINSLOT", slot))
+
+
+@pytest.mark.long
+def test_space_moves_while_one_primary_has_no_replica(tmp_path: Path, open_store: OpenStore) -> None:
+    with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
+        store = open_store(cluster.url, query="near=0&shards=12")
+        writer, _ = store._member.ownership()
+        assert len(writer.table._replicated) == 3
+        cluster.servers[3].kill()  # the replica of the first primary, which is as one that was promoted
+        wait_until(lambda: len(writer.table._replicated) == 2)
+        stored: deque[Entry] = deque()
+        for number in range(400):
+            entry, evict = entry_of(store, number, 2000 + 50 * (number % 400)), []
+            while sum(each.size for each in stored) + entry.size > store.capacity:
+                evict.append(stored.popleft().key)
+            store.apply(entry, evict=evict).result(30)
+            stored.append(entry)
+        assert not store.counters().get("failed_writes")
+        store.check()
 
 
 @pytest.mark.long

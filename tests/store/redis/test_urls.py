@@ -34,7 +34,7 @@ def address_of(url: str, **environment: str) -> Address:
         ("redis://me:p%40ss@host", {"user": "me", "password": "p@ss"}),
         ("redis://:secret@host", {"user": None, "password": "secret"}),
         ("redis://h?prefix=a:b&timeout=1.5&near=1MB&shards=9", {"prefix": "a:b", "timeout": 1.5, "near": 1_000_000}),
-        ("redis://h?near=0", {"near": 0, "timeout": 0.25, "shards": None, "prefix": "knapcache"}),
+        ("redis://h?near=0", {"near": 0, "timeout": 0.24, "shards": None, "prefix": "knapcache"}),
     ],
 )
 def test_forms_of_urls(url: str, expected: dict[str, Any]) -> None:

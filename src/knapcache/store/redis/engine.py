@@ -134,14 +134,14 @@ class Engine:
         found = self.command(key, "WAIT", 1, milliseconds, **options)
         return int(next(iter(found.values())) if isinstance(found, dict) else found)
 
-    def each_primary(self, *arguments: Any) -> list[Any]:
-        """Send a command to every primary. Return the replies of those that answer; EngineAway if none does."""
+    def each_primary(self, *arguments: Any) -> dict[str, Any]:
+        """Send a command to every primary. Return the replies by node; EngineAway if no primary answers."""
         if self._address.kind != "cluster":
-            return [self.command(b"", *arguments)]
-        client, replies = self.client(), []
+            return {WHOLE_ENGINE: self.command(b"", *arguments)}
+        client, replies = self.client(), {}
         for node in client.get_primaries():
             try:
-                replies.append(client.execute_command(*arguments, target_nodes=node))
+                replies[node.name] = client.execute_command(*arguments, target_nodes=node)
             except self._away:  # its breaker opens with the first command for one of its keys
                 self.failures += 1
         if not replies:

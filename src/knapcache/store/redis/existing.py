@@ -111,8 +111,9 @@ def overview(store: RedisStore) -> EngineOverview:
     """Describe a store and its engine. StoreError when the engine does not answer."""
     attachment, engine = store._member.attachment(), store._member.engine
     names = attachment.names
-    servers = engine.each_primary("INFO", "server")
-    replicas = sum(int(info.get("connected_slaves", 0)) for info in engine.each_primary("INFO", "replication"))
+    servers = list(engine.each_primary("INFO", "server").values())
+    replication = engine.each_primary("INFO", "replication").values()
+    replicas = sum(int(info.get("connected_slaves", 0)) for info in replication)
     books = attachment.reader.books()
     nursery = [int(engine.command(book, "HGET", book, "nroom") or 0) for book in names.books]
     return EngineOverview(

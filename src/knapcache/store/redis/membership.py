@@ -171,5 +171,5 @@ class Membership:
         if not lease.renew():
             self._on_fenced(writer)
             writer.fence()
-        elif writer.table.has_changed(writer.table.primaries(self.engine.each_primary("INFO", "replication"))):
+        elif writer.table.has_changed(self.engine.each_primary("INFO", "replication")):
             writer.submit(QueuedChange())  # reads the books before it does nothing

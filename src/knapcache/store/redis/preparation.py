@@ -45,7 +45,7 @@ def prepare(engine: Engine, address: Address, layout: EngineLayout, sealer: Seal
 def require_no_eviction(engine: Engine, layout: EngineLayout) -> None:
     """Raise InvalidInput if a primary may evict keys by itself: that would break the books."""
     limits = []
-    for info in engine.each_primary("INFO", "memory"):
+    for info in engine.each_primary("INFO", "memory").values():
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise InvalidInput(

@@ -28,7 +28,7 @@ class ShardTable:
     def __init__(self, engine: Engine, names: KeyNames, layout: EngineLayout, epoch: int) -> None:
         self._engine, self._names, self._layout, self.epoch = engine, names, layout, epoch
         self.used, self.count, self.parked, self.limit = ([0] * names.shards for _ in range(4))
-        self._replicated = False
+        self._replicated: frozenset[str] = frozenset()  # nodes that have replicas
         self._primaries: frozenset[str] = frozenset()
         self._failures = -1
         self._recount = False
@@ -45,22 +45,21 @@ class ShardTable:
             arguments = tag, self._names.gone, self.epoch, nursery, int(self._recount)
             self._update(shard, self._engine.run(scripts.OPEN, keys, *arguments))
         self._recount = False
-        self._primaries = self.primaries(replies := self._engine.each_primary("INFO", "replication"))
-        self._replicated = any(int(info.get("connected_slaves", 0)) > 0 for info in replies)
+        self.has_changed(self._engine.each_primary("INFO", "replication"))
         if min(self.limit) < 0 or sum(self.limit) != self._layout.capacity:
             self._divide()
         self._failures = failures
 
-    @staticmethod
-    def primaries(replies: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-        """Return the replication ids in replies to INFO. They change with a failover."""
-        return frozenset(str(info.get("master_replid", "")) for info in replies)
+    def has_changed(self, replies: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Note who the primaries are, and which have replicas, from their replies to INFO.
 
-    def has_changed(self, primaries: frozenset[str]) -> bool:
-        """Return whether other primaries answer than when the books were read. If so, they are read again."""
+        Return whether others answer than before: a failover changes the replication ids. Then the books are read again.
+        """
+        self._replicated = frozenset(node for node, info in replies.items() if int(info.get("connected_slaves", 0)) > 0)
+        primaries = frozenset(str(info.get("master_replid", "")) for info in replies.values())
         changed = primaries != self._primaries
         if changed:
-            self._failures = -1
+            self._primaries, self._failures = primaries, -1
         return changed
 
     def ensure_open(self) -> None:
@@ -108,7 +107,11 @@ class ShardTable:
         """Lower limits, and wait for a replica if there is one."""
         for shard, limit in limits.items():
             self.change(shard, limit=limit)
-            if self._replicated and not self._engine.wait_for_replica(self._names.books[shard], WAIT_MILLISECONDS):
+            book = self._names.books[shard]
+            # A node whose replica was promoted has none: nobody could confirm.
+            if self._engine.node(book) in self._replicated and not self._engine.wait_for_replica(
+                book, WAIT_MILLISECONDS
+            ):
                 self._failures = -1  # the replica may be gone: look again
                 raise StoreError("no replica confirmed a lower limit, so no space can be moved to another shard")
 

@@ -26,7 +26,8 @@ from knapcache.errors import InvalidInput
 from knapcache.units import parse_bytes
 
 PORT, SENTINEL_PORT = 6379, 26379
-TIMEOUT = 0.25
+TIMEOUT = 0.24
+"""Seconds. A request that waits for it is answered at most 250 ms later."""
 MAX_SHARDS = 1024
 FORMS = (
     "redis://HOST:PORT/DB, redis+unix:///PATH, redis+cluster://HOST:PORT,… or redis+sentinel://HOST:PORT,…/MASTER; "
