@@ -87,7 +87,7 @@ def warm_up(policy: str, shadows: tuple[str, ...]) -> None:
 def prepare_for_takeover(policy: str, shadows: tuple[str, ...]) -> None:
     """Load compiled kernels for a cache that does not decide yet, or compile them in the background.
 
-    Loading takes a second. A reader that becomes the owner has no time for it: nobody decides meanwhile.
+    Loading takes a second. A reader must not do that when it becomes the owner: no process decides meanwhile.
     """
     if not load_compiled(lambda: warm_up(policy, shadows)):
         start(policy, shadows)

@@ -94,7 +94,7 @@ class AdmissionOpener(NamedTuple):
         return admission
 
     def prepare(self) -> None:
-        """Do beforehand what does not need the ownership: nobody decides while a new owner opens."""
+        """Do in advance what does not need the ownership: no process decides while a new owner opens."""
         background_compile.prepare_for_takeover(self.policy, self.shadows)
 
 

@@ -59,7 +59,7 @@ def purge_store(
     older_than: float | None,
     clock: Clock = wall_clock,
 ) -> int:
-    """Remove the entries that meet every condition given. Return how many. NotOwner if nobody can.
+    """Remove the entries that meet every condition given. Return how many. NotOwner if no process can.
 
     In a store of many machines, its owner does it. Where no process is the owner, this one becomes it. Answers that
     wait for an owner's decision are removed if they meet the conditions. Others are admitted as far as they fit, and

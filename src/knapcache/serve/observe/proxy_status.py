@@ -54,7 +54,7 @@ _PublishedEvent = create_model("_PublishedEvent", __base__=_Document, serial=(Co
 
 
 class PublishedStatus(_Document):
-    """What a proxy tells the others about itself."""
+    """The status that a proxy publishes for the others."""
 
     version: Literal[1]
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]

@@ -1,7 +1,7 @@
 """What the other proxies of a shared store have published (publisher.py), as far as it is valid.
 
-`refresh` reads what has changed since the last time, at most once in REFRESH seconds, and only when somebody asks. The
-index of a kind gives the time at which each document ends, which changes whenever it is published again.
+`refresh` reads what has changed since the last time, at most once in REFRESH seconds, and only for requests to the
+admin API. The index of a kind gives the time at which each document ends, which changes whenever it is published again.
 
 A document of another version, or one that is damaged, is ignored and counted. While the engine does not answer there
 are no other proxies: this one shows its own numbers.

@@ -108,7 +108,7 @@ class ShardTable:
         for shard, limit in limits.items():
             self.change(shard, limit=limit)
             book = self._names.books[shard]
-            # A node whose replica was promoted has none: nobody could confirm.
+            # A node whose replica was promoted has none that could confirm.
             if self._engine.node(book) in self._replicated and not self._engine.wait_for_replica(
                 book, WAIT_MILLISECONDS
             ):
