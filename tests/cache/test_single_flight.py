@@ -267,7 +267,7 @@ def test_a_task_cancelled_before_its_start_releases_the_call() -> None:
     async def main() -> None:
         leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0)  # the leader has created its task, which has not begun
-        for task in list(cache._engine._tasks):
+        for task in list(cache._engine.leader_tasks._tasks):
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leader
@@ -285,7 +285,7 @@ def test_nothing_is_left_behind() -> None:
         for k in range(50):
             cache.fetch(CHAT, request_of(k), Upstream()(k))
         assert len(cache._engine.single_flight) == 0
-        assert not cache._engine._tasks
+        assert not cache._engine.leader_tasks._tasks
 
 
 def test_a_late_waiter_joins_the_call_of_a_newcomer() -> None:

@@ -103,7 +103,8 @@ class Cache:
         opener = AdmissionOpener(policy, shadows, ledger, ids, limits, clock)
         self._coordinator = Coordinator(opened, opener, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
-        self.get_entry_nowait = self._engine.get_entry_nowait  # no method: a call in between costs a hit 0.1 µs
+        # No methods: a call in between costs a hit 0.1 µs.
+        self.get_entry_nowait, self.get_remote = self._engine.get_entry_nowait, self._engine.get_remote
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)
         self.browser = EntryBrowser(self._coordinator, clock, self._engine.reads)
 
@@ -391,5 +392,5 @@ class Cache:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._engine.drain()
+        await self._engine.leader_tasks.drain()
         self.close()

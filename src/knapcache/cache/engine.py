@@ -15,7 +15,6 @@ during I/O; `check` is the exception.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import weakref
@@ -24,6 +23,7 @@ from typing import Any, Self
 
 from knapcache.cache.async_reads import AsyncReads, read_blocking
 from knapcache.cache.coordinator import Coordinator
+from knapcache.cache.leader_tasks import LeaderTasks
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
 from knapcache.cache.shared_calls import SharedCalls
@@ -141,13 +141,13 @@ class RequestEngine:
         self.shared_calls = SharedCalls()
         self.single_flight: SingleFlight[FetchResult] = SingleFlight()
         self._wait, self._clock = wait, clock
-        self._tasks: set[asyncio.Task[Answer]] = set()  # an event loop holds its tasks only weakly
+        self.leader_tasks = LeaderTasks()
         _ENGINES.add(self)
 
     def after_fork(self) -> None:
         """Start without calls in a child process: those of the parent never complete here."""
         self.single_flight = SingleFlight()
-        self._tasks = set()
+        self.leader_tasks = LeaderTasks()
         self.reads.after_fork()
         self.shared_calls.after_fork()
         self.ledger.after_fork()
@@ -174,25 +174,7 @@ class RequestEngine:
         found = await self.begin_async(request, options)
         if isinstance(found, Answer):
             return found
-        if not found.leads:
-            return await _call_async(found, call)
-        task = asyncio.ensure_future(_call_async(found, call))
-
-        def done(task: asyncio.Task[Answer]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled():
-                task.exception()  # marks it as retrieved: the caller may have been cancelled
-            found.abandon()  # no effect unless the task was cancelled before its start
-
-        self._tasks.add(task)
-        task.add_done_callback(done)
-        return await asyncio.shield(task)
-
-    async def drain(self) -> None:
-        """Wait for the calls that run in this event loop."""
-        loop = asyncio.get_running_loop()
-        while tasks := [task for task in self._tasks if task.get_loop() is loop]:
-            await asyncio.wait(tasks)
+        return await self.leader_tasks.run(found, call)
 
     def begin(self, request: KeyedRequest | UnkeyedRequest, options: FetchOptions) -> Answer | PendingFetch:
         """Return an answer from the cache or from a concurrent call, or a fetch that the caller must finish."""
@@ -295,9 +277,17 @@ class RequestEngine:
 
         Its meta is not copied: this is the fastest path, and its callers do not change it.
         """
+        return self._known_hit(self.coordinator.store.get_nowait(request.key.digest), request)
+
+    async def get_remote(self, request: KeyedRequest) -> Answer | None:
+        """Do the same in a store of many machines, also for an entry that is not in memory."""
+        if self.coordinator.network is None:
+            return None
+        return self._known_hit(await self.reads.get(self.coordinator.store, request.key.digest), request)
+
+    def _known_hit(self, entry: Entry | NotInMemory | None, request: KeyedRequest) -> Answer | None:
         role, digest = self.coordinator.role, request.key.digest
-        entry = role.store.get_nowait(digest)
-        if entry is None or isinstance(entry, NotInMemory) or not self._matches(entry, request, DEFAULT_OPTIONS):
+        if not isinstance(entry, Entry) or not self._matches(entry, request, DEFAULT_OPTIONS):
             return None
         if not role.count_memory_hit(digest, entry.size, entry.cost):
             return None
@@ -382,12 +372,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-async def _call_async(pending: PendingFetch, call: Callable[[], Awaitable[Reply]]) -> Answer:
-    with pending:
-        reply = await call()
-        return pending.complete(reply)
 
 
 def fetch_options(

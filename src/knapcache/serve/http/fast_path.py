@@ -90,7 +90,7 @@ class FastPath:
         capacity: int = CAPACITY,
     ) -> None:
         self._cache, self._get_nowait, self._get_entry_nowait = cache, cache.get_nowait, cache.get_entry_nowait
-        self._append_event = append_event
+        self._get_remote, self._append_event = cache.get_remote, append_event
         self._capacity, self._charged = capacity, 0
         self._known: dict[tuple[bytes, str, Endpoint], KnownRequest] = {}
 
@@ -120,11 +120,13 @@ class FastPath:
         before_age, after_age = known.header_lines
         return before_age, b"%d" % max(0.0, now - entry.created), after_age, entry.payload
 
-    def find(self, body: bytes, namespace: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
+    async def find(self, body: bytes, namespace: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
         """Return a known request and its answer, counted as a hit; None, and nothing counted, if it takes more."""
         known = self._known.get((body, namespace, endpoint))
-        answer = None if known is None else self._get_nowait(known.request)
-        return None if known is None or answer is None else (known, answer)
+        if known is None:
+            return None
+        answer = self._get_nowait(known.request) or await self._get_remote(known.request)
+        return None if answer is None else (known, answer)
 
     def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer) -> None:
         """Remember a request that was a hit, and that came without query and without headers that change answers."""

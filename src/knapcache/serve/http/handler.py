@@ -114,7 +114,7 @@ class Handler:
         self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
     ) -> bool:
         """Serve a hit of a request that is known by its bytes."""
-        found = fast_path.find(raw, head.principal.namespace, endpoint)
+        found = await fast_path.find(raw, head.principal.namespace, endpoint)
         if found is None:
             return False
         known, answer = found
