@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -260,6 +260,9 @@ class NetworkStore(Store, Protocol):
 
     def lead(self, key: bytes, /) -> Entry | Lease | None:
         """Return the entry, or a lease to call the upstream, or None while another process has one."""
+
+    def read_many(self, keys: Sequence[bytes], /) -> Mapping[bytes, Entry | None]:
+        """Return `read` of several keys, in fewer round trips."""
 
     @property
     def has_arrivals(self) -> bool:

@@ -18,7 +18,7 @@ from knapcache.store.redis.urls import parse
 from knapcache.store.registry import open_store as open_by_url
 from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
-from tests.support.redis_servers import EngineServer, free_port, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer, free_port, wait_until
 from tests.support.stores import entry_of, key_of, spawn
 
 
@@ -166,3 +166,17 @@ def test_space_for_counts_is_limited(engine: EngineServer, open_store: OpenStore
         reader.put_counts({os.urandom(32): 1 for _ in range(reader.max_counted_keys)})
     assert len(owner.take_counts()) == 4 * reader.max_counted_keys
     reader.put_counts({key_of(1): 1})
+
+
+def test_several_entries_are_read_at_once(engine: EngineServer, cluster: EngineCluster, open_store: OpenStore) -> None:
+    for url in (engine.url, cluster.url):
+        owner, reader = (open_store(url, 16 << 20, query="near=0&shards=8") for _ in range(2))
+        entries = [entry_of(owner, k) for k in range(20)]
+        for entry in entries[:10]:
+            owner.apply(entry).result(10)
+        for entry in entries[10:15]:
+            reader.hand_over(entry)
+        keys = [entry.key for entry in entries]
+        assert reader.read_many(keys) == {e.key: e if k < 15 else None for k, e in enumerate(entries)}
+        assert owner.read_many(keys) == {e.key: e if k < 10 else None for k, e in enumerate(entries)}
+        assert [reader.read(key) for key in keys] == [*entries[:15], *[None] * 5]

@@ -57,6 +57,11 @@ class Engine:
         self.failures = 0
         """Commands that had no answer. The owner reads the books again when it changes."""
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys of different shards may be at different nodes."""
+        return self._address.kind == "cluster"
+
     def client(self) -> Any:
         """Return the client; EngineAway when a cluster cannot be reached."""
         if self._client is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from knapcache.errors import CorruptState
 from knapcache.store.base import Entry, EntryInfo, Totals
@@ -50,6 +52,28 @@ class EntryReader:
                 values = self._engine.command(keys[0], "MGET", *keys)
             except SlotMoving:  # one by one, the engine can say where each is
                 values = [self._engine.command(each, "GET", each) for each in keys]
+        return self._newest(key, values)
+
+    def entries(self, keys: Sequence[bytes], *, undecided: bool) -> dict[bytes, tuple[Entry | None, bool]]:
+        """Return `entry` of several keys, with one command; in a cluster with one for each shard."""
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(self._names.shard(key) if self._engine.is_cluster else 0, []).append(key)
+        found: dict[bytes, tuple[Entry | None, bool]] = {}
+        for group in groups.values():
+            names = [self.value_keys(key, undecided=undecided) for key in group]
+            together = list(itertools.chain.from_iterable(names))
+            try:
+                values = iter(self._engine.command(together[0], "MGET", *together))
+            except SlotMoving:
+                found |= {key: self.entry(key, undecided=undecided) for key in group}
+            else:
+                for key, each in zip(group, names, strict=True):
+                    found[key] = self._newest(key, [next(values) for _ in each])
+        return found
+
+    def _newest(self, key: bytes, values: Iterable[Any]) -> tuple[Entry | None, bool]:
+        """Return the newest entry of some values, and whether one of them is damaged."""
         found: Entry | None = None
         damaged = False
         for value in values:

@@ -159,29 +159,46 @@ class RedisStore(OwnerExchange):
         return entry if entry.expires is None or entry.expires > self._clock() else None
 
     def read(self, key: bytes) -> Entry | None:
-        entry = self._read(key, keep=True)
-        return entry if entry is None or entry.expires is None or entry.expires > self._clock() else None
+        return self.read_many([key])[key]
 
     def peek(self, key: bytes) -> Entry | None:
         found = self.get_nowait(key)
-        return self._read(key, keep=False) if isinstance(found, NotInMemory) else found
+        return self._read_many([key], keep=False)[key] if isinstance(found, NotInMemory) else found
 
-    def _read(self, key: bytes, *, keep: bool) -> Entry | None:
+    def read_many(self, keys: Sequence[bytes]) -> dict[bytes, Entry | None]:
+        """Return `read` of several keys, in one round trip; in a cluster in one for each shard."""
+        now = self._clock()
+        return {
+            key: None if entry is None or expired(entry.expires, now) else entry
+            for key, entry in self._read_many(keys, keep=True).items()
+        }
+
+    def _read_many(self, keys: Sequence[bytes], *, keep: bool) -> dict[bytes, Entry | None]:
         version = self._near.version  # before the look into `pending`: a change after it outdates the version
         writer = self._member.writer
-        if writer is not None and (change := writer.pending.get(key)) is not None:
-            return change.put if change.put is not None and change.put.key == key else None
+        found: dict[bytes, Entry | None] = {}
+        missing = []
+        for key in keys:
+            if writer is not None and (change := writer.pending.get(key)) is not None:
+                found[key] = change.put if change.put is not None and change.put.key == key else None
+            else:
+                missing.append(key)
+        if not missing:
+            return found
         try:
+            reader = self._member.attachment().reader
             # The owner decides about what is in the nursery; until then it does not count it as stored.
-            entry, damaged = self._member.attachment().reader.entry(key, undecided=writer is None)
+            read = reader.entries(missing, undecided=writer is None)
         except StoreError:
             self._counters["failed_reads"] += 1
             raise
-        if damaged and entry is None and writer is not None:
-            self._submit(writer, QueuedChange([key]))
-        if entry is not None and keep:
-            self._near.add(entry, version)
-        return entry
+        for key, (entry, damaged) in read.items():
+            found[key] = entry
+            if damaged and entry is None and writer is not None:
+                self._submit(writer, QueuedChange([key]))
+            if entry is not None and keep:
+                self._near.add(entry, version)
+        return found
 
     def lead(self, key: bytes, seconds: float = LEASE_SECONDS) -> Entry | KeyLease | None:
         """Return the entry, or a lease to call the upstream, or None while another process has it (key_leases.py)."""
