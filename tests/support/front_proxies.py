@@ -70,13 +70,18 @@ class FrontProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        terminate(self.process)
         self._log.close()
+
+
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """End a process, by force if it does not end within 10 seconds."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def find(kind: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.front_proxies import accepts, find, free_port
+from tests.support.front_proxies import accepts, find, free_port, terminate
 
 
 class Balancer:
@@ -46,12 +46,7 @@ class Balancer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        terminate(self.process)
         self._log.close()
 
 
