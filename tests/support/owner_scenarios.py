@@ -59,7 +59,7 @@ CACHE_PROCESS = """
     while not cache._coordinator.role.is_owner:
         time.sleep(0.002)
     print(acquired, time.monotonic(), cache._coordinator.store.totals().entries, flush=True)
-    cache.get_or_call("request", lambda: 1)  # without one there is no new state to save
+    cache.lookup("chat/completions", {"model": "m", "messages": []})  # without a request there is no new state to save
     cache.maintain()  # saves a snapshot, as every owner with requests does once a minute
     print("saved", flush=True)
     while True:
