@@ -1,4 +1,4 @@
-"""What a row of bench/reliability.py is: a function of a `Run` that returns a `Measured`."""
+"""The types of the rows of bench/reliability.py: a row is a function of a `Run` that returns a `Measured`."""
 
 from __future__ import annotations
 

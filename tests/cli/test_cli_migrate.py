@@ -228,8 +228,8 @@ def test_an_owned_target_another_secret_and_the_same_cache_are_refused(
     monkeypatch.setenv("KNAPCACHE_SECRET", "7" * 64)
     assert "another secret than the one given" in run(capsys, "migrate", url, tmp_path / "new.db", code=2)
     assert not (tmp_path / "new.db").exists()
-    nobody = url.replace("prefix=", "prefix=nobody")
-    assert "has no cache with this prefix" in run(capsys, "migrate", nobody, tmp_path / "new.db", code=2)
+    unused = url.replace("prefix=", "prefix=unused")
+    assert "has no cache with this prefix" in run(capsys, "migrate", unused, tmp_path / "new.db", code=2)
     assert "no such file" in run(capsys, "migrate", tmp_path / "none.db", url, code=2)
 
 

@@ -131,7 +131,7 @@ def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engi
         assert [row["this"] for row in page["rows"]] == [True, False]
         assert sorted(row["owner"] for row in page["rows"]) == [False, True]
         assert {(row["host"], row["workers"]) for row in page["rows"]} == {(HOST, 1)}
-        assert page["engine"]["place"] == f"Valkey or Redis at 127.0.0.1:{engine.port}"
+        assert page["engine"]["place"] == f"redis://127.0.0.1:{engine.port}"
         assert (page["ended"], page["ignored"]) == (0, 0)
 
 

@@ -52,7 +52,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass
 class MigrationResult:
-    """What was copied, and what was not. With a preview: what would be."""
+    """Counts of the entries that a migration copied and left out, or that it would copy and leave out."""
 
     entries: int = 0
     """Entries of the source."""

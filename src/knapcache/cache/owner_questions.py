@@ -1,23 +1,36 @@
-"""Questions that any process of a store asks its owner: to purge, and what it remembers of keys.
+"""Questions that any process of a store asks its owner: to purge, and for its records and counts of keys.
 
-A question is a JSON object with `ask` and its arguments, a reply a JSON object with `found` or `error`. A reply that
-cannot be read is as none: purging then raises StoreError, and the rest returns nothing.
+A question is a JSON object with `ask` and its arguments, a reply a JSON object with `found` or `error`. Without a reply
+that can be read, purging raises StoreError, and the other questions return nothing. These are asked for pages that
+people look at, so they wait for a short time only.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import struct
+from collections.abc import Iterable
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
+from knapcache.cache.entry_index import EntryTable
 from knapcache.cache.key_history import KeyRecord
 from knapcache.errors import KnapcacheError, StoreError
 from knapcache.store.base import NetworkStore
 
+PURGE_SECONDS, READ_SECONDS = 30.0, 2.0
+"""How long a reply is waited for. The owner purges 100,000 entries in some seconds."""
 MAX_SETTLED_BYTES = 512 << 10
 """Bytes of canonical requests in one reply, the newest ones."""
+MAX_COUNTS = 50_000
+"""Entries whose counts are in one reply, those with the most requests."""
+KEY_PREFIX = 8
+"""Bytes of a key in a reply with counts."""
+
+_COUNT = struct.Struct(f"<{KEY_PREFIX}sI")
 
 
 class Answering(Protocol):
@@ -35,13 +48,16 @@ class Answering(Protocol):
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
         """Return the times and canonical requests of answers that were admitted lately, by key."""
 
+    def entries(self) -> EntryTable:
+        """Return the metadata of all entries."""
+
 
 def ask_purge(
     store: NetworkStore, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None
 ) -> int:
     """Let the owner purge. Return how many entries it removed; StoreError if it did not."""
     conditions = {"model": model, "tenant": tenant, "older_than": older_than}
-    found = _ask(store, "purge", key=None if key is None else key.hex(), **conditions)
+    found = _ask(store, "purge", PURGE_SECONDS, key=None if key is None else key.hex(), **conditions)
     if not isinstance(found, int):
         raise StoreError("the owner of the store sent no number of purged entries")
     return found
@@ -74,9 +90,19 @@ def ask_settled(store: NetworkStore) -> dict[bytes, tuple[float, bytes]]:
         return {}
 
 
-def _ask(store: NetworkStore, question: str, **arguments: Any) -> Any:
+def ask_request_counts(store: NetworkStore, keys: Iterable[bytes]) -> dict[bytes, float] | None:
+    """Return how often each key was requested, 1 where the reply has no count; None without a reply."""
     try:
-        reply = orjson.loads(store.ask(orjson.dumps({"ask": question, **arguments})))
+        packed = base64.b64decode(_ask(store, "counts"))
+        counts = {prefix: float(count) for prefix, count in _COUNT.iter_unpack(packed)}
+    except (StoreError, TypeError, ValueError, struct.error):
+        return None
+    return {key: counts.get(key[:KEY_PREFIX], 1.0) for key in keys}
+
+
+def _ask(store: NetworkStore, question: str, seconds: float | None = None, **arguments: Any) -> Any:
+    try:
+        reply = orjson.loads(store.ask(orjson.dumps({"ask": question, **arguments}), seconds or READ_SECONDS))
         error = reply.get("error")
     except (ValueError, AttributeError):
         raise StoreError("the owner of the store sent a reply that cannot be read") from None
@@ -108,7 +134,16 @@ def _found(owner: Answering, question: dict[str, Any]) -> Any:
             return None if request is None else base64.b64encode(request).decode()
         case "settled", None:
             return _newest(owner.settled())
+        case "counts", None:
+            return base64.b64encode(_packed_counts(owner.entries())).decode()
     raise LookupError(question["ask"])
+
+
+def _packed_counts(table: EntryTable) -> bytes:
+    """Return keys and counts of the entries with the most requests. One request is not worth a record."""
+    order = np.argsort(-table.requests, kind="stable")[:MAX_COUNTS].tolist()
+    counts = np.minimum(table.requests, 2**32 - 1).round().astype(np.int64).tolist()
+    return b"".join(_COUNT.pack(table.keys[k][:KEY_PREFIX], counts[k]) for k in order if counts[k] > 1)
 
 
 def _newest(settled: dict[bytes, tuple[float, bytes]]) -> list[tuple[str, float, str]]:

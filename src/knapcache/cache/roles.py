@@ -17,7 +17,14 @@ from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.owner_questions import ask_purge, ask_records, ask_request, ask_settled, reply_to
+from knapcache.cache.owner_questions import (
+    ask_purge,
+    ask_records,
+    ask_request,
+    ask_request_counts,
+    ask_settled,
+    reply_to,
+)
 from knapcache.cache.snapshot import copy_state, pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
 from knapcache.price.weights import amount
@@ -312,7 +319,15 @@ class Reader:
     # Administration.
 
     def entries(self) -> EntryTable:
-        """Return the metadata of all entries in the store, with the request counts of the owner's last snapshot."""
+        """Return the metadata of all entries in the store, with the owner's request counts.
+
+        They are those of its last snapshot, unless it can be asked and replies.
+        """
+        if self._network is not None:
+            infos = list(self.store.scan())
+            counts = ask_request_counts(self._network, (info.key for info in infos))
+            if counts is not None:
+                return entry_table(infos, counts)
         return read_entries(self.store, read_snapshot(self.store.load_snapshot() or b""))
 
     def entry(self, key: bytes) -> tuple[EntryTable, Entry] | None:

@@ -32,6 +32,7 @@ from knapcache.serve.settings import Settings, UpstreamSettings, shared_store
 from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory, open_private, write_token
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
 from knapcache.serve.workers.supervisor import supervise
+from knapcache.store.redis.urls import shown_url
 
 log = logging.getLogger("knapcache.serve")
 
@@ -233,7 +234,7 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
     anthropic = first.kind == "anthropic"
     place = "in memory" if settings.memory_only else f"in {settings.path}"
     if settings.store_address is not None:
-        place = f"in {shared_store.describe(settings.store_address)}"
+        place = f"in {shown_url(settings.store_address)}"
     return STARTUP_MESSAGE.format(
         version=version("knapcache"),
         url=url,

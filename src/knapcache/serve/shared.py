@@ -1,4 +1,4 @@
-"""What a proxy on a shared store does for and with the other proxies: it publishes its numbers, and reads theirs."""
+"""Opens a shared store, publishes the numbers of this proxy in it, and reads those of the other proxies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from knapcache.serve.observe.merged import MergedHealth, MergedHistory, MergedRe
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.observe.published import PublishedProxies
 from knapcache.serve.observe.publisher import ProxyPublisher
-from knapcache.serve.settings import Settings, shared_store
+from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import proxy_id
 from knapcache.store.base import wall_clock
 from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import shown_url
 from knapcache.threads import run_with_deadline
 
 CLOSE_SECONDS = 2.0
@@ -58,7 +59,7 @@ class SharedStoreMember:
             "history": MergedHistory(history, others),
             "recent": MergedRecent(recent, str(identity["host"]), others),
             "upstream_health": MergedHealth(health, others),
-            "shared": SharedProxies(self._publisher, others, history, shared_store.describe(address)),
+            "shared": SharedProxies(self._publisher, others, history, shown_url(address)),
         }
         """Fields of the AdminContext with the numbers of all proxies."""
         self._task = asyncio.create_task(self._publisher.run())

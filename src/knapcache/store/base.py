@@ -271,8 +271,8 @@ class NetworkStore(Store, Protocol):
     def collect_arrivals(self) -> Iterator[Entry]:
         """Take the entries that the store knows of; `collect` takes all."""
 
-    def ask(self, question: bytes, /) -> bytes:
-        """Return the owner's reply. NotOwner if there is none, StoreError if the store does not answer."""
+    def ask(self, question: bytes, /, seconds: float) -> bytes:
+        """Return the owner's reply. NotOwner if none comes in time, StoreError if the store does not answer."""
 
     def take_questions(self) -> Iterator[tuple[bytes, bytes]]:
         """Take the questions that wait for the owner: id and question of each."""

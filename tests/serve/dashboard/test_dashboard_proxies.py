@@ -15,7 +15,7 @@ from tests.support.fake_admin import TOKEN, FakeAdmin
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}}
 POLL = "window.dispatchEvent(new Event('online'))"
 """Polls at once."""
-PLACE = "Valkey or Redis at valkey.internal:6379"
+PLACE = "redis://valkey.internal:6379"
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from knapcache import Cache, Reply
-from knapcache.cache import background_compile, coordinator
+from knapcache.cache import background_compile, coordinator, owner_questions
+from knapcache.cache.ledger import Ledger
+from knapcache.cache.roles import Reader
 from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.redis_servers import EngineServer, wait_until
@@ -87,6 +91,27 @@ def test_a_purge_and_questions_about_keys_work_in_every_process(url: str) -> Non
         assert reader.browser.request(bytes.fromhex(one)) == owner.browser.request(bytes.fromhex(one)) != None  # noqa: E711
         with pytest.raises(StoreError, match="older_than"):
             reader.purge(older_than=-1)
+
+
+def test_entries_show_the_requests_of_all_processes_in_every_process(url: str) -> None:
+    with Cache("2MB", path=url, policy="adaptive") as owner, Cache("2MB", path=url, policy="adaptive") as reader:
+        for key, times in (("often", 5), ("once", 1)):
+            for _ in range(times):
+                answer(owner, key, 1)
+        wait_until(lambda: reader.entries()["total"] == 2)
+        for cache in (owner, reader):
+            assert sorted(round(row["requests"]) for row in cache.entries()["rows"]) == [1, 5]
+
+
+def test_without_an_owner_entries_are_listed_after_a_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_questions, "READ_SECONDS", 0.1)
+    with open_cache(url) as owner:
+        answer(owner, "key", 1)
+        store = store_of(owner).reader()
+    with closing(store):
+        reader = Reader(store, Ledger(), lambda: None, True)
+        assert reader.records(b"k" * 32) == ([], math.inf)
+        assert reader.entries().requests.tolist() == [1.0]
 
 
 def test_a_burst_at_three_caches_makes_one_call(url: str) -> None:

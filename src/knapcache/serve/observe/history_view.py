@@ -1,4 +1,4 @@
-"""What the rows of histories show: sums of days, models and tenants, and the points of charts.
+"""Sums and charts from the rows of histories: days, models and tenants, and the points of charts.
 
 Rows of several histories are added: rows of the same minute, hour, day, model or tenant become one.
 """

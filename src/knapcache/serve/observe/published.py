@@ -1,4 +1,4 @@
-"""What the other proxies of a shared store have published (publisher.py), as far as it is valid.
+"""Reads the valid documents that the other proxies of a shared store have published (publisher.py).
 
 `refresh` reads what has changed since the last time, at most once in REFRESH seconds, and only for requests to the
 admin API. The index of a kind gives the time at which each document ends, which changes whenever it is published again.

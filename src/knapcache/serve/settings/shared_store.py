@@ -1,6 +1,6 @@
 """The settings of a shared store: its URL, the secret that all proxies must have, and the admin token derived from it.
 
-The URL may hold a password, so no message and no log line repeats it; `describe` returns what may be shown.
+The URL may hold a password, so no message and no log line repeats it; `shown_url` returns what may be shown.
 """
 
 from __future__ import annotations
@@ -45,18 +45,6 @@ def parse_url(url: str) -> Address:
     if not colon or scheme.lower() not in SCHEMES:
         raise InvalidInput(f"must be {FORMS}")
     return parse(scheme.lower(), location)
-
-
-def describe(address: Address) -> str:
-    """Return where a store is, without user, password and files."""
-    hosts = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts)
-    place = {
-        "server": hosts,
-        "unix": address.socket,
-        "cluster": f"the cluster at {hosts}",
-        "sentinel": f"{address.master} of Sentinel at {hosts}",
-    }[address.kind]
-    return f"Valkey or Redis at {place}" if address.kind in ("server", "unix") else place
 
 
 def credentials(address: Address) -> list[str]:

@@ -15,7 +15,7 @@ from knapcache.store.redis.breakers import NodeBreakers
 from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout, KeyNames, owner_tag
 from knapcache.store.redis.store import RedisStore
-from knapcache.store.redis.urls import Address, parse
+from knapcache.store.redis.urls import Address, parse, shown_url
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.rows import Sealer
 
@@ -49,12 +49,7 @@ def command_address(scheme: str, location: str) -> Address:
 
 def place_of(address: Address) -> str:
     """Return where a store is, without user and password."""
-    hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts)
-    kind = "" if address.kind == "server" else f"+{address.kind}"
-    path = {"unix": address.socket, "cluster": "", "sentinel": f"/{address.master}"}.get(address.kind, "")
-    if address.kind in ("server", "sentinel") and address.db:
-        path += f"/{address.db}"
-    return f"redis{'s' if address.tls else ''}{kind}://{hosts}{path}, prefix {address.prefix}"
+    return f"{shown_url(address)}, prefix {address.prefix}"
 
 
 def secret_of(address: Address, secrets: Sequence[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""What readers and the owner of a store exchange through the engine: answers, hit counts, questions and replies."""
+"""Exchange between the readers and the owner of a store, through the engine: answers, hit counts and questions."""
 
 from __future__ import annotations
 

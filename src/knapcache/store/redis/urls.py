@@ -106,6 +106,15 @@ def parse(scheme: str, location: str, environment: Mapping[str, str] = os.enviro
     )
 
 
+def shown_url(address: Address) -> str:
+    """Return the URL of a store without user, password and options: it may be logged and displayed."""
+    hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts)
+    kind = "" if address.kind == "server" else f"+{address.kind}"
+    path = {"unix": address.socket, "sentinel": f"/{address.master}"}.get(address.kind, "")
+    db = f"/{address.db}" if address.db else ""
+    return f"redis{'s' if address.tls else ''}{kind}://{hosts}{path}{db}"
+
+
 def _place(kind: str, path: str) -> dict[str, Any]:
     """Return socket, master and db from the path of the URL."""
     if kind == "unix":
