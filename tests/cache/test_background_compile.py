@@ -124,14 +124,17 @@ def test_a_forked_child_compiles_for_itself(compilation: Compilation) -> None:
 
 
 PROGRAM = """
-import json
+import json, time
 from knapcache import Cache
 from knapcache.cache import background_compile
+from knapcache.kernel_files import LOCK, cache_directory
 
 background_compile.DELAY = 0.0
 with Cache("1MB", policy="fifo", shadows=(), cost="seconds") as cache:
     compiled = cache.stats()["compiled"]
     answers = [cache.get_or_call(k, lambda: k) for k in (1, 2, 1)]
+    while not (cache_directory() / LOCK).exists():  # the child creates it: ending earlier could prevent its start
+        time.sleep(0.01)
     print(json.dumps([compiled, answers, cache.stats()["hits"]]), flush=True)
 """
 
