@@ -1,36 +1,49 @@
 """A model of a provider's prefix cache: what a request with marks reads, writes and costs.
 
     mark    asks the provider to cache the prefix that ends there, for a time to live
-    A       the longest live prefix at or before the last mark: it is read, and its time starts again
+    A       the longest live prefix at or before a mark: it is read, and its time starts again
     B, C    the last long mark, and the last mark
 
     cost = read price · A + long write price · (B − A) + short write price · (C − max(A, B)) + the rest at full price
 
-Other requests reach a cached prefix if they begin with it. Requests that share a prefix share its `CachedPrefix`
-object, so a read by one of them extends its life for all.
+A request without marks reads nothing. A long mark behind a prefix that was written for a short time pays the long
+price for the new tokens only. A provider may let the whole prefix live long then (it honours the upgrade), or only as
+long as its first part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from knapcache.prefix.request import Position, PrefixRequest
 from knapcache.prefix.tariff import Tariff
+
+SWEEP = 4096
+"""Entries from which on expired ones are removed, each time that their number has doubled."""
 
 
 class CachedPrefix:
     """A prefix in the provider's cache."""
 
-    __slots__ = ("expires", "tokens", "ttl")
+    __slots__ = ("certain", "certain_ttl", "expires", "tokens", "ttl")
 
-    def __init__(self, tokens: int, ttl: float, expires: float) -> None:
-        self.tokens, self.ttl, self.expires = tokens, ttl, expires
+    def __init__(self, tokens: int, ttl: float, certain_ttl: float, now: float) -> None:
+        self.tokens, self.ttl, self.expires = tokens, ttl, now + ttl
+        self.certain_ttl, self.certain = certain_ttl, now + certain_ttl
+        """Time to live and expiry if upgrades are not honoured."""
+
+    def refresh(self, now: float) -> None:
+        """Start the time to live again."""
+        self.expires = max(self.expires, now + self.ttl)
+        self.certain = max(self.certain, now + self.certain_ttl)
 
 
 class Mark(NamedTuple):
-    """A mark on a request: after how many tokens, and for how many seconds."""
+    """A mark on a request."""
 
-    tokens: int
+    at: int
+    """Index of the position."""
     ttl: float
 
 
@@ -42,43 +55,108 @@ class PrefixBill(NamedTuple):
     long_written: int
     plain: int
 
+    @property
+    def tokens(self) -> int:
+        """All input tokens."""
+        return self.read + self.short_written + self.long_written + self.plain
+
     def cost(self, tariff: Tariff) -> float:
         """Return the price, in plain tokens."""
         written = self.short_written * tariff.short_write + self.long_written * tariff.long_write
         return self.read * tariff.read + written + self.plain
 
 
-def longest_live(reachable: Iterable[CachedPrefix], limit: int, now: float) -> CachedPrefix | None:
-    """Return the longest prefix of at most so many tokens that has not expired."""
-    live = [prefix for prefix in reachable if prefix.tokens <= limit and prefix.expires > now]
-    return max(live, key=lambda prefix: prefix.tokens, default=None)
+class PrefixCache:
+    """The prefixes that a provider has cached.
 
-
-def send(
-    tariff: Tariff, reachable: Sequence[CachedPrefix], marks: Sequence[Mark], tokens: int, now: float, *, upgrades: bool
-) -> tuple[PrefixBill, list[CachedPrefix]]:
-    """Return the bill of a request, and the prefixes that requests which continue it can reach.
-
-    reachable   prefixes that the request begins with, expired or not
-    tokens      input tokens of the request
-    upgrades    whether a long mark on a prefix that was cached for a short time makes it live long
+    upgrades   whether a long mark behind a prefix that was written for a short time makes the whole live long
     """
-    last = max((mark.tokens for mark in marks), default=0)
-    last_long = max((mark.tokens for mark in marks if mark.ttl >= tariff.long), default=0)
-    hit = longest_live(reachable, last, now)
-    read = 0 if hit is None else hit.tokens
-    if hit is not None:
-        hit.expires = max(hit.expires, now + hit.ttl)
-    live = {prefix.tokens: prefix for prefix in reachable if prefix.expires > now}
-    after = [prefix for prefix in reachable if prefix.expires > now]
-    for mark in marks:
-        known = live.get(mark.tokens)
-        if known is None:
-            after.append(CachedPrefix(mark.tokens, mark.ttl, now + mark.ttl))
-        else:
-            if upgrades:
-                known.ttl = max(known.ttl, mark.ttl)
-            known.expires = max(known.expires, now + known.ttl)
-    long_written = max(0, last_long - read)
-    short_written = max(0, last - max(read, last_long))
-    return PrefixBill(read, short_written, long_written, tokens - max(read, last)), after
+
+    def __init__(self, tariff: Tariff, *, upgrades: bool) -> None:
+        self._tariff, self.upgrades = tariff, upgrades
+        self._entries: dict[Hashable, CachedPrefix] = {}
+        self._sweep_at = SWEEP
+
+    def longest_live(self, request: PrefixRequest, last: int | None = None) -> tuple[int, CachedPrefix | None]:
+        """Return the longest live prefix of a request, and the index of its position. last: up to this position."""
+        entries, now, positions = self._entries, request.time, request.positions
+        if entries:
+            for at in range(len(positions) - 1 if last is None else last, -1, -1):
+                entry = entries.get(positions[at].id)
+                if entry is not None and entry.expires > now:
+                    return at, entry
+        return -1, None
+
+    def read(self, request: PrefixRequest, marks: Sequence[Mark]) -> tuple[int, CachedPrefix | None]:
+        """Return the prefix that a request with these marks reads, and the index of its position."""
+        found = self.longest_live(request, marks[-1].at) if marks else (-1, None)
+        lookback, at = self._tariff.lookback, found[0]
+        if at < 0 or not lookback or any(mark.at == at for mark in marks):
+            return found
+        positions = request.positions
+        for at in range(found[0], -1, -1):  # the longest that is near enough before a mark
+            entry = self._entries.get(positions[at].id)
+            if entry is None or entry.expires <= request.time:
+                continue
+            block = positions[at].block
+            if any(mark.at >= at and positions[mark.at].block - block < lookback for mark in marks):
+                return at, entry
+        return -1, None
+
+    def bill(self, request: PrefixRequest, marks: Sequence[Mark]) -> PrefixBill:
+        """Return the bill of a request, without sending it. Marks are in the order of their positions."""
+        if not marks:
+            return PrefixBill(0, 0, 0, request.tokens)
+        return self._billed(request, marks, self.read(request, marks)[1])
+
+    def _billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> PrefixBill:
+        positions, long = request.positions, self._tariff.long
+        last = positions[marks[-1].at].tokens
+        last_long = 0
+        for mark in marks:
+            if mark.ttl >= long:
+                last_long = positions[mark.at].tokens
+        read = 0 if hit is None else min(hit.tokens, last)
+        billed = max(read, last_long)
+        return PrefixBill(read, max(0, last - billed), billed - read, request.tokens - max(billed, last))
+
+    def send(self, request: PrefixRequest, marks: Sequence[Mark]) -> tuple[PrefixBill, list[CachedPrefix]]:
+        """Return the bill of a request and the prefixes that it read or wrote, the longest first."""
+        if not marks:
+            return PrefixBill(0, 0, 0, request.tokens), []
+        now, entries, positions = request.time, self._entries, request.positions
+        at, hit = self.read(request, marks)
+        bill = self._billed(request, marks, hit)
+        touched: list[CachedPrefix] = []
+        if hit is not None:
+            hit.refresh(now)
+            if not any(mark.at == at for mark in marks):
+                touched.append(hit)
+        for mark in marks:
+            position = positions[mark.at]
+            entry = entries.get(position.id)
+            if entry is None or entry.expires <= now:
+                certain = mark.ttl
+                if hit is not None and hit.tokens <= position.tokens:
+                    certain = min(certain, hit.certain_ttl)
+                ttl = mark.ttl if self.upgrades else certain
+                entries[position.id] = entry = CachedPrefix(position.tokens, ttl, certain, now)
+            else:
+                if self.upgrades:
+                    entry.ttl = max(entry.ttl, mark.ttl)
+                entry.refresh(now)
+            touched.append(entry)
+        if len(entries) >= self._sweep_at:
+            self._entries = {key: entry for key, entry in entries.items() if entry.expires > now}
+            self._sweep_at = max(SWEEP, 2 * len(self._entries))
+        touched.reverse()
+        return bill, touched
+
+    def forget(self, positions: Sequence[Position]) -> None:
+        """Remove prefixes that the provider turned out not to have."""
+        for position in positions:
+            self._entries.pop(position.id, None)
+
+    def insert(self, position: Position, ttl: float, now: float) -> None:
+        """Add a prefix that the provider turned out to have."""
+        self._entries[position.id] = CachedPrefix(position.tokens, ttl, ttl, now)

@@ -2,8 +2,8 @@
 
     none        no marks
     last        a mark at the end, for a short or a long time
-    system      marks at the end, at the end of the request that this one continues, and after the system prompt:
-                what proxies and libraries do
+    system2     marks at the end, at the end of the request that this one continues, and after the system prompt:
+                the system prompt and the last two turns, as other proxies and libraries do
     learned     no mark, a short or a long one at the end, by the expected bill
 
 The learned rule compares the bills of this request and of the next one, from the probability that the conversation
@@ -14,89 +14,96 @@ writing and reading, and s the probability that the conversation is continued at
     short     short price · D  + (s − G(short)) (w − r) D + (s − G(R)) (w − r) R
     long      long price · D   + (s − G(long)) (w − r) (R + D)
 
-G(R) is the probability of a continuation while R lives. If the provider does not prolong the life of R, its term in the
-last line is that of the others.
+G(R) is the probability of a continuation while R lives. If the provider does not honour upgrades, a long mark behind a
+short prefix lives as long as that, so it is not considered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
-from knapcache.prefix.provider_cache import CachedPrefix, Mark, longest_live
-from knapcache.prefix.returns import ReturnCurve
+from knapcache.prefix.conversations import Continuation
+from knapcache.prefix.provider_cache import Mark, PrefixCache
+from knapcache.prefix.request import PrefixRequest
 from knapcache.prefix.tariff import Tariff
 
+Rule = Callable[[Tariff, PrefixRequest, Continuation, PrefixCache], list[Mark]]
 
-class PrefixRequest(NamedTuple):
-    """A request as the rules see it. Lengths are in tokens, at the ends of blocks that can be marked."""
-
-    time: float
-    end: int
-    """Length up to the last block."""
-    continued: int
-    """Length of the request that this one continues, as far as both are equal; 0: none."""
-    system: int
-    """Length of the system prompt; 0: none, or unknown."""
-    returns: ReturnCurve
+LEARNED, LEARNED_SHORT, LEARNED_CERTAIN = "learned-alone", "learned-short", "learned-certain"
+"""The learned rule with upgrades, with short marks only, and without upgrades."""
 
 
-Rule = Callable[[Tariff, PrefixRequest, Sequence[CachedPrefix]], list[Mark]]
-
-
-def none(_tariff: Tariff, _request: PrefixRequest, _reachable: Sequence[CachedPrefix]) -> list[Mark]:
+def none(_tariff: Tariff, _request: PrefixRequest, _continues: Continuation, _cache: PrefixCache) -> list[Mark]:
     """Place no mark."""
     return []
 
 
-def last(tariff: Tariff, request: PrefixRequest, ttl: float) -> list[Mark]:
-    """Mark the end."""
-    return [Mark(request.end, ttl)] if request.end >= tariff.minimum else []
+def last(ttl: float) -> Rule:
+    """Return the rule that marks the end."""
+
+    def place(_tariff: Tariff, request: PrefixRequest, _continues: Continuation, _cache: PrefixCache) -> list[Mark]:
+        positions = request.positions
+        return [Mark(len(positions) - 1, ttl)] if positions[-1].tokens >= request.minimum else []
+
+    return place
 
 
-def system(tariff: Tariff, request: PrefixRequest, ttl: float) -> list[Mark]:
-    """Mark the system prompt, the end of the continued request, and the end."""
-    lengths = (request.system, request.continued, request.end)
-    return [Mark(length, ttl) for length in dict.fromkeys(lengths) if tariff.minimum <= length <= request.end]
+def system2(ttl: float) -> Rule:
+    """Return the rule that marks the system prompt, the end of the continued request, and the end."""
+
+    def place(_tariff: Tariff, request: PrefixRequest, continues: Continuation, _cache: PrefixCache) -> list[Mark]:
+        positions, minimum = request.positions, request.minimum
+        places = sorted({request.system, continues.at, len(positions) - 1})
+        return [Mark(at, ttl) for at in places if at >= 0 and positions[at].tokens >= minimum]
+
+    return place
 
 
-def learned(
-    tariff: Tariff, request: PrefixRequest, reachable: Sequence[CachedPrefix], *, upgrades: bool, long: bool = True
-) -> list[Mark]:
-    """Place the marks of the lowest expected bill. long: whether marks for a long time are considered."""
-    if request.end < tariff.minimum:
-        return []
-    cached = longest_live(reachable, request.end, request.time)
-    kept = 0 if cached is None else cached.tokens
-    ttl = tariff.short if cached is None else cached.ttl
-    new, gain = request.end - kept, tariff.short_write - tariff.read
-    ever, short, late = request.returns.ever, request.returns.within(tariff.short), request.returns.within(tariff.long)
-    lost = (ever - request.returns.within(ttl)) * gain * kept
-    bills = {
-        0.0: new + ever * gain * new + lost,
-        tariff.short: tariff.short_write * new + (ever - short) * gain * new + lost,
-    }
-    if long:
-        prolonged = upgrades or cached is None or ttl >= tariff.long
-        lost = (ever - late) * gain * kept if prolonged else lost
-        bills[tariff.long] = tariff.long_write * new + (ever - late) * gain * new + lost
-    chosen = min(bills, key=lambda each: bills[each])
-    marks = []
-    if kept >= tariff.minimum:
-        marks.append(Mark(kept, tariff.long if chosen == tariff.long and upgrades else ttl))
-    if chosen and new:
-        marks.append(Mark(request.end, chosen))
-    return marks
+def learned(*, long: bool) -> Rule:
+    """Return the rule of the lowest expected bill. long: whether long marks are considered."""
+
+    def place(tariff: Tariff, request: PrefixRequest, continues: Continuation, cache: PrefixCache) -> list[Mark]:
+        positions, minimum, returns = request.positions, request.minimum, continues.returns
+        end = positions[-1].tokens
+        if end < minimum:
+            return []
+        at, cached = cache.longest_live(request)
+        kept, ttl = (0, tariff.short) if cached is None else (cached.tokens, cached.ttl)
+        new, gain = end - kept, tariff.short_write - tariff.read
+        ever, short = returns.ever, returns.within(tariff.short)
+        lost = (ever - returns.within(ttl)) * gain * kept
+        best, chosen = new + ever * gain * new + lost, 0.0
+        bill = tariff.short_write * new + (ever - short) * gain * new + lost
+        if bill < best:
+            best, chosen = bill, tariff.short
+        if long and (cached is None or cache.upgrades or ttl >= tariff.long):
+            bill = tariff.long_write * new + (ever - returns.within(tariff.long)) * gain * end
+            if bill < best:
+                chosen = tariff.long
+        marks = []
+        if cached is not None and kept >= minimum:
+            marks.append(Mark(at, tariff.long if chosen == tariff.long else ttl))
+        if chosen and new:
+            marks.append(Mark(len(positions) - 1, chosen))
+        return marks
+
+    return place
 
 
-def rules(tariff: Tariff, *, upgrades: bool) -> dict[str, Rule]:
-    """Return the rules by name."""
+def fixed_rules(tariff: Tariff) -> dict[str, Rule]:
+    """Return the rules that learn nothing, by name."""
     found: dict[str, Rule] = {"none": none}
-    for name, ttl in (("5m", tariff.short), ("1h", tariff.long)):
-        found[f"last-{name}"] = lambda tariff, request, _, ttl=ttl: last(tariff, request, ttl)  # type: ignore[misc]
-        found[f"system2-{name}"] = lambda tariff, request, _, ttl=ttl: system(tariff, request, ttl)  # type: ignore[misc]
-    found["learned"] = lambda tariff, request, reachable: learned(tariff, request, reachable, upgrades=upgrades)
-    found["learned-5m"] = lambda tariff, request, reachable: learned(
-        tariff, request, reachable, upgrades=False, long=False
-    )
+    for family, rule in (("last", last), ("system2", system2)):
+        found |= {f"{family}-{name}": rule(ttl) for name, ttl in tariff.ttls.items()}
     return found
+
+
+def learned_rules(tariff: Tariff) -> dict[str, tuple[Rule, bool]]:
+    """Return the rules that use return times, by name, and whether they count on upgrades."""
+    if tariff.short == tariff.long:
+        return {LEARNED: (learned(long=False), False)}
+    return {
+        LEARNED: (learned(long=True), True),
+        LEARNED_SHORT: (learned(long=False), False),
+        LEARNED_CERTAIN: (learned(long=True), False),
+    }
