@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.price import Meter, Weights, meter
+from knapcache.price.input_tokens import MAX_TOKENS
 
 CHAT = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 METER = Meter()
@@ -74,10 +75,75 @@ def usd(endpoint: Endpoint, model: str, usage: Any, **options: Any) -> float:
             {"input_tokens": 100, "output_tokens": 50, "server_tool_use": {"web_search_requests": 2}},
             100 * 0.8 + 50 * 4 + 2 * 10_000,
         ),
+        (
+            Endpoint.CHAT,  # writes at 1.25 times the input's price
+            "gpt-5.6-terra",
+            CHAT | {"prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
+            100 * 2 + 600 * 0.2 + 300 * 2.5 + 100 * 12,
+        ),
+        (
+            Endpoint.RESPONSES,
+            "gpt-5.6-terra",
+            {
+                "input_tokens": 1000,
+                "output_tokens": 100,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 1000},
+            },
+            1000 * 2.5 + 100 * 12,
+        ),
+        (
+            Endpoint.CHAT,  # Gemini's implicit cache, as its OpenAI-compatible endpoint reports it
+            "gemini-2.5-flash",
+            CHAT | {"prompt_tokens_details": {"cached_tokens": 600}},
+            400 * 0.3 + 600 * 0.03 + 100 * 2.5,
+        ),
     ],
 )
 def test_bills_match_prices_by_hand(endpoint: Endpoint, model: str, usage: Any, millionths: float) -> None:
     assert usd(endpoint, model, usage) == pytest.approx(millionths / 1e6, rel=1e-12)
+
+
+@pytest.mark.parametrize("more", [{}, {"prompt_tokens_details": {"cached_tokens": 600}}])
+def test_deepseeks_cache_hits_are_billed_as_reads(more: dict[str, Any]) -> None:
+    """Its newer answers have both fields. At night everything costs half."""
+    usage = CHAT | {"prompt_cache_hit_tokens": 600, "prompt_cache_miss_tokens": 400} | more
+    millionths = 400 * 0.27 + 600 * 0.07 + 100 * 1.1
+    noon = METER.bill(Endpoint.CHAT, "deepseek-chat", usage, 1, at=DAY.replace(hour=12))
+    assert noon.usd == pytest.approx(millionths / 1e6, rel=1e-12)
+    assert usd(Endpoint.CHAT, "deepseek-chat", usage) == pytest.approx(millionths / 2e6, rel=1e-12)
+
+
+def test_input_read_wholly_from_the_providers_cache_is_billed_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own, usage = Meter(), CHAT | {"prompt_tokens_details": {"cached_tokens": 1000}}
+    for _ in range(2):
+        assert own.bill(Endpoint.CHAT, "gpt-5", usage, 1).usd == pytest.approx((1000 * 0.125 + 100 * 10) / 1e6)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "model", "tokens", "millionths"),
+    [
+        (Endpoint.MESSAGES, "claude-sonnet-4-5", 0, 3),
+        (Endpoint.RESPONSES, "gpt-5.6-terra", 100_000, 2),
+        (Endpoint.RESPONSES, "gpt-5.6-terra", 300_000, 4),
+        (Endpoint.CHAT, "gemini-2.5-pro", 200_000 - 1, 1.25),
+        (Endpoint.CHAT, "gemini-2.5-pro", 200_000 + 1, 2.5),
+        (Endpoint.EMBEDDINGS, "text-embedding-3-small", 10, 0.02),
+    ],
+)
+def test_the_price_of_a_plain_input_token(endpoint: Endpoint, model: str, tokens: int, millionths: float) -> None:
+    assert METER.input_price(endpoint, model, tokens) == pytest.approx(millionths / 1e6, rel=1e-12)
+
+
+def test_an_input_token_without_a_price(caplog: pytest.LogCaptureFixture) -> None:
+    own = Meter(prices={"free": None, "mine": {"input": 3}})
+    assert own.input_price(Endpoint.CHAT, "mine") == pytest.approx(3e-6)
+    assert own.input_price(Endpoint.CHAT, "free") is None
+    assert own.input_price(Endpoint.CHAT, "unknown") is None
+    assert Meter("seconds").input_price(Endpoint.CHAT, "gpt-4o") is None
+    assert caplog.records == []
 
 
 def test_tiers_and_batches() -> None:
@@ -453,7 +519,7 @@ def test_a_free_model_has_no_dollars_and_costs_its_seconds(caplog: pytest.LogCap
             122,
         ),
         ({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 5}, 15),
-        ({"total_tokens": 10**30}, meter.MAX_TOKENS),
+        ({"total_tokens": 10**30}, MAX_TOKENS),
         ({"total_tokens": -4}, 0),
         ({"prompt_tokens": "many", "completion_tokens": True}, 0),
         ({}, 0),

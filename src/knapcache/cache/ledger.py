@@ -86,7 +86,7 @@ class Ledger:
 
     def add_coalesced(self, model: str, tenant: str, bill: Bill, size: int) -> None:
         """Count a request that got the answer of a concurrent call."""
-        usd, seconds, cost, _, tokens = bill
+        usd, seconds, cost, _, tokens, _ = bill
         with self._lock:
             row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
             row.coalesced += 1
@@ -104,7 +104,7 @@ class Ledger:
 
     def add_spent(self, model: str, tenant: str, bill: Bill, *, admitted: bool) -> None:
         """Add what an answer cost, and count it if it was admitted."""
-        usd, seconds, cost, _, tokens = bill
+        usd, seconds, cost, _, tokens, _ = bill
         with self._lock:
             row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
             row.usd_spent += usd or 0.0

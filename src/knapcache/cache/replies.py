@@ -14,6 +14,7 @@ from knapcache.cache.values import EMPTY, Answer, Lookup, Reply
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.request import KeyedRequest
 from knapcache.price import Meter
+from knapcache.price.input_tokens import input_tokens
 from knapcache.price.meter import Bill, token_count
 from knapcache.store.base import Clock, Entry, Lease
 
@@ -117,8 +118,10 @@ class ReplyProcessor:
         if reply.cost is not None:
             weights = self._meter.weights
             in_dollars = weights.usd == 1.0 and weights.seconds == 0.0
-            tokens = token_count(reply.usage or {})
-            return Bill(reply.cost if in_dollars else None, seconds, reply.cost, "reply", tokens)
+            usage = reply.usage or {}
+            sent = input_tokens(request.endpoint, usage) if request.endpoint is not None else None
+            usd = reply.cost if in_dollars else None
+            return Bill(usd, seconds, reply.cost, "reply", token_count(usage), sent)
         if request.endpoint is None:
             return self._meter.bill_seconds(seconds)
         model = reply.model or request.model

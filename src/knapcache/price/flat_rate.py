@@ -22,6 +22,8 @@ MAX_TEXT = 100
 """Characters of a name or a text in a usage. Rates are kept by shape, and shapes come from upstreams."""
 DETAILS = "_details"
 """Suffix of a field that details another: prompt_tokens_details details prompt_tokens."""
+TOTALS = {"cache_creation": "cache_creation_input_tokens"}
+"""Fields without that suffix that detail another: Anthropic's."""
 
 Path = tuple[str, ...]
 Shape = tuple[tuple[Path, Any], ...]
@@ -90,7 +92,8 @@ def totals_of(counted: list[Path]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     found: dict[int, list[int]] = {}
     for k, path in enumerate(counted):
         if len(path) > 1:
-            found.setdefault(counted.index((path[0].removesuffix(DETAILS),)), []).append(k)
+            total = TOTALS.get(path[0]) or path[0].removesuffix(DETAILS)
+            found.setdefault(counted.index((total,)), []).append(k)
     return tuple((total, tuple(details)) for total, details in found.items())
 
 

@@ -18,6 +18,7 @@ These estimated dollars are not displayed. Each model of unknown price is logged
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
 from knapcache.price.flat_rate import FlatRate, learn, shape_of
+from knapcache.price.input_tokens import HIT, MAX_TOKENS, InputTokens, input_tokens, with_details
 from knapcache.price.weights import MAX_AMOUNT, Weights, amount
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ log = logging.getLogger("knapcache.price")
 
 USD_PER_SECOND = 0.0002
 """Default of the estimate for the policy: cost of a second of a model without a price."""
-MAX_TOKENS = 10**9
-"""Tokens of one answer that are counted at most. Usages come from upstreams."""
 TOKEN_FIELDS = (
     "prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_creation_input_tokens",
     "cache_read_input_tokens",
@@ -47,6 +47,12 @@ MAX_LENGTH = 1024
 """Characters of a model's name that is looked up. No longer name has a price."""
 MAX_MODELS = 1000
 """Models that are logged or cached. Their names come from clients, so memory must not grow with them."""
+PRICE_STEP = 8000
+"""Tokens. Providers' limits between prices are multiples of it: 128,000, 200,000, 256,000, 272,000."""
+SECONDS_CACHED = 3600
+"""The price of an input token is looked up again after this time. Some prices depend on the time of day."""
+PLAIN_NAMES = frozenset({Endpoint.MESSAGES, Endpoint.RESPONSES})
+"""Endpoints whose usage has `input_tokens` and `output_tokens`; others have `prompt_tokens` and `completion_tokens`."""
 FLAVORS = {
     Endpoint.CHAT: ("openai", "chat", "chat"),
     Endpoint.COMPLETIONS: ("openai", "chat", "chat"),
@@ -70,6 +76,8 @@ class Bill(NamedTuple):
     free), `reply` (the caller's) or `stored` (an entry)."""
     tokens: int = 0
     """Tokens of request and answer together; 0: unknown."""
+    input: InputTokens | None = None
+    """Tokens of the request by what the provider bills for them; None: unknown, or the answer came from the cache."""
 
 
 class Meter:
@@ -101,6 +109,7 @@ class Meter:
         self._logged: set[str] = set()
         self._flat_rates: dict[Any, tuple[FlatRate | None, str]] = {}
         self._find = lru_cache(maxsize=MAX_MODELS)(self._search)
+        self._input_price = lru_cache(maxsize=MAX_MODELS)(self._find_input_price)
         if self.weights.usd is None:
             return  # genai-prices need not be installed
         require_genai_prices()
@@ -141,9 +150,11 @@ class Meter:
         if not isinstance(model, str):
             raise InvalidInput(f"model must be a str, not {model!r}")
         counted = usage if isinstance(usage, Mapping) else {}
-        tokens = token_count(counted)
+        tokens, sent = token_count(counted), input_tokens(endpoint, counted)
         if self.weights.usd is None:
-            return Bill(None, seconds, self.weights.seconds * seconds, "seconds", tokens)
+            return Bill(None, seconds, self.weights.seconds * seconds, "seconds", tokens, sent)
+        if HIT in counted:
+            counted = with_details(counted)
         usage_tier = counted.get("service_tier")  # Anthropic puts it into the usage
         tier = service_tier or usage_tier
         context = {"service_tier": tier} if isinstance(tier, str) and tier else {}
@@ -155,7 +166,7 @@ class Meter:
             else self._usd(endpoint, model, counted, context, at)
         )
         dollars = seconds * self.usd_per_second if usd is None else usd
-        return Bill(usd, seconds, self.weights.usd * dollars + self.weights.seconds * seconds, source, tokens)
+        return Bill(usd, seconds, self.weights.usd * dollars + self.weights.seconds * seconds, source, tokens, sent)
 
     def bill_seconds(self, seconds: float) -> Bill:
         """Return the cost of a call that has no price: at the fallback's dollars per second."""
@@ -195,40 +206,65 @@ class Meter:
         )
 
     def _usd_or_raise(self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str]) -> float:
-        usd, _ = self._usd(endpoint, model, usage, context, None)
+        """Return dollars, or raise ValueError or ArithmeticError. Logs nothing: no answer has this usage."""
+        usd, _ = self._price(endpoint, model, usage, context, None)
         if usd is None:
             raise ValueError("no price")
         return usd
 
+    def input_price(self, endpoint: Endpoint, model: str, tokens: int = 0) -> float | None:
+        """Return the dollars of one plain input token, or None if its price is unknown.
+
+        tokens   of the input, because some models cost more above a limit; they are rounded down to PRICE_STEP
+        """
+        return self._input_price(endpoint, model, tokens // PRICE_STEP, int(time.time() // SECONDS_CACHED))
+
+    def _find_input_price(self, endpoint: Endpoint, model: str, steps: int, _hour: int) -> float | None:
+        tokens = steps * PRICE_STEP + 1
+        names = ("input_tokens", "output_tokens") if endpoint in PLAIN_NAMES else ("prompt_tokens", "completion_tokens")
+        if self.weights.usd is None or model in self.free:
+            return None
+        try:
+            return self._usd_or_raise(endpoint, model, dict(zip(names, (tokens, 0), strict=True)), {}) / tokens
+        except (ValueError, ArithmeticError):
+            return None
+
     def _usd(
         self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
     ) -> tuple[float | None, str]:
-        """Return dollars and their source."""
+        """Return dollars and their source. Logs why there are none."""
         if model in self.free:
             return None, "seconds"
-        found = self._find(model, endpoint) if len(model) <= MAX_LENGTH else None
         seconds = (
             "its savings are shown in seconds and tokens, not in dollars; the policy counts a second of it like "
             f"{self.usd_per_second:g} dollars"
         )
         try:
-            counted = count_tokens(endpoint, usage, found[0] if found else None)
-            if model in self.prices:
-                usd, source = checked_total(self.prices[model].calc_price(counted)["total_price"]), "prices"
-            elif found and has_token_price((priced := self._priced(found, counted, context, at)).model_price):
-                usd, source = checked_total(priced.total_price), "genai-prices"
-            elif self.fallback is not None:
-                usd, source = checked_total(self.fallback.calc_price(counted)["total_price"]), "fallback"
-                self._warn(model, "has no known price: billed at the fallback's")
-            else:
-                self._warn(model, f"has no known price (`prices` can set one): {seconds}")
-                return None, "seconds"
+            usd, source = self._price(endpoint, model, usage, context, at)
         except (ValueError, ArithmeticError) as error:
             self._warn(model, f"answers with a usage that cannot be billed ({error}): {seconds}")
             return None, "seconds"
-        if not usd:
+        if usd is None:
+            self._warn(model, f"has no known price (`prices` can set one): {seconds}")
+        elif source == "fallback":
+            self._warn(model, "has no known price: billed at the fallback's")
+        elif not usd:
             self._warn(model, "is billed at 0 dollars: an answer that costs nothing is never admitted")
         return usd, source
+
+    def _price(
+        self, endpoint: Endpoint, model: str, usage: Mapping[str, Any], context: dict[str, str], at: datetime | None
+    ) -> tuple[float | None, str]:
+        """Return dollars and their source, or raise ValueError or ArithmeticError for a usage that has no price."""
+        found = self._find(model, endpoint) if len(model) <= MAX_LENGTH else None
+        counted = count_tokens(endpoint, usage, found[0] if found else None)
+        if model in self.prices:
+            return checked_total(self.prices[model].calc_price(counted)["total_price"]), "prices"
+        if found and has_token_price((priced := self._priced(found, counted, context, at)).model_price):
+            return checked_total(priced.total_price), "genai-prices"
+        if self.fallback is not None:
+            return checked_total(self.fallback.calc_price(counted)["total_price"]), "fallback"
+        return None, "seconds"
 
     def _priced(
         self, found: tuple[Provider, ModelInfo], counted: Usage, context: dict[str, str], at: datetime | None

@@ -295,7 +295,7 @@ class Call:
         seconds = time.perf_counter() - self._request.started
         key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
         if answer is not None:
-            key, size, (usd, upstream_seconds, cost, _, tokens) = answer.key, answer.size, answer.bill
+            key, size, (usd, upstream_seconds, cost, _, tokens, _) = answer.key, answer.size, answer.bill
         exchange, upstream, error = self.exchange, self.upstream.name, ""
         calls: tuple[int, ...] = ()
         if attempts and (self._attempts or self._error):
