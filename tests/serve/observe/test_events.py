@@ -8,9 +8,9 @@ import contextlib
 import pytest
 
 from knapcache.serve.observe import events as subject
-from knapcache.serve.observe.events import MAX_TEXT, EventBuffer
+from knapcache.serve.observe.events import MAX_POSITIONS, MAX_TEXT, EventBuffer
 from knapcache.serve.observe.recent import MAX_RECENT, RecentRequests
-from tests.support.events import EventList, event, traffic
+from tests.support.events import EventList, event, prefix_event, traffic
 
 
 def test_a_flush_passes_every_event_once_to_every_consumer() -> None:
@@ -50,6 +50,16 @@ def test_texts_of_clients_are_cut_off() -> None:
     buffer.append(event(model="m" * 10**6, trace="t" * 10**6))
     buffer.flush()
     assert (seen[0].model, seen[0].trace) == ("m" * MAX_TEXT, "t" * MAX_TEXT)
+
+
+def test_the_positions_of_a_request_with_too_many_are_dropped() -> None:
+    buffer, seen = EventBuffer(), EventList()
+    buffer.add_consumer(seen)
+    for count in (MAX_POSITIONS, MAX_POSITIONS + 1):
+        buffer.append(event("miss", prefix=prefix_event(positions=tuple((k, k) for k in range(count)))))
+    buffer.flush()
+    prefixes = [one.prefix for one in seen if one.prefix is not None]
+    assert [(len(one.positions), one.read) for one in prefixes] == [(MAX_POSITIONS, 8_000), (0, 8_000)]
 
 
 async def test_the_last_events_are_flushed_at_the_end() -> None:

@@ -17,10 +17,11 @@ import httpx
 import orjson
 import pytest
 
+from knapcache.serve.observe.events import MAX_POSITIONS, MAX_TEXT, PrefixEvent
 from knapcache.serve.observe.history_file import unpack
-from knapcache.serve.workers.owner_link import decode_events, encode_events
+from knapcache.serve.workers.owner_link import MAX_BATCH, MAX_MESSAGE, decode_events, encode_batch, encode_events
 from knapcache.testing import FakeUpstream
-from tests.support.events import event, traffic
+from tests.support.events import event, prefix_event, traffic
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 
 
@@ -188,9 +189,20 @@ def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstre
 
 def test_events_cross_processes_by_name() -> None:
     events = [*traffic(20), event("failed", attempts=(0, 429, 503), usd=None, trace="00-x"), event("hit", model="é")]
+    events += [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
     assert decode_events(encode_events(events, dropped=7)) == (events, 7)
     (fields,) = orjson.loads(encode_events(events[:1]))["events"]
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts)}
+
+
+def test_a_message_has_as_many_events_as_fit() -> None:
+    positions = tuple((2**62 + k, k) for k in range(MAX_POSITIONS))
+    events = [event("miss", model="m" * MAX_TEXT, prefix=prefix_event(positions=positions)) for _ in range(200)]
+    count, message = encode_batch(events, 3)
+    assert 10 < count < 200
+    assert len(message) <= MAX_MESSAGE
+    assert decode_events(message) == (events[:count], 3)
+    assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH
 
 
 @pytest.mark.parametrize(

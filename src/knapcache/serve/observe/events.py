@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 OUTCOMES = ("hit", "miss", "coalesced", "stale", "bypass", "passthrough", "failed", "rejected")
@@ -29,8 +30,56 @@ MAX_TEXT = 256
 MIN_SLICE, SLICES = 64, 64
 """Events that are passed on without a pause: MIN_SLICE, which takes 0.3 ms, or the SLICES-th part of the buffer if that
 is more. So a flush adds little to the latency of requests that arrive meanwhile, and the buffer never fills up."""
+MAX_POSITIONS = 4096
+"""Positions of a prefix event. Of a request with more, none are kept: some of them would be a wrong request."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
+
+
+class PrefixEvent(NamedTuple):
+    """What the provider's prompt cache did for one request. Built with keywords; crosses processes by field name.
+
+    Every request that went upstream has one. Amounts of the tier are in plain tokens: tokens at the price of an input
+    token that is neither read nor written.
+    """
+
+    mode: str
+    """The setting `prefix` of the request's route: off, observe, on or manage."""
+    tariff: str = ""
+    """The tariff by which the tier decided (prefix/tariff.py); empty: none, so it decided nothing."""
+    rule: str = ""
+    """The rule that led; empty without a tariff."""
+    marked: bool = False
+    """The tier placed marks, or changed them."""
+    own_marks: bool = False
+    """The request came with marks."""
+    below: bool = False
+    """The request is shorter than the least that the model's provider caches."""
+    reported: bool = False
+    """The provider reported the five numbers below. Otherwise they are 0 and unknown."""
+    input: int = 0
+    """All input tokens."""
+    read: int = 0
+    """Input tokens that were read from the provider's cache."""
+    short_written: int = 0
+    """Input tokens that were written to it for the shorter TTL."""
+    long_written: int = 0
+    """Input tokens that were written to it for the longer TTL."""
+    predicted: int = 0
+    """Tokens that the tier expected to be read."""
+    bills: Mapping[str, float] = MappingProxyType({})
+    """Plain tokens that each rule would have paid for the input, by its name, and `paid`: what was paid by the report.
+    Empty if nothing was reported, or without a tariff."""
+    usd_per_token: float | None = None
+    """Dollars of a plain token; None: the price is unknown."""
+    tokens: int = 0
+    """All input tokens, as the tier counted them."""
+    positions: tuple[tuple[int, int], ...] = ()
+    """Digest and length in tokens of every prefix that can be marked, ascending. For the prefix log only."""
+    system: int = -1
+    """Index of the position at the end of the system prompt; -1: none."""
+    kind: str = "text"
+    """`tool` if the last message is the result of a tool, else `text`."""
 
 
 class Event(NamedTuple):
@@ -74,6 +123,8 @@ class Event(NamedTuple):
     """The client's `traceparent` header; empty if there was none."""
     reason: str = ""
     """What in the request explains its outcome: its cache directives, why it has no key, why it was rejected."""
+    prefix: PrefixEvent | None = None
+    """What the provider's prompt cache did; None: the request did not go upstream."""
 
     @property
     def saved(self) -> bool:
@@ -102,6 +153,8 @@ class EventBuffer:
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
+        if event.prefix is not None and len(event.prefix.positions) > MAX_POSITIONS:
+            event = event._replace(prefix=event.prefix._replace(positions=()))
         self.append_short(event)
 
     def append_short(self, event: Event) -> None:

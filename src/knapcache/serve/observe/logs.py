@@ -58,7 +58,7 @@ LOOKS_SECRET = re.compile(
 )
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 ACCESS_FIELDS = tuple(
-    name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace")
+    name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace", "prefix")
 )
 
 

@@ -102,7 +102,7 @@ class Metrics(Collector):
         series, durations, calls = self._series, self._durations, self._calls
         for (
             _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-            upstream, attempts, _, _, _,
+            upstream, attempts, _, _, _, _,
         ) in events:  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"

@@ -21,6 +21,8 @@ VERSION = 1
 MAX_EVENTS = 100
 """Recent requests in a status."""
 MAX_UPSTREAMS = 1000
+UNPUBLISHED = "prefix"
+"""Field of an event that is published as a sum only, in the history."""
 _LAST_TIME = 1e11
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Time = Annotated[float, Field(ge=0.0, lt=_LAST_TIME)]
@@ -47,7 +49,9 @@ class PublishedUpstream(_Document):
 
 
 _fields: dict[str, Any] = {
-    name: (annotation, Event._field_defaults.get(name, ...)) for name, annotation in Event.__annotations__.items()
+    name: (annotation, Event._field_defaults.get(name, ...))
+    for name, annotation in Event.__annotations__.items()
+    if name != UNPUBLISHED
 }
 _PublishedEvent = create_model("_PublishedEvent", __base__=_Document, serial=(Count, ...), **_fields)
 """An event and its serial."""
@@ -75,14 +79,14 @@ class PublishedStatus(_Document):
     def events(self) -> list[tuple[int, Event]]:
         """Return serial and event of the recent requests."""
         return [
-            (row.serial, Event(**{name: getattr(row, name) for name in Event._fields}))  # type: ignore[attr-defined]
+            (row.serial, Event(**{name: getattr(row, name) for name in _fields}))  # type: ignore[attr-defined]
             for row in self.recent
         ]
 
 
 def encode_status(status: dict[str, Any], recent: Sequence[tuple[int, Event]]) -> bytes:
     """Return the document of a status. status: the fields of PublishedStatus but version and recent."""
-    events = [{"serial": serial} | event._asdict() for serial, event in recent]
+    events = [{"serial": serial} | event._replace(prefix=None)._asdict() for serial, event in recent]
     return compress(orjson.dumps({"version": VERSION, **status, "recent": events}))
 
 

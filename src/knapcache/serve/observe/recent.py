@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.serve.observe.events import Event
 
 MAX_RECENT = 1000
-FIELDS = (*(name for name in Event._fields if name not in ("attempts", "reason", "trace")), "saved")
+FIELDS = (*(name for name in Event._fields if name not in ("attempts", "prefix", "reason", "trace")), "saved")
 
 
 class RecentRequests:

@@ -19,13 +19,14 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import uvicorn
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
-from knapcache.serve.observe.events import MAX_BUFFERED, Event
+from knapcache.serve.observe.events import MAX_BUFFERED, Event, PrefixEvent
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.upstream import Client, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP
@@ -40,7 +41,8 @@ SEND_INTERVAL = 0.25
 CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 30.0
 """Seconds that a worker waits for the owner."""
 MAX_BATCH = 1000
-"""Events in one message. With the longest texts (events.MAX_TEXT) they fit into MAX_MESSAGE."""
+"""Events in one message, or fewer if it would be longer than MAX_MESSAGE. Every single event fits
+(events.MAX_POSITIONS)."""
 MAX_MESSAGE = 8 << 20
 """Bytes of a message, and of an admin request on its way to the owner."""
 CLIENT, SCHEME = "x-knapcache-client", "x-knapcache-scheme"
@@ -134,13 +136,13 @@ class OwnerClient:
         """Send all queued events. Without an owner they stay queued."""
         with contextlib.suppress(UpstreamFailed):
             while self._unsent:
-                batch, dropped = self._unsent[:MAX_BATCH], self._dropped
-                message = encode_events(batch, dropped)
+                dropped = self._dropped
+                count, message = encode_batch(self._unsent, dropped)
                 response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
                 await response.read()
                 if response.status != 200:  # the owner process is changing
                     break
-                del self._unsent[: len(batch)]
+                del self._unsent[:count]
                 self._dropped -= dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,15 +181,35 @@ class OwnerClient:
         self._client.close()
 
 
+def encode_batch(events: Sequence[Event], dropped: int) -> tuple[int, bytes]:
+    """Return how many of the events fit into one message, and the message."""
+    batch = events[:MAX_BATCH]
+    while len(message := encode_events(batch, dropped)) > MAX_MESSAGE and len(batch) > 1:
+        batch = batch[: len(batch) // 2]
+    return len(batch), message
+
+
 def encode_events(events: Sequence[Event], dropped: int = 0) -> bytes:
     """Return the message of a worker: its events by field name, and how many it has dropped."""
-    return orjson.dumps({"dropped": dropped, "events": [event._asdict() for event in events]})
+    fields = [event._asdict() for event in events]
+    for event, values in zip(events, fields, strict=True):
+        if event.prefix is not None:
+            values["prefix"] = event.prefix._asdict() | {"bills": dict(event.prefix.bills)}
+    return orjson.dumps({"dropped": dropped, "events": fields})
 
 
 def decode_events(message: bytes) -> tuple[list[Event], int]:
     """Return events and number of dropped events. Raises ValueError, TypeError or LookupError for other messages."""
     found = orjson.loads(message)
-    return [Event(**fields | {"attempts": tuple(fields["attempts"])}) for fields in found["events"]], found["dropped"]
+    return [decode_event(fields) for fields in found["events"]], found["dropped"]
+
+
+def decode_event(fields: dict[str, Any]) -> Event:
+    """Return the event of its fields."""
+    prefix = fields["prefix"]
+    if prefix is not None:
+        prefix = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
+    return Event(**fields | {"attempts": tuple(fields["attempts"]), "prefix": prefix})
 
 
 def is_forwarded(name: str) -> bool:
