@@ -7,7 +7,7 @@
 
 Faults:
 
-    429, 500        an error status; 429 comes with retry-after: 0
+    429, 500, 529   an error status; 429 comes with retry-after: 0
     reset           the connection is reset in the middle of the answer
     cut             the connection is closed in the middle of the answer
     stall           nothing is sent for `stall` seconds in the middle of the answer; then the connection is closed
@@ -27,7 +27,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -35,7 +35,8 @@ from typing import Any, NamedTuple, Self
 from knapcache.errors import InvalidInput
 from knapcache.testing.provider_answers import PLAIN, STREAM
 
-FAULTS = ("429", "500", "reset", "cut", "stall", "no-finish", "error-event", "html", "no-options")
+ERROR_STATUSES = ("429", "500", "529")
+FAULTS = (*ERROR_STATUSES, "reset", "cut", "stall", "no-finish", "error-event", "html", "no-options")
 FINISH_REASON = re.compile(r'"(finish_reason|stop_reason)": "\w+"|"status": "completed"')
 
 
@@ -44,6 +45,20 @@ def is_invalid_embedding(endpoint: str, body: dict[str, Any]) -> bool:
     content = body.get("input")
     kinds = {type(item) for item in content} if isinstance(content, list) else {type(content)}
     return endpoint == "/embeddings" and (not content or not (kinds <= {str} or kinds <= {int} or kinds <= {list}))
+
+
+def charged_events(events: Iterable[str], charge: InputCharge) -> Iterator[str]:
+    """Yield the events of a stream with the usage of this charge."""
+    if type(charge) is InputCharge:
+        yield from events
+        return
+    for data in events:
+        if data == "[DONE]":
+            yield data
+            continue
+        event = json.loads(data)
+        charge.set_usage(event)
+        yield json.dumps(event)
 
 
 class UpstreamCall(NamedTuple):
@@ -55,6 +70,19 @@ class UpstreamCall(NamedTuple):
     """By lower-case name."""
     body: Any
     """Parsed JSON, or None if the body is not JSON."""
+
+
+class InputCharge:
+    """What a provider bills for the input of one request. This one changes nothing; see `PrefixProvider`."""
+
+    refusal: tuple[int, dict[str, Any]] | None = None
+    """Status and body of an error answer."""
+
+    def begin(self) -> None:
+        """Called when the response begins."""
+
+    def set_usage(self, data: dict[str, Any]) -> None:
+        """Set the usage in an answer or in an event of a stream."""
 
 
 class FakeUpstream:
@@ -103,6 +131,10 @@ class FakeUpstream:
         with self._lock:
             self.calls.append(call)
             return len(self.calls), self._faults.popleft() if self._faults else ""
+
+    def charge(self, endpoint: str, call: UpstreamCall) -> InputCharge:  # noqa: ARG002
+        """Bill a request. Called when it arrives, unless a fault answers it with an error status."""
+        return InputCharge()
 
     def wait(self, seconds: float) -> bool:
         """Sleep until the time is over or the server closes; return whether it closes."""
@@ -159,32 +191,37 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.loads(raw)
         except ValueError:
             body = None
-        serial, fault = self._record_call(body)
+        call, serial, fault = self._record_call(body)
         upstream = self.server.upstream
+        endpoint = next((end for end in PLAIN if self.path.partition("?")[0].endswith(end)), "")
+        is_valid = bool(endpoint) and isinstance(body, dict) and "model" in body
+        charge = upstream.charge(endpoint, call) if is_valid and fault not in ERROR_STATUSES else InputCharge()
         upstream.wait(upstream.delay)
-        endpoint = next((end for end in PLAIN if self.path.partition("?")[0].endswith(end)), None)
-        if fault in ("429", "500"):
+        if fault in ERROR_STATUSES:
             error = json.dumps({"error": {"message": "try again", "type": "fault", "code": fault}}).encode()
             self._send(int(fault), error, {"retry-after": "0", "retry-after-ms": "1"} if fault == "429" else {})
         elif fault == "html":
             self._send(200, b"<html><body>Please wait</body></html>", kind="text/html")
         elif fault == "no-options" and isinstance(body, dict) and "stream_options" in body:
             self._send(400, b'{"error": {"message": "unknown field stream_options"}}')
-        elif (
-            endpoint is None
-            or not isinstance(body, dict)
-            or "model" not in body
-            or is_invalid_embedding(endpoint, body)
-        ):
+        elif not is_valid or is_invalid_embedding(endpoint, body):
             self._send(400 if endpoint else 404, b'{"error": {"message": "invalid request"}}')
+        elif charge.refusal is not None:
+            self._send(charge.refusal[0], json.dumps(charge.refusal[1]).encode())
         elif body.get("stream") is True and endpoint in STREAM:
-            self._stream(STREAM[endpoint](body, serial), fault, named=endpoint in ("/messages", "/responses"))
+            charge.begin()
+            events = list(charged_events(STREAM[endpoint](body, serial), charge))
+            self._stream(events, fault, named=endpoint in ("/messages", "/responses"))
         else:
-            self._plain(json.dumps(PLAIN[endpoint](body, serial)), fault)
+            charge.begin()
+            answer = PLAIN[endpoint](body, serial)
+            charge.set_usage(answer)
+            self._plain(json.dumps(answer), fault)
 
-    def _record_call(self, body: Any) -> tuple[int, str]:
+    def _record_call(self, body: Any) -> tuple[UpstreamCall, int, str]:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        return self.server.upstream.record_call(UpstreamCall(self.command, self.path, headers, body))
+        call = UpstreamCall(self.command, self.path, headers, body)
+        return call, *self.server.upstream.record_call(call)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: str = "") -> None:
         packed = "gzip" in self.headers.get("accept-encoding", "")
@@ -221,8 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
-    def _stream(self, data_lines: Iterator[str], fault: str, named: bool) -> None:
-        events = list(data_lines)
+    def _stream(self, events: list[str], fault: str, named: bool) -> None:
         middle = len(events) // 2
         self._head(200, {"transfer-encoding": "chunked"}, kind="text/event-stream")
         self.end_headers()
