@@ -8,13 +8,13 @@ provider.forget()
 assert provider.ledger[-1].charge.read == 0
 """
 
-from knapcache.testing.prefix_provider.billing import LedgerRow, PrefixBilling, VirtualClock
+from knapcache.testing.prefix_provider.billing import BilledRequest, PrefixBilling, VirtualClock
 from knapcache.testing.prefix_provider.caches import PrefixCharge, PrefixPrices
 from knapcache.testing.prefix_provider.prompt import tokens_by_length
 from knapcache.testing.prefix_provider.server import PrefixProvider
 
 __all__ = [
-    "LedgerRow",
+    "BilledRequest",
     "PrefixBilling",
     "PrefixCharge",
     "PrefixPrices",

@@ -48,7 +48,7 @@ class VirtualClock:
         self.now += seconds
 
 
-class LedgerRow(NamedTuple):
+class BilledRequest(NamedTuple):
     """One request and its bill."""
 
     time: float
@@ -100,7 +100,7 @@ class PrefixBilling:
         reads_history: bool = True,
     ) -> None:
         self.clock = clock
-        self.ledger: list[LedgerRow] = []
+        self.ledger: list[BilledRequest] = []
         """Requests that were accepted or refused. Those that a fault answers with an error status cost nothing."""
         self.refused_fields: set[str] = set()
         self.upgrades = upgrades
@@ -197,7 +197,7 @@ class PrefixBilling:
     ) -> None:
         model = str(body["model"])
         self.ledger.append(
-            LedgerRow(
+            BilledRequest(
                 time=self.clock(),
                 endpoint=endpoint,
                 credential=credential,
