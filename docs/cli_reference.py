@@ -20,6 +20,7 @@ COMMANDS = (
     "migrate",
     "replay",
     "plan",
+    "prefix",
     "simulate",
     "policies",
     "experiment",

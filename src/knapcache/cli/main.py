@@ -9,7 +9,21 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from knapcache.cli import demo, experiment, inspect, migrate, plan, policies, purge, rekey, replay, serve, simulate, why
+from knapcache.cli import (
+    demo,
+    experiment,
+    inspect,
+    migrate,
+    plan,
+    policies,
+    prefix,
+    purge,
+    rekey,
+    replay,
+    serve,
+    simulate,
+    why,
+)
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError
 
@@ -43,6 +57,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
+    prefix.add(commands, with_options="prefix" in argv)
     simulate.add(commands, with_options="simulate" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser

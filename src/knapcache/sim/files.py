@@ -27,14 +27,16 @@ class OutputFile:
         except OSError as error:
             raise InvalidInput(f"cannot write to {path}: {error.strerror}") from None
 
-    def write(self, text: str) -> None:
+    def write(self, content: str | bytes) -> None:
+        """Write a text as UTF-8, or bytes."""
+        data = content.encode() if isinstance(content, str) else content
         try:
             if self.special:
-                self.target.write_text(text, encoding="utf-8")
+                self.target.write_bytes(data)
                 return
             with tempfile.TemporaryDirectory(dir=self.target.parent) as folder:
                 part = Path(folder, "part")
-                part.write_text(text, encoding="utf-8")
+                part.write_bytes(data)
                 os.replace(part, self.target)
         except OSError as error:
             raise InvalidInput(f"cannot write to {self.path}: {error.strerror}") from None
