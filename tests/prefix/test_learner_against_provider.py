@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from knapcache.prefix.learner import PrefixLearner
 from knapcache.prefix.provider_cache import PrefixBill
 from knapcache.prefix.request import Position, PrefixRequest
-from knapcache.prefix.tariff import ANTHROPIC, ttl_name
+from knapcache.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff, ttl_name
 from knapcache.testing.prefix_provider import PrefixBilling, VirtualClock, tokens_by_length
 from knapcache.testing.upstream import UpstreamCall
 from tests.support.prefix_traces import (
@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
     """Requests that read another number of tokens than predicted."""
 
 
-def as_prefix_request(request: RenderedRequest) -> PrefixRequest:
+def as_prefix_request(request: RenderedRequest, tariff: Tariff) -> PrefixRequest:
     """Return a rendered request as the learner sees it."""
     row, blocks = request.row, request.blocks
     ids = accumulate((hash((block.kind, block.text)) for block in blocks), lambda chain, block: hash((chain, block)))
@@ -45,25 +45,39 @@ def as_prefix_request(request: RenderedRequest) -> PrefixRequest:
         tokens=row.tokens,
         system=0 if blocks[0].kind == "system" else -1,
         kind=row.kind,
-        minimum=ANTHROPIC.minimum_of(row.model),
+        minimum=tariff.minimum_of(row.model),
     )
 
 
-def replay(name: str, limit: int | None, *, upgrades: bool) -> Comparison:
+def explicit_chat_body(request: RenderedRequest, marks: dict[int, str]) -> dict[str, Any]:
+    """Return a request to OpenAI, which is cached at these marks only."""
+    messages = []
+    for index, block in enumerate(request.blocks):
+        part: dict[str, Any] = {"type": "text", "text": block.text}
+        if index in marks:
+            part["prompt_cache_breakpoint"] = {"mode": "explicit"}
+        messages.append({"role": "system" if block.kind == "system" else "user", "content": [part]})
+    return {"model": "gpt-5.6", "messages": messages, "prompt_cache_options": {"mode": "explicit"}}
+
+
+def replay(name: str, limit: int | None, *, upgrades: bool, tariff: Tariff = ANTHROPIC) -> Comparison:
     clock = VirtualClock(0.0)
     billing = PrefixBilling(clock=clock, count_tokens=tokens_by_length(TOKENS_PER_BYTE), upgrades=upgrades)
-    learner = PrefixLearner(ANTHROPIC)
+    learner = PrefixLearner(tariff)
+    is_openai = tariff is OPENAI_BREAKPOINTS
+    endpoint = "/chat/completions" if is_openai else "/messages"
     predicted, wrong = 0.0, 0
     for request in render(load_trace(name, limit), BLOCK_TOKENS[name]):
         clock.now = request.row.time
-        placement = learner.place(as_prefix_request(request))
-        body = messages_body(request, {mark.at: ttl_name(mark.ttl) for mark in placement.marks})
-        charged = billing.charge("/messages", UpstreamCall("POST", "/v1/messages", {}, body))
+        placement = learner.place(as_prefix_request(request, tariff))
+        marks = {mark.at: ttl_name(mark.ttl) for mark in placement.marks}
+        body = explicit_chat_body(request, marks) if is_openai else messages_body(request, marks)
+        charged = billing.charge(endpoint, UpstreamCall("POST", f"/v1{endpoint}", {}, body))
         assert charged.refusal is None, charged.refusal
         charged.begin()
         bill = PrefixBill(**billing.ledger[-1].charge._asdict())
         wrong += abs(bill.read - placement.bill.read) > ROUNDING
-        predicted += placement.bill.cost(ANTHROPIC)
+        predicted += placement.bill.cost(tariff)
         learner.report(placement, bill)
     billing.check()
     tokens = sum(request.charge.tokens for request in billing.ledger)
@@ -73,6 +87,16 @@ def replay(name: str, limit: int | None, *, upgrades: bool) -> Comparison:
 @pytest.mark.parametrize("name", BLOCK_TOKENS)
 def test_a_provider_that_honours_upgrades_bills_what_was_predicted(name: str) -> None:
     found = replay(name, 600, upgrades=True)
+    assert found.wrong == 0
+    assert found.billed == pytest.approx(found.predicted, rel=0.002)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the rule last-30m marks the end only, and OpenAI matches at the request's own breakpoints only"
+)
+@pytest.mark.parametrize("name", BLOCK_TOKENS)
+def test_openai_bills_what_was_predicted(name: str) -> None:
+    found = replay(name, 600, upgrades=False, tariff=OPENAI_BREAKPOINTS)
     assert found.wrong == 0
     assert found.billed == pytest.approx(found.predicted, rel=0.002)
 
