@@ -1,0 +1,134 @@
+"""Marks for a provider's prompt cache, inside a request body: where they are, and the body without them.
+
+    Anthropic messages   `cache_control` of tools, of blocks of `system` and of messages, and of blocks in results
+    OpenAI chat          `prompt_cache_breakpoint` of content parts; `cache_control` of parts, messages and tools
+    OpenAI responses     `prompt_cache_breakpoint` of content parts, in messages and in outputs of tools
+    Bedrock Converse     blocks with `cachePoint`, among tools, blocks of `system` and of messages
+
+OpenAI has no `cache_control`. Gateways that offer Anthropic's models in OpenAI's format (LiteLLM, OpenRouter) read it
+at these places and pass it on; other providers ignore it or refuse the request.
+
+Only these positions are marks. The same names elsewhere, as in the input of a tool, are content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from knapcache.model import Endpoint
+
+CONVERSE = "converse"
+"""The shape of Bedrock's Converse requests. The other shapes are named like their endpoints."""
+
+MARK_FIELDS: dict[str, tuple[str, ...]] = {
+    Endpoint.MESSAGES: ("cache_control",),
+    Endpoint.CHAT: ("prompt_cache_breakpoint", "cache_control"),
+    Endpoint.RESPONSES: ("prompt_cache_breakpoint",),
+    CONVERSE: ("cachePoint",),
+}
+"""Fields that are marks at the positions above. The provider's own is the first."""
+
+NESTING = frozenset({"tool_result", "search_result", "mcp_tool_result"})
+"""Types of Anthropic's blocks whose `content` has blocks that can have marks."""
+
+
+REMOVED = object()
+"""What `change` of edit_marks returns for a mark that is to be removed."""
+
+
+def has_nested_marks(shape: str, body: dict[str, Any], fields: tuple[str, ...]) -> bool:
+    """Return whether one of these fields is at its position inside the body. Its top is not looked at.
+
+    Every key needs to know this, and most bodies have no marks. So this function is fast and copies nothing.
+    """
+    return _has_marks(_blocks(shape, body), fields[0], fields[-1])
+
+
+def _has_marks(blocks: list[Any], one: str, other: str) -> bool:
+    for block in blocks:
+        if type(block) is dict:
+            if one in block or other in block:
+                return True
+            if "content" in block and has_blocks(block) and _has_marks(block["content"], one, other):
+                return True
+    return False
+
+
+def has_blocks(block: dict[str, Any]) -> bool:
+    """Return whether the content of a block is a list of blocks that can have marks."""
+    kind = block.get("type")
+    return type(kind) is str and kind in NESTING and type(block.get("content")) is list
+
+
+def _blocks(shape: str, body: dict[str, Any]) -> list[Any]:
+    """Return the values that can have marks, if they are objects."""
+    tools, messages = body.get("tools"), body.get("messages")
+    lists = [body.get("system")]
+    if shape == Endpoint.CHAT:
+        lists = [messages]
+        if type(tools) is list:
+            lists.append([tool["function"] for tool in tools if type(tool) is dict and "function" in tool])
+    elif shape == Endpoint.RESPONSES:
+        lists, messages, tools = [], body.get("input"), None
+        if type(messages) is list:
+            lists = [item["output"] for item in messages if type(item) is dict and "output" in item]
+    elif shape == CONVERSE:
+        tools = config.get("tools") if type(config := body.get("toolConfig")) is dict else None
+    lists.append(tools)
+    if type(messages) is list:
+        lists += [message["content"] for message in messages if type(message) is dict and "content" in message]
+    return list(chain.from_iterable([each for each in lists if type(each) is list]))
+
+
+def edit_marks(
+    shape: str, body: dict[str, Any], fields: tuple[str, ...], change: Callable[[Any], Any] = lambda _: REMOVED
+) -> dict[str, Any]:
+    """Return a body with every mark inside it changed, by default without marks. The given body is not changed.
+
+    Parts without marks are shared. Fields at the top are left alone.
+    """
+
+    def edit_block(block: Any) -> Any:
+        if type(block) is not dict:
+            return block
+        marks = {name: change(block[name]) for name in fields if name in block}
+        if marks:
+            block = {name: new for name, old in block.items() if (new := marks.get(name, old)) is not REMOVED}
+        if has_blocks(block):
+            block = edit_field(block, "content")
+        return block
+
+    def edit_list(blocks: Any) -> Any:
+        if type(blocks) is not list:
+            return blocks
+        edited = [edit_block(block) for block in blocks]
+        if all(new is old for new, old in zip(edited, blocks, strict=True)):
+            return blocks
+        return [new for new, old in zip(edited, blocks, strict=True) if new or not old]  # without removed cachePoints
+
+    def edit_field(owner: Any, name: str, edit: Callable[[Any], Any] = edit_list) -> Any:
+        if type(owner) is not dict or name not in owner or (new := edit(owner[name])) is owner[name]:
+            return owner
+        return {**owner, name: new}
+
+    def edit_each(edit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda values: [edit(value) for value in values] if type(values) is list else values
+
+    def edit_message(message: Any) -> Any:
+        message = edit_block(message) if shape == Endpoint.CHAT else message
+        message = edit_field(message, "output") if shape == Endpoint.RESPONSES else message
+        return edit_field(message, "content")
+
+    if shape == Endpoint.RESPONSES:
+        return edit_field(body, "input", edit_each(edit_message))  # type: ignore[no-any-return]
+    if shape == CONVERSE:
+        body = edit_field(body, "toolConfig", lambda config: edit_field(config, "tools"))
+    else:
+        body = edit_field(body, "tools")
+    if shape == Endpoint.CHAT:
+        body = edit_field(body, "tools", edit_each(lambda tool: edit_field(tool, "function", edit_block)))
+    else:
+        body = edit_field(body, "system")
+    return edit_field(body, "messages", edit_each(edit_message))  # type: ignore[no-any-return]
