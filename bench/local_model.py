@@ -1,6 +1,6 @@
 """Benchmark of the embedded model as the proxy runs it: in a child process, over HTTP, with one thread.
 
-    python bench/local_model.py [--out DIR] [--quick]
+    python bench/local_model.py [--out DIR] [--quick] [--only model|prompt-cache]
 
     load_seconds                            from `start` until ready
     prompt_tokens_per_second                tokens of a prompt read per second
@@ -10,6 +10,17 @@
 
 Rates come from the server's own clock, except the concurrent one, which is wall time. Reported is the best of several
 rounds, because other work on the machine can only slow it down. Prints a table; writes local_model.json to DIR.
+
+The second table is about two prompts that begin alike and alternate, without the prompt cache and with it. Requests
+that begin alike get the same slot, so each of them replaces the other's prompt there.
+
+    prompt_tokens            tokens of each prompt
+    first_seconds            median time to read a prompt for the first time
+    alternating_seconds      median time of the later requests, each of which adds a few words to its prompt
+    read_again               tokens that each of these read again, at most
+    memory_mb                resident memory of the child process at the end
+
+It is written to local_prompt_cache.json.
 """
 
 from __future__ import annotations
@@ -20,6 +31,7 @@ import json
 import platform
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -83,17 +95,64 @@ async def measure(rounds: int, tokens: int) -> dict[str, float]:
     return found
 
 
+async def measure_alternating(prompt_cache: int, words: int, rounds: int) -> dict[str, float]:
+    model = EmbeddedModel(prompt_cache=prompt_cache)
+    await model.start()
+    url = await model.ready()
+    prompts = [" ".join(f"{word} number {n}." for n in range(words)) for word in ("House", "Tree")]
+    rules = " ".join(f"Rule {n} of {words}." for n in range(words // 3))
+    first: list[float] = []
+    later: list[float] = []
+    tokens = again = 0
+    try:
+        async with httpx.AsyncClient(timeout=300) as session:
+            for k in range(rounds):
+                for prompt in prompts:
+                    messages = [{"role": "user", "content": f"{rules} {prompt} Answer {k}."}]
+                    start = time.perf_counter()
+                    body = {"messages": messages, "max_tokens": 1}
+                    response = await session.post(f"{url}/chat/completions", json=body, headers=REQUEST_HEADERS)
+                    (later if k else first).append(time.perf_counter() - start)
+                    usage = response.json()["usage"]
+                    tokens = usage["prompt_tokens"]
+                    if k:
+                        again = max(again, tokens - usage["prompt_tokens_details"]["cached_tokens"])
+        assert model.pid is not None
+        memory = resident_mb(model.pid)
+    finally:
+        await model.stop()
+    return {
+        "prompt_cache": prompt_cache,
+        "prompt_tokens": tokens,
+        "first_seconds": median(first),
+        "alternating_seconds": median(later),
+        "read_again": again,
+        "memory_mb": memory,
+    }
+
+
+def write(folder: Path | None, name: str, found: dict[str, Any]) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {"name": name, "python": platform.python_version(), "machine": platform.machine(), **found}
+        (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for local_model.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for the results")
+    parser.add_argument("--only", choices=["model", "prompt-cache"], help="one of the two measurements")
     parser.add_argument("--quick", action="store_true", help="one round with few tokens")
     args = parser.parse_args()
-    found = asyncio.run(measure(1, 16) if args.quick else measure(3, 128))
-    print_table([found])
-    if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        record = {"name": "local_model", "python": platform.python_version(), "machine": platform.machine(), **found}
-        (args.out / "local_model.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if args.only != "prompt-cache":
+        found = asyncio.run(measure(1, 16) if args.quick else measure(3, 128))
+        print_table([found])
+        write(args.out, "local_model", found)
+    if args.only != "model":
+        words, rounds = (20, 2) if args.quick else (150, 3)
+        rows = [asyncio.run(measure_alternating(size, words, rounds)) for size in (0, EmbeddedModel().prompt_cache)]
+        print_table(rows)
+        write(args.out, "local_prompt_cache", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -520,6 +520,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
     from knapcache.price.meter import USD_PER_SECOND
+    from knapcache.serve.settings import Settings
     from knapcache.serve.upstream import embedded_model, model_server
 
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
@@ -533,6 +534,16 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
     ):
         assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
+    off, on = json.loads(text("bench/results/local_prompt_cache.json"))["rows"]
+    for name, key, form in (
+        ("first request of each", "first_seconds", "{:.1f} s"),
+        ("every later request", "alternating_seconds", "{:.1f} s"),
+        ("tokens read again", "read_again", "{}"),
+        ("memory of its process", "memory_mb", "{:.0f} MB"),
+    ):
+        assert f"| {name} | {form.format(off[key])} | {form.format(on[key])} |" in page
+    assert (off["prompt_cache"], on["prompt_cache"]) == (0, Settings.model_fields["local_prompt_cache"].default)
+    assert f"prompts of {off['prompt_tokens']:,} tokens" in page
     assert (model_server.SLOTS, model_server.DEFAULT_MAX_TOKENS, demo.DRIFT_INTERVAL, demo.TOP_RANKS) == (
         2,
         256,

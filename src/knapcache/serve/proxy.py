@@ -75,7 +75,9 @@ class Proxy:
         self.admin_token = admin_token(self.folder, settings.fixed_admin_token)
         self.authenticator = Authenticator(settings, self.secret)
         self.embedded_model = (
-            EmbeddedModel(settings.local_model, settings.local_threads, settings.local_context)
+            EmbeddedModel(
+                settings.local_model, settings.local_threads, settings.local_context, settings.local_prompt_cache
+            )
             if any(upstream.local for upstream in settings.upstreams)
             else None
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from knapcache.errors import InvalidInput, MissingExtra
@@ -90,6 +91,13 @@ async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.
         assert raw.count(b"data: ") >= 4, "a stream of one piece"
         assert whole.usage is not None
         assert whole.usage["prompt_tokens"] == plain.usage["prompt_tokens"]
+
+        # Prompts that begin alike get the same slot, where each replaces the other. They are kept beside it.
+        for word, read_again in (("red", 99), ("blue", 99), ("red", 9)):
+            text = " ".join([word] * 60)
+            body = {**REQUEST, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+            usage = orjson.loads((await post(session, f"{url}/chat/completions", body))[1])["usage"]
+            assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] <= read_again, word
 
         status, raw = await post(session, f"{url}/embeddings", {"model": "any", "input": ["red", "blue"]})
         assert (status, raw.count(b'"embedding":[')) == (200, 2)
@@ -236,6 +244,8 @@ def test_invalid_settings_are_refused(tmp_path: Path) -> None:
         EmbeddedModel(threads=0)
     with pytest.raises(InvalidInput, match="local_context must be a whole number of at least 128, not 64"):
         EmbeddedModel(context=64)
+    with pytest.raises(InvalidInput, match="local_prompt_cache must be a whole number of at least 0, not -1"):
+        EmbeddedModel(prompt_cache=-1)
 
 
 def test_the_package_of_the_weights_is_not_imported() -> None:

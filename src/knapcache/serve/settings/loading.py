@@ -21,7 +21,7 @@ from pydantic_settings import EnvSettingsSource
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.problems import suggestion
-from knapcache.serve.settings.value_types import byte_size, duration
+from knapcache.serve.settings.value_types import byte_size, byte_size_or_zero, duration
 
 PREFIX = "KNAPCACHE_"
 CONFIG = PREFIX + "CONFIG"
@@ -173,7 +173,7 @@ def default_text(field: FieldInfo) -> str:
     if value is None or value in ((), {}):
         return "none"
     validator = next((item.func for item in field.metadata if isinstance(item, BeforeValidator)), None)
-    if validator is byte_size:
+    if validator in (byte_size, byte_size_or_zero):
         text = f"{value // 10**6}MB" if value % 10**6 == 0 else f"{value >> 10}KiB"
     elif validator is duration:
         text = f"{value:g}s"

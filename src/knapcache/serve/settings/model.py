@@ -41,6 +41,7 @@ from knapcache.serve.settings.value_types import (
     PASSTHROUGH,
     TOKEN_CHARACTERS,
     ByteSize,
+    ByteSizeOrZero,
     HeaderPatterns,
     NameList,
     Networks,
@@ -228,6 +229,9 @@ class Settings(BaseSettings):
     )
     local_threads: int = Field(1, ge=1, le=256, description="threads of the embedded model")
     local_context: int = Field(2048, ge=128, le=1 << 20, description="context size of the embedded model, in tokens")
+    local_prompt_cache: ByteSizeOrZero = Field(
+        256_000_000, description="memory in which the embedded model keeps prompts that it has read; 0: none"
+    )
 
     def __init__(self, **values: Any) -> None:
         try:

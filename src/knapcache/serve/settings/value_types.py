@@ -63,6 +63,11 @@ def byte_size(value: Any) -> int:
     return found
 
 
+def byte_size_or_zero(value: Any) -> int:
+    """Parse a size in bytes, or 0."""
+    return 0 if value in (0, "0") and not isinstance(value, bool) else byte_size(value)
+
+
 def duration(value: Any) -> float:
     """Parse a duration in seconds: 90, "90", "15m", "12h" or "30d"."""
     if isinstance(value, str) and (match := TIME.fullmatch(value.strip())):
@@ -179,6 +184,7 @@ def is_loopback(host: str) -> bool:
 
 
 ByteSize = Annotated[int, BeforeValidator(byte_size)]
+ByteSizeOrZero = Annotated[int, BeforeValidator(byte_size_or_zero)]
 Seconds = Annotated[float, BeforeValidator(duration)]
 PositiveSeconds = Annotated[float, BeforeValidator(duration), AfterValidator(positive)]
 NameList = Annotated[tuple[str, ...], BeforeValidator(name_list)]

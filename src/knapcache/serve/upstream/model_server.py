@@ -1,6 +1,6 @@
 """The child process of the embedded model: llama.cpp's server, until the end of stdin (embedded_model.py).
 
-    python model_server.py WEIGHTS NAME THREADS CONTEXT
+    python model_server.py WEIGHTS NAME THREADS CONTEXT PROMPT_CACHE
 
 It imports nothing of knapcache, so that it starts quickly.
 """
@@ -22,11 +22,12 @@ MAX_CONNECTIONS = 64
 """Open connections. Each has a thread, also while it is idle or waits for a slot."""
 DEFAULT_MAX_TOKENS = 256
 """Tokens of an answer if the request sets no limit: a small model does not always stop by itself."""
+MIB = 1 << 20
 NICE = 2
 """Added to the child's nice value: cache hits come first where both share a core."""
 
 
-def server_params(path: Path, name: str, threads: int, context: int) -> Any:
+def server_params(path: Path, name: str, threads: int, context: int, prompt_cache: int) -> Any:
     """Parameters of llama.cpp's server: loopback only, silent, bounded memory, no endpoint that shows other
     requests.
     """
@@ -38,7 +39,7 @@ def server_params(path: Path, name: str, threads: int, context: int) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.n_parallel, params.n_ctx, params.n_predict = SLOTS, SLOTS * context, DEFAULT_MAX_TOKENS
     params.n_threads_http = MAX_CONNECTIONS
-    params.cache_ram_mib = 0  # the default keeps past prompts in up to 8 GB
+    params.cache_ram_mib = prompt_cache // MIB  # 0: none; the default keeps past prompts in up to 8 GB
     params.n_gpu_layers, params.fit_params = 0, False  # do not look for a GPU
     params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
     params.embedding, params.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
@@ -60,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     watcher.start()
     if hasattr(os, "nice"):  # not on Windows
         os.nice(NICE)
-    path, name, threads, context = argv
+    path, name, *numbers = argv
     import xllamacpp
 
     try:
-        server = xllamacpp.Server(server_params(Path(path), name, int(threads), int(context)))
+        server = xllamacpp.Server(server_params(Path(path), name, *map(int, numbers)))
     except RuntimeError as error:
         print(f"llama.cpp cannot use {path}: {error}", file=sys.stderr)
         return 1
