@@ -70,6 +70,8 @@ class UpstreamCall(NamedTuple):
     """By lower-case name."""
     body: Any
     """Parsed JSON, or None if the body is not JSON."""
+    raw: bytes = b""
+    """The body as it was sent."""
 
 
 class InputCharge:
@@ -191,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.loads(raw)
         except ValueError:
             body = None
-        call, serial, fault = self._record_call(body)
+        call, serial, fault = self._record_call(body, raw)
         upstream = self.server.upstream
         endpoint = next((end for end in PLAIN if self.path.partition("?")[0].endswith(end)), "")
         is_valid = bool(endpoint) and isinstance(body, dict) and "model" in body
@@ -218,9 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
             charge.set_usage(answer)
             self._plain(json.dumps(answer), fault)
 
-    def _record_call(self, body: Any) -> tuple[UpstreamCall, int, str]:
+    def _record_call(self, body: Any, raw: bytes = b"") -> tuple[UpstreamCall, int, str]:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        call = UpstreamCall(self.command, self.path, headers, body)
+        call = UpstreamCall(self.command, self.path, headers, body, raw)
         return call, *self.server.upstream.record_call(call)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: str = "") -> None:

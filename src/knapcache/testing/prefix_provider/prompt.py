@@ -21,6 +21,8 @@ ANTHROPIC_TTLS = {"5m": 300.0, "1h": 3600.0}
 MAX_ANTHROPIC_MARKS = 4
 UNMARKABLE = ("thinking", "redacted_thinking")
 """Block types of Anthropic that carry no mark."""
+NOT_IN_PROMPT = ("role", "content", "tool_calls", "id", "status", "type")
+"""Fields of a message of OpenAI that are read elsewhere, or that the model does not see."""
 BREAKPOINT_SECONDS = 1800.0
 """TTL of OpenAI's breakpoints."""
 
@@ -88,7 +90,7 @@ class _Chain:
         """Make the digests of all later blocks depend on a value that has no tokens."""
         self._digest = blake2b(self._digest + json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
 
-    def add(self, role: str, block: Body, ttl: float = 0.0, ends_message: bool = False) -> None:
+    def add(self, role: Any, block: Body, ttl: float = 0.0, ends_message: bool = False) -> None:
         bare = without_marks(block, self._mark)
         content = json.dumps([role, bare], sort_keys=True).encode()
         self._digest = blake2b(self._digest + content, digest_size=16).digest()
@@ -132,6 +134,13 @@ def is_markable(block: Body) -> bool:
     return kind not in UNMARKABLE and not (kind == "text" and not block.get("text"))
 
 
+def contains_image(block: Body) -> bool:
+    """Return whether a block is an image, or a tool's result with one."""
+    content = block.get("content")
+    parts = content if isinstance(content, list) else []
+    return block.get("type") == "image" or any(contains_image(part) for part in parts if isinstance(part, dict))
+
+
 def anthropic_prompt(body: Body, count_tokens: CountTokens) -> list[PromptBlock]:
     """Return the blocks of a Messages request.
 
@@ -163,18 +172,18 @@ def anthropic_prompt(body: Body, count_tokens: CountTokens) -> list[PromptBlock]
     for (_, role, block), ttl in zip(found, ttls, strict=True):
         if role in ("user", "assistant") and not in_messages:
             in_messages = True
-            has_images = any(one.get("type") == "image" for _, _, one in found)
+            has_images = any(contains_image(one) for _, _, one in found)
             chain.salt([body.get("tool_choice"), body.get("thinking"), has_images])
         chain.add(role, block, ttl)
     return chain.blocks
 
 
-def _openai_parts(body: Body) -> Iterator[tuple[str, list[Body]]]:
-    """Yield role and blocks of each message of a chat or Responses request; tools come first."""
+def _openai_parts(body: Body) -> Iterator[tuple[str, Body, list[Body]]]:
+    """Yield role, other fields and blocks of each message of a chat or Responses request; tools come first."""
     for tool in body.get("tools") or []:
-        yield "tools", [tool]
+        yield "tools", {}, [tool]
     if isinstance(body.get("instructions"), str):
-        yield "instructions", as_blocks(body["instructions"])
+        yield "instructions", {}, as_blocks(body["instructions"])
     if "messages" not in body:
         content = body.get("input")
         items = [{"role": "user", "content": content}] if isinstance(content, str) else list(content or [])
@@ -182,26 +191,29 @@ def _openai_parts(body: Body) -> Iterator[tuple[str, list[Body]]]:
         items = list(body["messages"])
     for item in items:
         if "role" not in item:  # an item of the Responses API that is no message
-            output = item.get("output")
-            yield "item", as_blocks(output, "input_text") if item["type"].endswith("_output") else [item]
+            is_output = item["type"].endswith("_output")
+            fields = {"type": item["type"], "call_id": item.get("call_id")} if is_output else {}
+            yield "item", fields, as_blocks(item.get("output"), "input_text") if is_output else [item]
             continue
         kind = "text" if "messages" in body else "input_text"
         calls = [{"type": "call", "call": call} for call in item.get("tool_calls") or []]
-        yield item["role"], as_blocks(item.get("content"), kind) + calls
+        fields = {name: value for name, value in item.items() if name not in NOT_IN_PROMPT}
+        yield item["role"], fields, as_blocks(item.get("content"), kind) + calls
 
 
 def openai_prompt(body: Body, count_tokens: CountTokens) -> list[PromptBlock]:
     """Return the blocks of a chat or Responses request."""
     chain = _Chain(count_tokens, "prompt_cache_breakpoint")
     implicit = openai_cache_mode(body) == "implicit"
-    for role, blocks in _openai_parts(body):
+    for role, fields, blocks in _openai_parts(body):
         accepts = role in ("system", "developer", "user", "tool", "item")
         for index, block in enumerate(blocks):
             mark = block.get("prompt_cache_breakpoint")
             if mark is not None and (not accepts or mark != {"mode": "explicit"}):
                 raise PromptRejected(f"prompt_cache_breakpoint {mark!r} is not supported on content of role {role!r}")
             last = index == len(blocks) - 1
-            chain.add(role, block, BREAKPOINT_SECONDS if mark else 0.0, ends_message=implicit and last and accepts)
+            ttl = BREAKPOINT_SECONDS if mark else 0.0
+            chain.add([role, fields], block, ttl, ends_message=implicit and last and accepts)
     return chain.blocks
 
 
