@@ -138,6 +138,19 @@ def test_a_late_upgrade_is_honoured_or_not(upgrades: bool, read: int) -> None:
     assert direct.messages(text("a", 2000), text("b", 500, "1h")).read == read
 
 
+def test_without_upgrades_a_read_of_the_short_part_keeps_the_whole_readable() -> None:
+    direct = Direct(upgrades=False)
+    direct.messages(text("a", 2000, "5m"))
+    direct.messages(text("a", 2000), text("b", 500, "1h"))
+    for _ in range(3):
+        direct.clock.advance(250.0)
+        assert direct.messages(text("a", 2000, "5m"), text("c", 10)).read == 2000
+    assert direct.messages(text("a", 2000), text("b", 500, "1h")).read == 2500
+    direct.clock.advance(301.0)
+    assert direct.messages(text("a", 2000), text("b", 500, "5m")) == PrefixCharge(short_written=2500)
+    assert direct.messages(text("a", 2000), text("b", 500, "5m")).read == 2500
+
+
 def test_an_hour_mark_without_a_read_is_always_honoured() -> None:
     direct = Direct(upgrades=False)
     direct.messages(text("a", 2000, "5m"))

@@ -58,12 +58,21 @@ class PrefixCharge(NamedTuple):
 
 
 class _Written:
-    """A prefix in the cache."""
+    """A prefix in the cache. base: a part of it with an expiry of its own, without which it cannot be read."""
 
-    __slots__ = ("expires", "ttl")
+    __slots__ = ("base", "expires", "ttl")
 
-    def __init__(self, ttl: float, expires: float) -> None:
-        self.ttl, self.expires = ttl, expires
+    def __init__(self, ttl: float, expires: float, base: _Written | None = None) -> None:
+        self.ttl, self.expires, self.base = ttl, expires, base
+
+    def is_live(self, now: float) -> bool:
+        return now < self.expires and (self.base is None or self.base.is_live(now))
+
+    def refresh(self, now: float) -> None:
+        """Start the TTL again. A read of the whole is a read of its part."""
+        self.expires = now + self.ttl
+        if self.base is not None:
+            self.base.refresh(now)
 
 
 class PendingWrite(NamedTuple):
@@ -72,6 +81,7 @@ class PendingWrite(NamedTuple):
     digest: bytes
     ttl: float
     expires: float
+    base: _Written | None = None
 
 
 class PrefixCacheModel(Protocol):
@@ -96,14 +106,14 @@ class _Entries:
     def live(self, digest: bytes, now: float) -> _Written | None:
         """Return an entry that has not expired."""
         entry = self._entries.get(digest)
-        return entry if entry is not None and now < entry.expires else None
+        return entry if entry is not None and entry.is_live(now) else None
 
     def write(self, pending: Sequence[PendingWrite]) -> None:
         """Make the writes of a request readable. An entry that another request wrote meanwhile keeps the later end."""
-        for digest, ttl, expires in pending:
-            entry = self._entries.setdefault(digest, _Written(ttl, expires))
-            if expires > entry.expires:
-                entry.ttl, entry.expires = ttl, expires
+        for digest, ttl, expires, base in pending:
+            entry = self._entries.get(digest)
+            if entry is None or expires > entry.expires or not entry.is_live(expires - ttl):
+                self._entries[digest] = _Written(ttl, expires, base)
 
     def forget(self) -> None:
         """Drop all entries."""
@@ -136,7 +146,8 @@ class AnthropicCache(_Entries):
     A read refreshes an entry for its own TTL. A mark on a live entry refreshes it, too.
 
     `upgrades`: what a 1 hour mark does to a prefix that was read from a 5 minute entry. True: the whole prefix lives
-    1 hour. False: only the new tail would, so the prefix lives as long as the shorter of the two.
+    1 hour. False: only the new tail does. The prefix can be read as long as both parts are live, and a read refreshes
+    both.
     """
 
     def __init__(self, minimum: int, upgrades: bool = True) -> None:
@@ -150,7 +161,7 @@ class AnthropicCache(_Entries):
         for place in reversed(reachable):
             hit = self.live(blocks[place].digest, now)
             if hit is not None:
-                hit.expires = now + hit.ttl
+                hit.refresh(now)
                 read = blocks[place].tokens
                 break
         pending = []
@@ -159,10 +170,12 @@ class AnthropicCache(_Entries):
             entry = self.live(digest, now)
             if entry is not None:
                 entry.ttl = max(entry.ttl, ttl) if self.upgrades else entry.ttl
-                entry.expires = now + entry.ttl
+                entry.refresh(now)
             else:
-                lives = ttl if self.upgrades or hit is None else min(ttl, hit.ttl)
-                pending.append(PendingWrite(digest, lives, now + lives))
+                base = None
+                if hit is not None and not self.upgrades:
+                    base = hit if hit.ttl < ttl else hit.base
+                pending.append(PendingWrite(digest, ttl, now + ttl, base))
         total = blocks[-1].tokens if blocks else 0
         long_end = max([read, *(blocks[n].tokens for n in marks if blocks[n].ttl == LONG_TTL)])
         end = max([long_end, *(blocks[n].tokens for n in marks)])
@@ -192,13 +205,14 @@ class BreakpointCache(_Entries):
         for n in reversed(readable):
             entry = self.live(blocks[n].digest, now)
             if entry is not None:
-                read, entry.expires = blocks[n].tokens, now + entry.ttl
+                read = blocks[n].tokens
+                entry.refresh(now)
                 break
         pending = []
         for n in written:
             entry = self.live(blocks[n].digest, now)
             if entry is not None:
-                entry.expires = now + entry.ttl
+                entry.refresh(now)
             else:
                 pending.append(PendingWrite(blocks[n].digest, BREAKPOINT_SECONDS, now + BREAKPOINT_SECONDS))
         total = blocks[-1].tokens if blocks else 0
