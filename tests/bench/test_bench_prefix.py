@@ -1,0 +1,117 @@
+"""bench/prefix.py from end to end on a small trace; its synthetic traffic and its targets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.prefix.tariff import ANTHROPIC
+from knapcache.sim.prefix.sessions import COLUMNS
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "prefix.py"
+sys.path.append(str(BENCH.parent))
+
+import _prefix_traffic  # noqa: E402 - after the change of sys.path
+
+import prefix  # noqa: E402
+
+
+@pytest.fixture
+def run_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that runs the benchmark with traces from `tmp_path`."""
+    monkeypatch.setenv("KNAPCACHE_TRACES", str(tmp_path))
+
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["prefix.py", *arguments])
+        prefix.main()
+
+    return run
+
+
+def test_a_run_writes_json_a_figure_and_markdown(
+    run_bench: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{60 * k},s,{k},{k - 1},{2000 * k},{2000 * (k + 1)},9,0,tool,m" for k in range(20)]
+    (tmp_path / "agent_sessions.csv.gz").write_text("\n".join((",".join(COLUMNS), *rows)) + "\n")
+    arguments = ("--traces", "agent_sessions,chat_prefixes", "--random", "0", "--out", str(tmp_path / "out"))
+    run_bench(*arguments)
+    printed, error = capsys.readouterr()
+    assert "chat_prefixes: skipped, " in error
+    assert "open traces: bill / bill without marks" in printed
+    record = json.loads((tmp_path / "out" / "prefix.json").read_text(encoding="utf-8"))
+    assert (tmp_path / "out" / "prefix.png").read_bytes().startswith(b"\x89PNG")
+    assert [cell["upgrades"] for cell in record["cells"]] == [True, False]
+    cell = record["cells"][0]
+    ratio = (1.25 * 20 + 0.1 * 190) / 210
+    assert cell["ratios"]["last-5m"] == pytest.approx(ratio)
+    assert (cell["best_fixed"], cell["best_fixed_ratio"]) == ("last-5m", pytest.approx(ratio))
+    assert cell["learned_by_best"] == pytest.approx(cell["learned"] / ratio)
+    parts = ["decision, before the call", "report, after the answer", "blocks and marks of 100 KB, 50 blocks"]
+    assert [row["part"] for row in record["times"]] == parts
+    assert all(0.0 < row["median_us"] <= row["p99_us"] for row in record["times"])
+    run_bench("--markdown", str(tmp_path / "out" / "prefix.json"))
+    page = capsys.readouterr().out
+    assert f"| agent_sessions | yes | 1.000 | {ratio:.3f} | " in page
+    assert "| agent_sessions, bill ratio | " in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--traces", "nowhere"), "'nowhere' is not one of agent_sessions, chat_prefixes, agents, "),
+        (("--random", "-1"), "random must be at least 0, not -1"),
+        (("--tariff", "azure"), "unknown tariff 'azure': allowed are anthropic, "),
+        (("--traces", "agent_sessions", "--random", "0"), "no trace was found"),
+    ],
+)
+def test_bad_arguments(
+    run_bench: Callable[..., None], arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run_bench(*arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def cell(trace: str, upgrades: bool, learned: float, system2: float) -> dict[str, Any]:
+    ratios = {"system2-1h": system2, "learned": learned}
+    best = {"learned": learned, "learned_by_best": learned / system2}
+    return {"trace": trace, "upgrades": upgrades, "ratios": ratios, **best}
+
+
+def test_targets() -> None:
+    cells = [
+        cell("agent_sessions", True, 0.165, 0.2),
+        cell("agent_sessions", False, 0.203, 0.2),
+        cell("chat_prefixes", True, 0.945, 1.4),
+        cell("chat_prefixes", False, 0.946, 1.4),
+        cell("agents", True, 0.204, 0.2),
+        cell("random 1", False, 0.205, 0.2),
+    ]
+    found = {row["metric"]: row["met"] for row in prefix.check_targets(cells, [{"part": "blocks", "median_us": 101.0}])}
+    assert found == {
+        "agent_sessions, bill ratio": True,
+        "agent_sessions without upgrades, bill / system2-1h": False,
+        "chat_prefixes, bill ratio": True,
+        "chat_prefixes without upgrades, bill ratio": False,
+        "worst of 4 open cells, bill / best fixed rule": True,
+        "worst of 1 synthetic cells, bill / best fixed rule": True,
+        "worst of 1 random cells, bill / best fixed rule": False,
+        "blocks": False,
+    }
+
+
+@pytest.mark.parametrize("kind", ["branches", "shared system prompts", "random 1"])
+def test_synthetic_traffic_is_repeatable_and_continues_conversations(kind: str) -> None:
+    requests = _prefix_traffic.draw(kind, ANTHROPIC.minimum_of)
+    assert requests == _prefix_traffic.draw(kind, ANTHROPIC.minimum_of)
+    assert len(requests) > 1000
+    assert all(one.time <= other.time for one, other in pairwise(requests))
+    ends = {request.end.id for request in requests}
+    assert sum(position.id in ends for request in requests for position in request.positions[:-1]) > 1000
