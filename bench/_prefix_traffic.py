@@ -21,8 +21,8 @@ MODEL = "claude-sonnet-4-5"
 
 
 @dataclass(frozen=True)
-class Conversations:
-    """A population of conversations."""
+class Population:
+    """Conversations with the same properties."""
 
     count: int
     turns: float
@@ -33,7 +33,7 @@ class Conversations:
     """Standard deviation of its logarithm."""
     start: float = 0.0
     end: float = DAY
-    """Conversations begin between these times."""
+    """Population begin between these times."""
     first: int = 6000
     """Median tokens of the first request; lognormal."""
     added: int = 900
@@ -93,45 +93,43 @@ class Conversations:
             )
 
 
-AGENTS = Conversations(count=120, turns=40, gap=40.0)
+AGENTS = Population(count=120, turns=40, gap=40.0)
 """Loops of an agent: the next request comes within a minute, mostly."""
-PAUSES = Conversations(count=200, turns=25, gap=900.0, tools=0.1, first=20_000)
+PAUSES = Population(count=200, turns=25, gap=900.0, tools=0.1, first=20_000)
 """A quarter of an hour from turn to turn."""
-DAYS = Conversations(count=400, turns=8, gap=14_400.0, tools=0.0, end=5 * DAY)
+DAYS = Population(count=400, turns=8, gap=14_400.0, tools=0.0, end=5 * DAY)
 """Hours from turn to turn."""
-SINGLE = Conversations(count=4000, turns=1.0, gap=60.0)
+SINGLE = Population(count=4000, turns=1.0, gap=60.0)
 """Requests that never return."""
-CHAT = Conversations(count=1200, turns=3.5, gap=120.0, spread=1.3, tools=0.0, first=4000, system=500, added=500)
+CHAT = Population(count=1200, turns=3.5, gap=120.0, spread=1.3, tools=0.0, first=4000, system=500, added=500)
 """People who write: many conversations of few turns, with gaps of seconds to hours."""
 
-KINDS: dict[str, tuple[Conversations, ...]] = {
+KINDS: dict[str, tuple[Population, ...]] = {
     "agents": (AGENTS,),
     "pauses": (PAUSES,),
     "days": (DAYS,),
     "single": (SINGLE,),
     "chat": (CHAT,),
-    "shared system prompts": (
-        Conversations(count=4000, turns=1.2, gap=60.0, shared_system=4, system=5000, first=7000),
-    ),
-    "branches": (Conversations(count=120, turns=40, gap=60.0, branches=0.3),),
+    "shared system prompts": (Population(count=4000, turns=1.2, gap=60.0, shared_system=4, system=5000, first=7000),),
+    "branches": (Population(count=120, turns=40, gap=60.0, branches=0.3),),
     "agents and single": (AGENTS, SINGLE),
     "agents and pauses": (AGENTS, PAUSES),
     "single, then agents": (
-        Conversations(count=3000, turns=1.0, gap=60.0, end=DAY / 2),
-        Conversations(count=80, turns=40, gap=40.0, start=DAY / 2),
+        Population(count=3000, turns=1.0, gap=60.0, end=DAY / 2),
+        Population(count=80, turns=40, gap=40.0, start=DAY / 2),
     ),
     "agents, then single": (
-        Conversations(count=80, turns=40, gap=40.0, end=DAY / 2),
-        Conversations(count=3000, turns=1.0, gap=60.0, start=DAY / 2),
+        Population(count=80, turns=40, gap=40.0, end=DAY / 2),
+        Population(count=3000, turns=1.0, gap=60.0, start=DAY / 2),
     ),
     "agents, then pauses": (
-        Conversations(count=80, turns=40, gap=40.0, end=DAY / 2),
-        Conversations(count=120, turns=25, gap=900.0, tools=0.1, first=20_000, start=DAY / 2, end=DAY),
+        Population(count=80, turns=40, gap=40.0, end=DAY / 2),
+        Population(count=120, turns=25, gap=900.0, tools=0.1, first=20_000, start=DAY / 2, end=DAY),
     ),
 }
 
 
-def random_mixture(rng: random.Random) -> tuple[Conversations, ...]:
+def random_mixture(rng: random.Random) -> tuple[Population, ...]:
     """Draw one to three populations of about 3,000 requests in all, over 6 hours to 2 days."""
     count = rng.randint(1, 3)
     end = rng.choice((DAY / 4, DAY, 2 * DAY))
@@ -141,7 +139,7 @@ def random_mixture(rng: random.Random) -> tuple[Conversations, ...]:
         system = rng.choice((0, 1500, 6000, 15_000))
         start = rng.choice((0.0, 0.0, end / 2))
         found.append(
-            Conversations(
+            Population(
                 count=max(1, round(3000 / count / turns)),
                 turns=turns,
                 gap=math.exp(rng.uniform(math.log(10.0), math.log(7200.0))),
