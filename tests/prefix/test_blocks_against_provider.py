@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.prefix.blocks import read_blocks
-from knapcache.prefix.marks import with_marks
+from knapcache.prefix.marks import with_marks, with_ttl, without_marks
 from knapcache.testing.prefix_provider.prompt import PromptBlock, anthropic_prompt, openai_prompt
 
 Body = dict[str, Any]
@@ -131,3 +133,12 @@ def test_chat(first: Body, second: Body, chosen: list[int], ttls: list[float]) -
     check_same_prefixes(Endpoint.CHAT, first, second)
     check_same_prefixes(Endpoint.CHAT, first, {**first, "messages": first["messages"] + second["messages"]})
     check_marks(Endpoint.CHAT, first, chosen, ttls)
+
+
+def test_marks_of_a_parsed_body_are_changed_and_removed() -> None:
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    body = {"model": "claude-sonnet-4-6", "messages": [{"role": "user", "content": [marked]}]}
+    parsed = parse_body(json.dumps(body).encode())
+    assert [each.ttl for each in anthropic_prompt(with_ttl(Endpoint.MESSAGES, parsed, 3600.0), len)] == [3600.0]
+    assert [each.ttl for each in anthropic_prompt(without_marks(Endpoint.MESSAGES, parsed), len)] == [0.0]
+    assert parsed == body

@@ -109,7 +109,7 @@ def edit_marks(
         return [new for new, old in zip(edited, blocks, strict=True) if new or not old]  # without removed cachePoints
 
     def edit_field(owner: Any, name: str, edit: Callable[[Any], Any] = edit_list) -> Any:
-        if type(owner) is not dict or name not in owner or (new := edit(owner[name])) is owner[name]:
+        if not isinstance(owner, dict) or name not in owner or (new := edit(owner[name])) is owner[name]:
             return owner
         return {**owner, name: new}
 
