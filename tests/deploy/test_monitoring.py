@@ -13,7 +13,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from knapcache.serve.observe.metrics import Metrics
 from knapcache.testing import FakeUpstream
+from tests.support.events import event, prefix_event
 from tests.support.programs import find_program, run_program
 from tests.support.running_proxy import RunningProxy
 
@@ -44,7 +46,9 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
                 )
             text = client.get(f"{proxy.url}/metrics").text
     found: Labels = {}
-    for family in text_string_to_metric_families(text):
+    prefix = Metrics(dict)  # its samples need a provider with a tariff
+    prefix.consume([event("miss", prefix=prefix_event())])
+    for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(prefix.render().decode())]:
         name = family.name + "_total" if family.type == "counter" else family.name
         found.setdefault(name, set())
         for sample in family.samples:

@@ -298,7 +298,7 @@ def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
     assert row.shadows == {"lru": 0.2}
     history.consume([event()])
     history.close()
-    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 2
+    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 3
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     history.close()
     path = tmp_path / "data" / "history.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads(path.read_bytes())["version"] == 2
+    assert json.loads(path.read_bytes())["version"] == 3
     again = History(tmp_path / "data", Shadows(none=0.0, lru=0.0), clock, UTC)
     assert again.total() == history.total()
     assert again.models() == history.models()
@@ -360,9 +360,9 @@ def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: py
         lambda text: text[: len(text) // 2],
         lambda _: b"[]",
         lambda _: b"\xff\xfe",
-        lambda text: text.replace(b'"version":2', b'"version":3'),
-        lambda text: text.replace(b'"version":2', b'"version":1'),
-        lambda text: text.replace(b'"version":2', b'"version":[2]'),
+        lambda text: text.replace(b'"version":3', b'"version":4'),
+        lambda text: text.replace(b'"version":3', b'"version":1'),
+        lambda text: text.replace(b'"version":3', b'"version":[3]'),
         lambda text: text.replace(b'"since":', b'"since":-'),
         lambda text: text.replace(b'"total":[2', b'"total":[3'),
         lambda text: text.replace(b'"total":[2', b'"total":[-2'),

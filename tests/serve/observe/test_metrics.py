@@ -17,7 +17,7 @@ from knapcache.serve.observe.labels import MAX_LABELS, OTHER
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import BUCKETS, DROPPED, Metrics
 from tests.support import ROOT
-from tests.support.events import event, traffic
+from tests.support.events import event, prefix_event, traffic
 
 Labels = frozenset[tuple[str, str]]
 STATS: dict[str, Any] = {
@@ -215,7 +215,9 @@ def test_every_metric_is_documented() -> None:
         (family.name + "_total" if family.type == "counter" else family.name): ",".join(
             sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         )
-        for family in text_string_to_metric_families(metrics(*map(event, OUTCOMES)).render().decode())
+        for family in text_string_to_metric_families(
+            metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event())).render().decode()
+        )
         if family.name.startswith("knapcache_")
     }
     assert {name: ",".join(sorted(filter(None, labels.split(",")))) for name, labels in documented.items()} == there

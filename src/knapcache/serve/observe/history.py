@@ -35,6 +35,7 @@ from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
 from knapcache.serve.observe.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.serve.observe.history_view import HOUR, MINUTE, HistoryView
 from knapcache.serve.observe.labels import LabelLimiter
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
 
 log = logging.getLogger("knapcache.serve")
@@ -70,6 +71,7 @@ class History:
         self._models, self._tenants = LabelLimiter(self._table.models), LabelLimiter(self._table.tenants)
         self._pending: dict[tuple[str, str], UsageRow] = {}
         """By model and tenant: what was consumed in the current minute and is not in the table yet."""
+        self._pending_prefix = PrefixTotals()
         self._pending_time = clock()
         self._changes = self._polled = self._saved = 0  # change counters: now, at the last poll, at the last save
         self._thread: threading.Thread | None = None
@@ -96,6 +98,8 @@ class History:
                 if row is None:
                     row = pending[pair] = UsageRow()
                 row.count(event)
+                if event.prefix is not None:
+                    self._pending_prefix.count(event)
             self._changed()
 
     def _merge(self) -> None:
@@ -110,6 +114,9 @@ class History:
             self._table.models.setdefault(self._models.label(model), UsageRow()).add(row)
             self._table.tenants.setdefault(self._tenants.label(tenant), UsageRow()).add(row)
         self._add(sum_rows(pending.values()), self._pending_time)
+        if self._pending_prefix:
+            self._table.add_prefix(self._pending_prefix, self._ordinal(self._pending_time))
+            self._pending_prefix = PrefixTotals()
 
     def _add(self, row: UsageRow, now: float) -> None:
         """Add to the total and to the minute, hour and day of a time. Called under the lock."""
@@ -196,6 +203,10 @@ class History:
     def tenants(self) -> dict[str, UsageRow]:
         """Return the total by tenant."""
         return self.read(HistoryView.tenants)
+
+    def prefix(self) -> tuple[PrefixTotals, PrefixTotals]:
+        """Return the sums of providers' prompt caches, since midnight and since the history began."""
+        return self.read(lambda view, now: view.prefix(now))
 
     def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
         """Return the seconds between two points, and start time and row of each. Times without requests are zero."""

@@ -1,9 +1,10 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
-    {"version": 2, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
-     "days": …}
+    {"version": 3, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
+     "days": …, "prefix": {"total": sums, "day": number, "today": sums}}
 
-Version 1 had rows without the fields from `tokens_spent` on. It is still read.
+Version 1 had rows without the fields from `tokens_spent` on, and version 2 had no sums of providers' prompt caches
+(prefix_totals.py). Both are still read.
 
 A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
@@ -19,10 +20,11 @@ import orjson
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.serve.observe.labels import MAX_LABELS
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
-VERSION = 2
-NUMBERS_OF_VERSION = {1: NUMBERS.index("tokens_spent"), VERSION: len(NUMBERS)}
+VERSION = 3
+NUMBERS_OF_VERSION = {1: NUMBERS.index("tokens_spent"), 2: len(NUMBERS), VERSION: len(NUMBERS)}
 """Numbers in a row, by version of the file."""
 MAX_MINUTES, MAX_HOURS = 26 * 60, 32 * 24
 """Rows kept: a day of minutes and a month of hours, and some more because days with a clock change are longer."""
@@ -43,6 +45,19 @@ class HistoryTable:
     minutes: dict[int, UsageRow] = field(default_factory=dict)
     hours: dict[int, UsageRow] = field(default_factory=dict)
     days: dict[int, UsageRow] = field(default_factory=dict)
+    prefix: PrefixTotals = field(default_factory=PrefixTotals)
+    """Sums of providers' prompt caches."""
+    prefix_day: int = 0
+    """Ordinal of the date of the next one."""
+    prefix_today: PrefixTotals = field(default_factory=PrefixTotals)
+    """The same of one day."""
+
+    def add_prefix(self, more: PrefixTotals, day: int) -> None:
+        """Add to the sums of providers' prompt caches, and to those of a day. Other days are forgotten."""
+        self.prefix.add(more)
+        if day != self.prefix_day:
+            self.prefix_day, self.prefix_today = day, PrefixTotals()
+        self.prefix_today.add(more)
 
     def add(self, row: UsageRow, minute: int, hour: int, day: int) -> None:
         """Add a row to the total and to the rows of these times."""
@@ -95,6 +110,11 @@ def pack(table: HistoryTable) -> bytes:
             "minutes": pack_rows(table.minutes),
             "hours": pack_rows(table.hours),
             "days": pack_rows(table.days),
+            "prefix": {
+                "total": table.prefix.to_json(),
+                "day": table.prefix_day,
+                "today": table.prefix_today.to_json(),
+            },
         }
     )
 
@@ -124,12 +144,22 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         hours=_unpack_numbered(found.get("hours"), numbers, 2 * MAX_HOURS, LAST_DAY * 24),
         days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
+    if version == VERSION:
+        _unpack_prefix(found.get("prefix"), table)
     try:
         if whole:
             table.check()
     except CorruptState as error:
         raise InvalidInput(str(error)) from None
     return table
+
+
+def _unpack_prefix(sums: Any, table: HistoryTable) -> None:
+    day = sums.get("day") if isinstance(sums, dict) else None
+    if type(day) is not int or not 0 <= day <= LAST_DAY:
+        raise InvalidInput(f"prefix must have a day from 0 to {LAST_DAY}, not {str(day)[:40]!r}")
+    table.prefix_day = day
+    table.prefix, table.prefix_today = (PrefixTotals.from_json(sums.get(name)) for name in ("total", "today"))
 
 
 def _unpack_named(rows: Any, numbers: int, limit: int) -> dict[str, UsageRow]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.usage import UsageRow, sum_rows
 
 BOUNDARY_STEP = 600
@@ -43,6 +44,9 @@ def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
     """Return a copy of the totals, and of the rows from the boundary on."""
     found = HistoryTable(since=table.since, total=sum_rows([table.total]))
     found.models = {name: sum_rows([row]) for name, row in table.models.items()}
+    found.add_prefix(table.prefix_today, table.prefix_day)
+    found.prefix = PrefixTotals()
+    found.prefix.add(table.prefix)
     found.tenants = {name: sum_rows([row]) for name, row in table.tenants.items()}
     for kind, first in zip(CLOSED, boundary, strict=True):
         rows: dict[int, UsageRow] = getattr(found, kind)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.history_file import MAX_DAYS, HistoryTable
 from knapcache.serve.observe.labels import LabelLimiter
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.usage import UsageRow, sum_rows
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -52,6 +53,15 @@ class HistoryView:
     def tenants(self, _now: float = 0.0) -> dict[str, UsageRow]:
         """Return the total by tenant."""
         return add_named(table.tenants for table in self._tables)
+
+    def prefix(self, now: float) -> tuple[PrefixTotals, PrefixTotals]:
+        """Return the sums of providers' prompt caches, since midnight and since the histories began."""
+        today, total, day = PrefixTotals(), PrefixTotals(), self._day(now).toordinal()
+        for table in self._tables:
+            total.add(table.prefix)
+            if table.prefix_day == day:
+                today.add(table.prefix_today)
+        return today, total
 
     def points(self, span: str, now: float) -> Points:
         """Return the seconds between two points, and start time and row of each. Times without requests are zero."""

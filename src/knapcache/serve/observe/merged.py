@@ -12,6 +12,7 @@ from typing import Any
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.history_view import HistoryView, Points, add_named, add_points
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.published import PublishedProxies
 from knapcache.serve.observe.publisher import ProxyPublisher
 from knapcache.serve.observe.recent import RecentRequests, earlier, row_of, serial_at
@@ -60,6 +61,13 @@ class MergedHistory:
     def tenants(self) -> dict[str, UsageRow]:
         """Return the total by tenant."""
         return add_named([self._own.tenants(), self._view().tenants()])
+
+    def prefix(self) -> tuple[PrefixTotals, PrefixTotals]:
+        """Return the sums of providers' prompt caches, since midnight and since the histories began."""
+        found, now = self._own.read(lambda view, now: (view.prefix(now), now))
+        for own, others in zip(found, self._view().prefix(now), strict=True):
+            own.add(others)
+        return found
 
     def points(self, span: str) -> Points:
         """Return the seconds between two points, and start time and row of each."""

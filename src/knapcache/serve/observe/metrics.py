@@ -27,6 +27,8 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import OUTCOMES, SAVED, Event
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
 from knapcache.serve.observe.loop_watchdog import CLOCKS, LoopWatchdog
+from knapcache.serve.observe.prefix_metrics import collect_prefix
+from knapcache.serve.observe.prefix_totals import PrefixTotals
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -93,6 +95,7 @@ class Metrics(Collector):
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
         self._upstreams = LabelLimiter()
+        self._prefix = PrefixTotals()
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -100,10 +103,11 @@ class Metrics(Collector):
     def consume(self, events: Sequence[Event]) -> None:
         """Count a batch."""
         series, durations, calls = self._series, self._durations, self._calls
-        for (
-            _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-            upstream, attempts, _, _, _, _,
-        ) in events:  # fmt: skip
+        for event in events:
+            (
+                _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
+                upstream, attempts, _, _, _, prefix,
+            ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
                 row = self._find_series(endpoint, model, tenant, outcome, admit=status < 400)
@@ -121,6 +125,8 @@ class Metrics(Collector):
             for status in attempts:
                 call = self._upstreams.label(upstream), CODES.get(status // 100, NO_RESPONSE)
                 calls[call] = calls.get(call, 0) + 1
+            if prefix is not None:
+                self._prefix.count(event)
 
     def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> list[float]:
         labels = (
@@ -148,6 +154,7 @@ class Metrics(Collector):
         yield from self._collect_requests()
         yield from self._collect_durations()
         yield from self._collect_cache()
+        yield from collect_prefix(self._prefix)
         if self._tasks is not None:
             yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
         if self._watchdog is not None:
