@@ -91,6 +91,22 @@ def test_shared_lengths_that_are_whole_requests_do_not_change_the_block(tmp_path
     assert trace.requests[0].positions == trace.requests[1].positions
 
 
+def test_the_block_of_a_few_values_is_a_usual_one(tmp_path: Path) -> None:
+    """With a block of 1,000 tokens, the second request would continue the first."""
+    file = sessions(tmp_path / "t.csv", "0,s,0,-1,0,1500,9,0,text,", "1,s,1,0,1000,2000,9,0,text,")
+    assert lengths(read(file)) == [[1500], [2000]]
+    rows = [
+        "0,s,0,-1,0,1500,9,0,text,",
+        *(f"{k},s,{k},{k - 1},{1000 * k},{1000 * k + 1500},9,0,text," for k in range(1, 18)),
+    ]
+    assert lengths(read(sessions(tmp_path / "t.csv", *rows)))[-1] == [1000 * k + 1500 for k in range(18)]
+
+
+def test_a_parent_without_shared_tokens_gives_no_position(tmp_path: Path) -> None:
+    file = sessions(tmp_path / "t.csv", "0,s,0,-1,0,300,9,0,text,", "1,s,1,0,0,2000,9,0,text,")
+    assert lengths(read(file)) == [[300], [2000]]
+
+
 def test_a_system_prompt_that_is_the_whole_request_or_longer(tmp_path: Path) -> None:
     file = sessions(
         tmp_path / "t.csv",

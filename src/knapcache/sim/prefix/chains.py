@@ -13,8 +13,9 @@ shares all whole blocks before it:
 So a request that shares all whole blocks of its parent's input continues it exactly. Rejected: to round the positions
 down as well. Then nearly every request would pay for the rest of a block, which a provider does not round.
 
-The length of a block is the greatest common divisor of all shared tokens and MAX_BLOCK. Shared tokens that are the
-whole input of one of the two requests are exact, and do not count for it.
+The length of a block is the greatest common divisor of all shared tokens. Shared tokens that are the whole input of one
+of the two requests are exact, and do not count for it. Few values may have a common divisor by chance, so the block
+must divide USUAL_BLOCK then.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from typing import NamedTuple, NoReturn
 from knapcache.prefix.request import Position, PrefixRequest
 from knapcache.sim.traces.base import BrokenLineError
 
-MAX_BLOCK = 512
-"""Tokens of the longest block that is looked for. In a short trace, all shared lengths may have a longer common
-divisor by chance."""
+USUAL_BLOCK, FEW = 512, 16
+"""Blocks of providers and traces divide this number of tokens. Fewer values than FEW may look like other blocks."""
 Id = tuple[Hashable, ...]
 Place = Callable[[], str]
 """Returns the place of a request in its file, such as `line 17`."""
@@ -87,12 +87,13 @@ def to_prefix_requests(
 
 def block_length(requests: Sequence[SharingRequest], lengths: dict[Id, int]) -> int:
     """Return the number of tokens that shared lengths are counted in."""
-    block = MAX_BLOCK
-    for request in requests:
-        shared = request.shared_tokens
-        if shared % block and shared != request.input_tokens and shared != lengths.get(request.parent or ()):
-            block = math.gcd(block, shared)
-    return block
+    counted = {
+        request.shared_tokens
+        for request in requests
+        if request.shared_tokens not in (0, request.input_tokens, lengths.get(request.parent or ()))
+    }
+    block = math.gcd(*counted)
+    return block if len(counted) >= FEW else math.gcd(block, USUAL_BLOCK)
 
 
 def positions_of(request: SharingRequest, chains: dict[Id, list[Position]], block: int) -> tuple[list[Position], int]:
@@ -107,7 +108,7 @@ def positions_of(request: SharingRequest, chains: dict[Id, list[Position]], bloc
             raise BrokenLineError(f"parent {shown(request.parent)} is not an earlier request")
         if shared > parent[-1].tokens:
             raise BrokenLineError(f"shared_tokens is {shared}, and the parent has only {parent[-1].tokens} tokens")
-        count = len(parent)
+        count = len(parent) if shared else 0
         while count and (parent[count - 1].tokens > end or parent[count - 1].tokens // block * block > shared):
             count -= 1
         chain = parent[:count]
