@@ -91,9 +91,6 @@ def test_a_provider_that_honours_upgrades_bills_what_was_predicted(name: str) ->
     assert found.billed == pytest.approx(found.predicted, rel=0.002)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the rule last-30m marks the end only, and OpenAI matches at the request's own breakpoints only"
-)
 @pytest.mark.parametrize("name", BLOCK_TOKENS)
 def test_openai_bills_what_was_predicted(name: str) -> None:
     found = replay(name, 600, upgrades=False, tariff=OPENAI_BREAKPOINTS)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from knapcache.cache import Answer, Reply
 from knapcache.errors import Incomplete, Uncacheable
@@ -39,6 +39,20 @@ from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_us
 from knapcache.wire.json_util import to_json
 
 
+class BodyMarker(Protocol):
+    """Marks the body of a request for the provider's prefix cache, when it is sent."""
+
+    async def mark(self) -> Mapping[str, Any] | None:
+        """Return the marked body, or None: the body is sent as it came."""
+
+    def answered(self, status: int, *, marked: bool) -> None:
+        """Take note of the status with which the upstream has answered a body with or without marks."""
+
+    @property
+    def refusable(self) -> bool:
+        """Whether the upstream has not yet accepted a marked body."""
+
+
 class Exchange(NamedTuple):
     """A request to an endpoint whose answers are cached. A tuple, which is created in a third of a dataclass' time."""
 
@@ -55,6 +69,8 @@ class Exchange(NamedTuple):
     """Seconds after which the answer is stale, if it is stored for longer (`stale.py`)."""
     stream: bool = False
     """Whether the caller gets a stream."""
+    marker: BodyMarker | None = None
+    """None: the body is sent as it came."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -87,9 +103,12 @@ class Exchange(NamedTuple):
             "max_age": control.max_age,
         }
 
-    def upstream_body(self, ask_usage: bool) -> bytes:
-        """Return the body for the provider: without directives for the cache, with usage asked for if it is needed."""
-        body: dict[str, Any] = self.body
+    def upstream_body(self, ask_usage: bool, marked: Mapping[str, Any] | None = None) -> bytes:
+        """Return the body for the provider: without directives for the cache, with usage asked for if it is needed.
+
+        marked: the body with marks for the provider's prefix cache
+        """
+        body: Mapping[str, Any] = self.body if marked is None else marked
         if isinstance(body.get("cache"), dict):
             body = {name: value for name, value in body.items() if name != "cache"}
         if ask_usage and self.lacks_usage:

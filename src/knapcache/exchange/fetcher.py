@@ -15,7 +15,7 @@ coroutines, so that blocking callers can run the same code (`threads.run_blockin
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -318,20 +318,36 @@ class Fetcher:
             raise
 
     async def _send(self, exchange: Exchange, upstream: str, send: Send) -> tuple[UpstreamResponse, bool]:
-        """Send the request. Return the response, and whether usage was asked for."""
+        """Send the request. Return the response, and whether usage was asked for.
+
+        A server may refuse `stream_options` or marks that it does not know. The request is sent again without the
+        marks, then without the option; what was refused is not sent to this upstream again.
+        """
+        marker = exchange.marker
+        marked = None if marker is None else await marker.mark()
         ask = self._ask_usage and exchange.lacks_usage and upstream not in self._refuse_options
-        if self._is_short(len(exchange.raw)):
-            body = exchange.upstream_body(ask)
-        else:
-            body = await self._run(len(exchange.raw), partial(exchange.upstream_body, ask))
-        response = await send(body)
+        response = await send(await self._body(exchange, ask, marked))
+        if marker is not None and marked is not None:
+            if response.status in UNKNOWN_OPTION and marker.refusable:
+                await response.close()
+                response = await send(await self._body(exchange, ask, None))
+                marker.answered(response.status, marked=False)
+            else:
+                marker.answered(response.status, marked=True)
         if ask and response.status in UNKNOWN_OPTION:
             await response.close()
             ask = False
-            response = await send(await self._run(len(exchange.raw), partial(exchange.upstream_body, False)))
+            response = await send(await self._body(exchange, ask, None))
             if response.status == 200:
                 self._refuse_options.add(upstream)
         return response, ask or exchange.include_usage
+
+    async def _body(self, exchange: Exchange, ask_usage: bool, marked: Mapping[str, Any] | None) -> bytes:
+        """Return the body for the provider."""
+        if self._is_short(len(exchange.raw)):
+            return exchange.upstream_body(ask_usage, marked)
+        body: bytes = await self._run(len(exchange.raw), partial(exchange.upstream_body, ask_usage, marked))
+        return body
 
     async def _fetch_items(self, exchange: Exchange, per_item: PerItem, send: Send) -> Fetched | None:
         size = len(exchange.raw)

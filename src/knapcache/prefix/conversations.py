@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from knapcache.prefix.request import PrefixRequest
 from knapcache.prefix.returns import ReturnCurve, ReturnTimes
@@ -33,6 +33,8 @@ class Continuation(NamedTuple):
     at: int
     """Index of that position in the request; -1: none."""
     returns: ReturnCurve
+    system: ReturnCurve | None
+    """How soon another conversation begins with the same system prompt; None: this request begins none."""
 
 
 class Conversations:
@@ -41,6 +43,8 @@ class Conversations:
     def __init__(self) -> None:
         self._returns = ReturnTimes()
         self._turns: dict[Hashable, Turn] = {}
+        self._systems: dict[Hashable, float] = {}
+        """Time of the last conversation that began with a system prompt."""
 
     def observe(self, request: PrefixRequest) -> Continuation:
         """Count a request, and return what it continues.
@@ -57,14 +61,32 @@ class Conversations:
                 returns.end(parent, now)
                 break
         end = request.end
-        turns.pop(end.id, None)  # the newest is last
-        turns[end.id] = Turn(now, number)
-        if len(turns) > MAX_TURNS:
-            del turns[next(iter(turns))]
+        put(turns, end.id, Turn(now, number))
         classes = classes_of(request.kind, number, gap, end.tokens - (positions[at].tokens if at >= 0 else 0))
         if end.tokens >= request.minimum:
             returns.begin(end.id, classes, now)
-        return Continuation(parent, at, returns.curve(classes))
+        system = self._begin_conversation(request) if request.system > at else None
+        return Continuation(parent, at, returns.curve(classes), system)
+
+    def _begin_conversation(self, request: PrefixRequest) -> ReturnCurve:
+        """Count a conversation that begins with a system prompt. Return how soon another one does."""
+        prompt, now = request.positions[request.system].id, request.time
+        key = "system", prompt
+        last = self._systems.get(prompt)
+        self._returns.end(key, now)
+        put(self._systems, prompt, now)
+        pause = 0 if last is None else bisect.bisect(GAPS, now - last)
+        classes = "system", ("system", pause)
+        self._returns.begin(key, classes, now)
+        return self._returns.curve(classes)
+
+
+def put(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    """Set a value as the newest, and drop the oldest if there are too many."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MAX_TURNS:
+        del table[next(iter(table))]
 
 
 def classes_of(kind: str, number: int, gap: float, new: int) -> Sequence[Hashable]:

@@ -37,9 +37,12 @@ class Placement(NamedTuple):
 
 
 class RequestReport(NamedTuple):
-    """What one request would have cost by each rule, in plain tokens."""
+    """What one request was expected to cost, and would have cost by other rules."""
 
-    bills: dict[str, float]
+    expected: PrefixBill
+    """With its marks, by the model of the provider's cache."""
+    paid: dict[str, float]
+    """By rule, in plain tokens."""
 
 
 class PrefixLearner:
@@ -75,22 +78,28 @@ class PrefixLearner:
         marks = self._tournament.rules[rule](self.tariff, request, continues, self._cache)
         return Placement(request, rule, marks, self._cache.bill(request, marks), continues)
 
+    def with_marks(self, placement: Placement, marks: Sequence[Mark]) -> Placement:
+        """Return a placement with other marks: those of the caller, which stay."""
+        return placement._replace(marks=marks, bill=self._cache.bill(placement.request, marks))
+
     def report(self, placement: Placement, bill: PrefixBill | None) -> RequestReport:
         """Count an answer. bill: as the provider has reported it; None: the request was not sent with these marks."""
         request, marks = placement.request, placement.marks
         if request.time < self._now:
             request = request._replace(time=self._now)
+        expected = self._cache.bill(request, marks)
         if bill is not None and marks:
-            self._check(placement, bill)
+            self._check(request, marks, bill)
         self._cache.send(request, marks)
-        return RequestReport(self._tournament.observe(request, placement.continues))
+        if bill is not None and not (bill.read or bill.short_written or bill.long_written):
+            self._cache.forget([request.positions[mark.at] for mark in marks])  # too short for this model
+        return RequestReport(expected, self._tournament.observe(request, placement.continues))
 
-    def _check(self, placement: Placement, bill: PrefixBill) -> None:
+    def _check(self, request: PrefixRequest, marks: Sequence[Mark], bill: PrefixBill) -> None:
         """Compare the tokens that were read with those that were expected, and correct what is taken to be cached."""
-        request, marks = placement.request, placement.marks
         at, expected = self._cache.read(request, marks)
         enough = expected is not None and bill.read >= TOLERANCE * expected.tokens
-        if expected is not None and expected.certain <= request.time:
+        if expected is not None and not expected.certain(request.time):
             if enough:
                 self.upgrades_seen += 1
             else:
@@ -100,3 +109,7 @@ class PrefixLearner:
                     self._tournament.exclude_upgrades()
         if expected is not None and not enough:
             self._cache.forget([each for each in request.positions[: at + 1] if each.tokens > bill.read])
+        elif bill.read > (0 if expected is None else expected.tokens):  # written by a request that was not seen here
+            for position in request.positions[at + 1 :]:
+                if TOLERANCE * bill.read <= position.tokens <= bill.read / TOLERANCE:
+                    self._cache.insert(position, self.tariff.short, request.time)

@@ -26,17 +26,23 @@ SWEEP = 4096
 class CachedPrefix:
     """A prefix in the provider's cache."""
 
-    __slots__ = ("certain", "certain_ttl", "expires", "tokens", "ttl")
+    __slots__ = ("base", "expires", "tokens", "ttl")
 
-    def __init__(self, tokens: int, ttl: float, certain_ttl: float, now: float) -> None:
+    def __init__(self, tokens: int, ttl: float, now: float, base: CachedPrefix | None = None) -> None:
         self.tokens, self.ttl, self.expires = tokens, ttl, now + ttl
-        self.certain_ttl, self.certain = certain_ttl, now + certain_ttl
-        """Time to live and expiry if upgrades are not honoured."""
+        self.base = base
+        """The longest part of it that was written for a shorter time; None: there is none. A read of the whole is a
+        read of the part. Without upgrades, the whole cannot be read when the part has expired."""
+
+    def certain(self, now: float) -> bool:
+        """Return whether it is live although upgrades are not honoured."""
+        return self.expires > now and (self.base is None or self.base.expires > now)
 
     def refresh(self, now: float) -> None:
         """Start the time to live again."""
         self.expires = max(self.expires, now + self.ttl)
-        self.certain = max(self.certain, now + self.certain_ttl)
+        if self.base is not None:
+            self.base.refresh(now)
 
 
 class Mark(NamedTuple):
@@ -83,24 +89,29 @@ class PrefixCache:
         if entries:
             for at in range(len(positions) - 1 if last is None else last, -1, -1):
                 entry = entries.get(positions[at].id)
-                if entry is not None and entry.expires > now:
+                if entry is not None and self._is_live(entry, now):
                     return at, entry
         return -1, None
 
+    def _is_live(self, entry: CachedPrefix, now: float) -> bool:
+        return entry.expires > now and (self.upgrades or entry.certain(now))
+
     def read(self, request: PrefixRequest, marks: Sequence[Mark]) -> tuple[int, CachedPrefix | None]:
         """Return the prefix that a request with these marks reads, and the index of its position."""
-        found = self.longest_live(request, marks[-1].at) if marks else (-1, None)
-        lookback, at = self._tariff.lookback, found[0]
-        if at < 0 or not lookback or any(mark.at == at for mark in marks):
-            return found
-        positions = request.positions
-        for at in range(found[0], -1, -1):  # the longest that is near enough before a mark
+        if not marks:
+            return -1, None
+        at, entry = self.longest_live(request, marks[-1].at)
+        if entry is None or any(mark.at == at for mark in marks):
+            return at, entry
+        lookback, positions = self._tariff.lookback, request.positions
+        while at >= 0:  # the longest that is near enough before a mark
             entry = self._entries.get(positions[at].id)
-            if entry is None or entry.expires <= request.time:
-                continue
-            block = positions[at].block
-            if any(mark.at >= at and positions[mark.at].block - block < lookback for mark in marks):
-                return at, entry
+            if entry is not None and self._is_live(entry, request.time):
+                for mark in marks:
+                    distance = positions[mark.at].block - positions[at].block
+                    if mark.at == at or (mark.at > at and lookback > 1 and distance < lookback):
+                        return at, entry
+            at -= 1
         return -1, None
 
     def bill(self, request: PrefixRequest, marks: Sequence[Mark]) -> PrefixBill:
@@ -135,15 +146,15 @@ class PrefixCache:
         for mark in marks:
             position = positions[mark.at]
             entry = entries.get(position.id)
-            if entry is None or entry.expires <= now:
-                certain = mark.ttl
+            if entry is None or not self._is_live(entry, now):
+                base = None
                 if hit is not None and hit.tokens <= position.tokens:
-                    certain = min(certain, hit.certain_ttl)
-                ttl = mark.ttl if self.upgrades else certain
-                entries[position.id] = entry = CachedPrefix(position.tokens, ttl, certain, now)
+                    base = hit if hit.ttl < mark.ttl else hit.base
+                entries[position.id] = entry = CachedPrefix(position.tokens, mark.ttl, now, base)
             else:
-                if self.upgrades:
-                    entry.ttl = max(entry.ttl, mark.ttl)
+                if self.upgrades and mark.ttl > entry.ttl:
+                    entry.base = entry.base or CachedPrefix(entry.tokens, entry.ttl, now)
+                    entry.ttl = mark.ttl
                 entry.refresh(now)
             touched.append(entry)
         if len(entries) >= self._sweep_at:
@@ -159,4 +170,4 @@ class PrefixCache:
 
     def insert(self, position: Position, ttl: float, now: float) -> None:
         """Add a prefix that the provider turned out to have."""
-        self._entries[position.id] = CachedPrefix(position.tokens, ttl, ttl, now)
+        self._entries[position.id] = CachedPrefix(position.tokens, ttl, now)

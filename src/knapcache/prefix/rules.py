@@ -23,8 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from knapcache.prefix.conversations import Continuation
-from knapcache.prefix.provider_cache import Mark, PrefixCache
+from knapcache.prefix.provider_cache import CachedPrefix, Mark, PrefixCache
 from knapcache.prefix.request import PrefixRequest
+from knapcache.prefix.returns import ReturnCurve
 from knapcache.prefix.tariff import Tariff
 
 Rule = Callable[[Tariff, PrefixRequest, Continuation, PrefixCache], list[Mark]]
@@ -39,11 +40,12 @@ def none(_tariff: Tariff, _request: PrefixRequest, _continues: Continuation, _ca
 
 
 def last(ttl: float) -> Rule:
-    """Return the rule that marks the end."""
+    """Return the rule that marks the end, and the end of the continued request if the provider reads at marks only."""
 
-    def place(_tariff: Tariff, request: PrefixRequest, _continues: Continuation, _cache: PrefixCache) -> list[Mark]:
-        positions = request.positions
-        return [Mark(len(positions) - 1, ttl)] if positions[-1].tokens >= request.minimum else []
+    def place(tariff: Tariff, request: PrefixRequest, continues: Continuation, _cache: PrefixCache) -> list[Mark]:
+        positions, minimum = request.positions, request.minimum
+        places = [continues.at, len(positions) - 1] if tariff.reads_at_marks else [len(positions) - 1]
+        return [Mark(at, ttl) for at in places if at >= 0 and positions[at].tokens >= minimum]
 
     return place
 
@@ -63,31 +65,67 @@ def learned(*, long: bool) -> Rule:
     """Return the rule of the lowest expected bill. long: whether long marks are considered."""
 
     def place(tariff: Tariff, request: PrefixRequest, continues: Continuation, cache: PrefixCache) -> list[Mark]:
-        positions, minimum, returns = request.positions, request.minimum, continues.returns
-        end = positions[-1].tokens
-        if end < minimum:
+        positions, minimum = request.positions, request.minimum
+        last = len(positions) - 1
+        if positions[last].tokens < minimum:
             return []
-        at, cached = cache.longest_live(request)
-        kept, ttl = (0, tariff.short) if cached is None else (cached.tokens, cached.ttl)
-        new, gain = end - kept, tariff.short_write - tariff.read
-        ever, short = returns.ever, returns.within(tariff.short)
-        lost = (ever - returns.within(ttl)) * gain * kept
-        best, chosen = new + ever * gain * new + lost, 0.0
-        bill = tariff.short_write * new + (ever - short) * gain * new + lost
-        if bill < best:
-            best, chosen = bill, tariff.short
-        if long and (cached is None or cache.upgrades or ttl >= tariff.long):
-            bill = tariff.long_write * new + (ever - returns.within(tariff.long)) * gain * end
-            if bill < best:
-                chosen = tariff.long
-        marks = []
-        if cached is not None and kept >= minimum:
-            marks.append(Mark(at, tariff.long if chosen == tariff.long else ttl))
-        if chosen and new:
-            marks.append(Mark(len(positions) - 1, chosen))
+        kept, cached = cache.longest_live(request)
+        end = choose(tariff, continues.returns, positions[last].tokens, cached, long=long, upgrades=cache.upgrades)
+        ttls = {}
+        if cached is not None and positions[kept].tokens >= minimum:
+            ttls[kept] = cached.ttl
+        if end and kept < last:
+            ttls[last] = end
+            ttls.setdefault(continues.at, end)  # costs nothing more
+        system = request.system
+        if system >= 0 and system not in ttls:
+            ttl = 0.0
+            if continues.system is not None:
+                tokens = positions[system].tokens
+                ttl = choose(tariff, continues.system, tokens, None, long=long, upgrades=cache.upgrades, paid=end)
+            if ttls or ttl:
+                ttls[system] = max(ttl, end) or tariff.short
+        marks, ttl = [], 0.0
+        for at in sorted(ttls, reverse=True):
+            if at >= 0 and positions[at].tokens >= minimum:
+                ttl = ttls[at] if ttls[at] >= ttl else ttl  # a longer time must not follow a shorter one
+                marks.append(Mark(at, ttl))
+        marks.reverse()
         return marks
 
     return place
+
+
+def choose(
+    tariff: Tariff,
+    returns: ReturnCurve,
+    tokens: int,
+    cached: CachedPrefix | None,
+    *,
+    long: bool,
+    upgrades: bool,
+    paid: float = 0.0,
+) -> float:
+    """Return the time to live of the lowest expected bill for a prefix; 0: no mark.
+
+    cached   the part of it that is cached
+    paid     time to live for which its tokens are written anyway
+    """
+    kept, ttl = (0, tariff.short) if cached is None else (cached.tokens, cached.ttl)
+    new, gain = tokens - kept, tariff.short_write - tariff.read
+    ever, lost = returns.ever, 0.0
+    if kept:
+        lost = (ever - returns.within(ttl)) * gain * kept
+    written = tariff.write_price(paid)
+    best, chosen = written * new + ever * gain * new + lost, 0.0
+    bill = max(written, tariff.short_write) * new + (ever - returns.within(tariff.short)) * gain * new + lost
+    if bill < best:
+        best, chosen = bill, tariff.short
+    if long and (cached is None or upgrades or ttl >= tariff.long):
+        bill = tariff.long_write * new + (ever - returns.within(tariff.long)) * gain * tokens
+        if bill < best:
+            chosen = tariff.long
+    return chosen
 
 
 def fixed_rules(tariff: Tariff) -> dict[str, Rule]:

@@ -30,12 +30,21 @@ class Tariff(NamedTuple):
     max_marks: int
     """Marks that one request may have."""
     lookback: int
-    """Blocks before a mark in which the provider looks for a cached prefix; 0: no limit."""
+    """Blocks up to a mark in which the provider looks for a cached prefix; 1: only that of the mark."""
+
+    @property
+    def reads_at_marks(self) -> bool:
+        """Whether a cached prefix is read only if the request has a mark at its end."""
+        return self.lookback == 1
 
     @property
     def ttls(self) -> dict[str, float]:
         """Seconds by name, as in the names of rules: 5m, 1h."""
         return {ttl_name(ttl): ttl for ttl in dict.fromkeys((self.short, self.long))}
+
+    def write_price(self, ttl: float) -> float:
+        """Return the price of a token that is written for so many seconds; 0 seconds: of a plain one."""
+        return 1.0 if not ttl else self.short_write if ttl < self.long else self.long_write
 
     def minimum_of(self, model: str) -> int:
         """Return the tokens below which a model's prefixes are not cached."""
@@ -58,6 +67,6 @@ ANTHROPIC_MINIMA = (
 """Models of Anthropic that do not cache from 1,024 tokens on. If a model is missing here, the provider ignores a mark
 that comes too early, and the usage shows that nothing was written."""
 ANTHROPIC = Tariff("anthropic", 0.1, 5 * MINUTE, 1.25, HOUR, 2.0, 1024, 4, 20)
-OPENAI_BREAKPOINTS = Tariff("openai-5.6", 0.1, 30 * MINUTE, 1.25, 30 * MINUTE, 1.25, 1024, 4, 0)
+OPENAI_BREAKPOINTS = Tariff("openai-5.6", 0.1, 30 * MINUTE, 1.25, 30 * MINUTE, 1.25, 1024, 4, 1)
 """GPT-5.6 and later. Older models cache without marks and without a write price, so there is nothing to decide."""
 TARIFFS = {tariff.name: tariff for tariff in (ANTHROPIC, OPENAI_BREAKPOINTS)}

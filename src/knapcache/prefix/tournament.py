@@ -23,6 +23,7 @@ from knapcache.prefix.tariff import Tariff
 
 MARGIN = 0.002
 """How much cheaper another rule must be to lead, as a share of the bill without marks."""
+DISCOUNT = 0.9995
 PREFERENCE = 0.002
 """How much dearer the learned rule may be and still lead: it adapts, the others do not."""
 
@@ -34,26 +35,27 @@ class RuleBooks:
         self.rule, self.cache = rule, PrefixCache(tariff, upgrades=upgrades)
         self._tariff = tariff
         self.balance = 0.0
-        self._worth: dict[Hashable, tuple[float, float]] = {}  # by request: until when, and how much
+        self._worth: dict[Hashable, tuple[float, float, int]] = {}  # by request: until when, how much, number
         self._ends: list[tuple[float, int, Hashable]] = []
-        self._serial = 0
+        self._number = 0
 
     def observe(self, request: PrefixRequest, continues: Continuation) -> float:
         """Place the rule's marks on a request, and return what it pays."""
         tariff = self._tariff
         bill, touched = self.cache.send(request, self.rule(tariff, request, continues, self.cache))
         paid = bill.cost(tariff)
-        self.balance += paid
-        if continues.parent is not None:
-            self._realise(continues.parent)
+        self._number = number = self._number + 1
+        self.balance *= DISCOUNT
+        since = self._realise(continues.parent)
+        saved = (1.0 - tariff.read) * bill.read
+        self.balance += paid + saved - saved * DISCOUNT ** (number - since)
         if touched:
             key = request.end.id
             self._realise(key)
             until, worth = worth_of(tariff, touched, continues.returns, request.time)
             self.balance -= worth
-            self._worth[key] = until, worth
-            self._serial += 1
-            heapq.heappush(self._ends, (until, self._serial, key))
+            self._worth[key] = until, worth, number
+            heapq.heappush(self._ends, (until, number, key))
         return paid
 
     def advance(self, now: float) -> None:
@@ -64,11 +66,14 @@ class RuleBooks:
             if found is not None and found[0] <= now:
                 self._realise(key)
 
-    def _realise(self, key: Hashable) -> None:
-        """Take the worth of a request's prefixes out of the books."""
+    def _realise(self, key: Hashable | None) -> int:
+        """Take the worth of a request's prefixes out of the books. Return the number of the request."""
         found = self._worth.pop(key, None)
-        if found is not None:
-            self.balance += found[1]
+        if found is None:
+            return self._number
+        _, worth, number = found
+        self.balance += worth * DISCOUNT ** (self._number - number)
+        return number
 
 
 class Tournament:
@@ -93,7 +98,7 @@ class Tournament:
 
     def observe(self, request: PrefixRequest, continues: Continuation) -> dict[str, float]:
         """Let every rule place its marks on a request. Return what each pays, and choose the leader."""
-        self._plain += request.tokens
+        self._plain = DISCOUNT * self._plain + request.tokens
         paid = {}
         margin, leader, best = MARGIN * self._plain, self.leader, float("inf")
         for name, books in self._books.items():

@@ -26,6 +26,7 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.cache.options import open_store
 from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.price.meter import Meter
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
@@ -40,6 +41,7 @@ from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.shared import SharedStoreMember, open_shared_store
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
+from knapcache.serve.upstream.prefix_tier import prefix_tiers
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.base import Store, wall_clock
@@ -93,6 +95,7 @@ class Proxy:
             self._shared_store = open_shared_store(
                 settings, self.secret, self.encryption_keys, own=settings.workers == 1 or self._acquire_ownership()
             )
+        prices = {**({self.embedded_model.name: None} if self.embedded_model else {}), **settings.prices}
         self.cache, self.memory_fallback = open_cache(
             settings,
             self.encryption_keys,
@@ -100,7 +103,7 @@ class Proxy:
             policy=settings.policy,
             cost=settings.cost,
             ttl=settings.ttl,
-            prices={**({self.embedded_model.name: None} if self.embedded_model else {}), **settings.prices},
+            prices=prices,
             fallback=settings.fallback_price,
             secret=self.secret,
             shadows=settings.shadows,
@@ -108,7 +111,9 @@ class Proxy:
             quotas=self.authenticator.quotas(),
             synchronous=settings.synchronous,
         )
-        self.upstreams = Upstreams(settings, self.embedded_model)
+        self.upstreams = Upstreams(
+            settings, self.embedded_model, prefix_tiers(settings, self.secret, Meter(settings.cost, prices))
+        )
         self.events = EventBuffer()
         self.body_pool = DeadlinePool("knapcache-bodies", threads=1)
         """Parses long bodies. One thread: of several, each could hold the interpreter's lock before the event loop's

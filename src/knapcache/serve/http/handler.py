@@ -37,9 +37,11 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
 )
 from knapcache.serve.http.fast_path import FastPath
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, PrefixEvent
 from knapcache.serve.upstream import Pairs, Response, encode_headers
+from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
 from knapcache.serve.upstream.upstream import Upstream
+from knapcache.threads import DeadlinePool
 from knapcache.wire.cache_control import NO_DIRECTIVES
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class Handler:
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
-            fetched = await self._fetch(call.exchange, call.upstream.name, call.send)
+            fetched = await self._fetch(call.marked_exchange(self._workers), call.upstream.name, call.send)
             if fetched is None:
                 await call.forward()
                 return
@@ -164,8 +166,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_attempts", "_error", "_head", "_request", "_time", "_ttfb", "_writer", "exchange", "model",
-        "upstream",
+        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_time", "_ttfb", "_writer", "exchange",
+        "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -180,11 +182,21 @@ class Call:
         self._request, self._head, self._append_event = request, head, append_event
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self._writer: ResponseWriter | None = None
+        self._marker: PrefixMarker | None = None
         self._time, self._ttfb = time.time(), 0.0
         self._attempts: list[int] = []
         """Statuses of upstream calls that are in no event yet."""
         self._error = ""
         """Why the last of them failed."""
+
+    def marked_exchange(self, workers: DeadlinePool) -> Exchange:
+        """Return the exchange with its marker, if the upstream has a prefix tier."""
+        upstream, exchange = self.upstream, self.exchange
+        if upstream.prefix is None:
+            return exchange
+        account = upstream.account(self._head.principal.credential)
+        self._marker = PrefixMarker(upstream.prefix, exchange, self.model, account, workers)
+        return exchange._replace(marker=self._marker)
 
     async def send(self, content: bytes) -> Response:
         """Send the request upstream, with this body."""
@@ -306,7 +318,15 @@ class Call:
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
             self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
             error, self._request.headers.get("traceparent", ""), self._reason(outcome),
+            self._prefix_event(answer) if outcome == "miss" else None,
         )  # fmt: skip
+
+    def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:
+        """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
+        counted = None if answer is None else answer.bill.input
+        if self._marker is not None:
+            return self._marker.report(counted)
+        return None if counted is None else reported_event("off", counted)
 
     def _reason(self, outcome: str) -> str:
         """Return what in the request explains the outcome."""

@@ -59,6 +59,11 @@ def reason(error: OSError) -> str:
     return error.reason or "unknown" if isinstance(error, ssl.SSLError) else error.strerror or type(error).__name__
 
 
+def is_below(host: str, domain: str) -> bool:
+    """Return whether a host is a domain or below it."""
+    return host == domain or host.endswith("." + domain)
+
+
 class UpstreamSettings(BaseModel):
     """A provider endpoint."""
 
@@ -73,6 +78,11 @@ class UpstreamSettings(BaseModel):
     )
     kind: Literal["openai", "anthropic"] = Field(
         "openai", description="API of the provider; default: anthropic for hosts of anthropic.com, otherwise openai"
+    )
+    prompt_cache: Literal["anthropic", "openai", "off"] = Field(
+        "off",
+        description="prefix cache of the provider, for `prefix`; default: anthropic for kind anthropic, openai for "
+        "hosts of openai.com and openai.azure.com, otherwise off",
     )
     key_env: str | None = Field(
         None, description="environment variable with the provider's API key; none: the caller's key is passed on"
@@ -102,15 +112,21 @@ class UpstreamSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defaults_from_url(cls, values: Any) -> Any:
-        """Derive name and kind from the host of the URL."""
+        """Derive name, kind and prompt cache from the host of the URL."""
         if not isinstance(values, dict) or not isinstance(values.get("url"), str):
             return values
         try:
             host = urlsplit(values["url"]).hostname or LOCAL
         except ValueError:  # the validator of url reports it
             host = LOCAL
-        anthropic = host == "anthropic.com" or host.endswith(".anthropic.com")
-        return {"name": host, "kind": "anthropic" if anthropic else "openai", **values}
+        kind = values.get("kind", "anthropic" if is_below(host, "anthropic.com") else "openai")
+        prompt_cache = "openai" if is_below(host, "openai.com") or is_below(host, "openai.azure.com") else "off"
+        return {
+            "name": host,
+            "kind": kind,
+            "prompt_cache": "anthropic" if kind == "anthropic" else prompt_cache,
+            **values,
+        }
 
     @field_validator("key_env")
     @classmethod

@@ -158,6 +158,11 @@ class Settings(BaseSettings):
         description="maximum size of an answer; a longer stream is forwarded but not cached, a longer plain answer "
         "is an error",
     )
+    prefix: Literal["off", "observe", "on", "manage"] = Field(
+        "observe",
+        description="marks for the provider's prefix cache; observe: none, only show what they would save; on: mark "
+        "requests that carry no marks; manage: also change the TTL of callers' own marks",
+    )
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
 
     # Limits.

@@ -25,6 +25,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from knapcache.errors import UpstreamFailed
@@ -34,6 +35,7 @@ from knapcache.serve.upstream.client import Client, parse_base_url
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS
 from knapcache.serve.upstream.failures import upstream_failed
+from knapcache.serve.upstream.prefix_tier import PrefixTier
 from knapcache.serve.upstream.proxies import HttpProxy, environment_proxy
 from knapcache.serve.upstream.response import MAX_BODY, Pairs, Response
 
@@ -80,6 +82,8 @@ class Upstream:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
         """A part of every key: answers of different upstreams are never mixed."""
+        self.prefix: PrefixTier | None = None
+        """Marks requests for the provider's prefix cache; None: they are sent as they are."""
         self._local = local
         self._key = settings.key
         self._retry_tokens = RETRY_BURST
@@ -95,6 +99,10 @@ class Upstream:
             tls=TlsFiles(settings.ca_file, settings.client_cert, settings.client_key),
             max_body=max_answer,
         )
+
+    def account(self, credential: str | None) -> str:
+        """Return what tells accounts at the provider apart: the caller's credential, if that is what is sent."""
+        return credential or "" if self._key is None else ""
 
     @property
     def has_credentials(self) -> bool:
@@ -197,8 +205,12 @@ class Upstream:
 class Upstreams:
     """All upstreams of the settings, in their order."""
 
-    def __init__(self, settings: Settings, local: LocalModel | None) -> None:
+    def __init__(
+        self, settings: Settings, local: LocalModel | None, tiers: Mapping[str, PrefixTier] = MappingProxyType({})
+    ) -> None:
         self.all = [Upstream(each, local if each.local else None, settings.max_answer) for each in settings.upstreams]
+        for upstream in self.all:
+            upstream.prefix = tiers.get(upstream.name)
         self._settings = settings
         self._known: dict[str, Upstream | None] = {}
 

@@ -78,7 +78,7 @@ def as_blocks(content: Any, kind: str = "text") -> list[Body]:
     return [{"type": kind, "text": content}] if isinstance(content, str) else list(content or [])
 
 
-class _Chain:
+class _PromptChain:
     """The blocks of a prompt so far."""
 
     def __init__(self, count_tokens: CountTokens, mark: str) -> None:
@@ -167,7 +167,7 @@ def anthropic_prompt(body: Body, count_tokens: CountTokens) -> list[PromptBlock]
     placed = [ttl for ttl in ttls if ttl]
     if placed != sorted(placed, reverse=True):
         raise PromptRejected("a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block")
-    chain = _Chain(count_tokens, "cache_control")
+    chain = _PromptChain(count_tokens, "cache_control")
     in_messages = False
     for (_, role, block), ttl in zip(found, ttls, strict=True):
         if role in ("user", "assistant") and not in_messages:
@@ -203,7 +203,7 @@ def _openai_parts(body: Body) -> Iterator[tuple[str, Body, list[Body]]]:
 
 def openai_prompt(body: Body, count_tokens: CountTokens) -> list[PromptBlock]:
     """Return the blocks of a chat or Responses request."""
-    chain = _Chain(count_tokens, "prompt_cache_breakpoint")
+    chain = _PromptChain(count_tokens, "prompt_cache_breakpoint")
     implicit = openai_cache_mode(body) == "implicit"
     for role, fields, blocks in _openai_parts(body):
         accepts = role in ("system", "developer", "user", "tool", "item")

@@ -1,0 +1,295 @@
+"""The prefix tier of one upstream: marks requests for the provider's prefix cache, and learns from its reports.
+
+    off       there is no tier
+    observe   nothing is changed; the learner decides as if its marks were sent
+    on        requests without marks of their own are marked
+    manage    as on; and the caller's own marks get the time to live that the learner chooses
+
+Marks are placed on the body that is sent, after the key is made. A prefix is live at one provider, for one model and
+one account, so the ids of prefixes depend on these. Each process learns from its own requests.
+
+OpenAI's models before GPT-5.6 cache without marks. For them the tier only adds `prompt_cache_key`, which is the same
+for requests with equal tools and system prompt, so that they reach the same machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from knapcache.exchange.exchange import Exchange
+from knapcache.keys.parse import SHORT
+from knapcache.model import Endpoint
+from knapcache.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
+from knapcache.prefix.learner import Placement, PrefixLearner
+from knapcache.prefix.lengths import PrefixLengths
+from knapcache.prefix.marks import with_cache_key, with_marks, with_ttl
+from knapcache.prefix.provider_cache import Mark, PrefixBill
+from knapcache.prefix.request import PrefixRequest
+from knapcache.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
+from knapcache.price.input_tokens import InputTokens
+from knapcache.price.meter import Meter
+from knapcache.serve.observe.events import PrefixEvent
+from knapcache.threads import DeadlinePool
+from knapcache.wire.json_util import to_json
+
+if TYPE_CHECKING:
+    from knapcache.serve.settings import Settings
+
+log = logging.getLogger("knapcache.serve")
+
+PrefixMode = Literal["off", "observe", "on", "manage"]
+PrefixProvider = Literal["anthropic", "openai"]
+
+BREAKPOINT_MODELS = re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)")
+"""OpenAI's models with breakpoints and a write price: GPT-5.6 and later."""
+KEY_PREFIX, KEY_BYTES = "knapcache-", 12
+"""Beginning of a `prompt_cache_key`, and the bytes of the digest that follows."""
+MAX_FAMILIES = 10_000
+"""Prefixes whose `prompt_cache_key` is remembered."""
+
+
+class PrefixCall(NamedTuple):
+    """One request on its way to the provider."""
+
+    blocks: BodyBlocks
+    model: str
+    learner: PrefixLearner | None
+    """None: the provider caches without marks."""
+    placement: Placement | None
+    """None: the request has no block that can be marked."""
+    changed: Mapping[str, Any] | None = None
+    """The body to send; None: as it came."""
+    as_placed: bool = False
+    """Whether the request is sent with the marks of the placement."""
+
+
+class PrefixTier:
+    """Marks the requests to one upstream. All methods but `read` run on the event loop's thread."""
+
+    def __init__(
+        self,
+        upstream: str,
+        provider: PrefixProvider,
+        mode: PrefixMode,
+        secret: bytes,
+        *,
+        input_price: Callable[[Endpoint, str], float | None],
+    ) -> None:
+        self._upstream, self._provider, self.mode, self._secret = upstream, provider, mode, secret
+        self._input_price = input_price
+        """Dollars of a plain input token, by endpoint and model."""
+        self.clock: Callable[[], float] = time.time
+        self._learners: dict[str, PrefixLearner] = {}
+        self._lengths = PrefixLengths()
+        self._families: dict[int, str] = {}
+        self.accepted = False
+        """Whether the upstream has answered a marked request with success."""
+        self._refused = False
+
+    def read(self, exchange: Exchange, model: str, account: str) -> BodyBlocks | None:
+        """Return the blocks of a request; None if it has none. account: the credential with which it is sent."""
+        return read_blocks(exchange.endpoint, exchange.body, (self._upstream, model, account))
+
+    def place(self, exchange: Exchange, model: str, blocks: BodyBlocks) -> PrefixCall:
+        """Choose the marks of a request, and count it."""
+        endpoint, body = exchange.endpoint, exchange.body
+        tariff = self._tariff(model)
+        changes = self.mode != "observe" and not self._refused
+        if tariff is None:
+            changed = self._with_key(endpoint, body, blocks) if changes else body
+            return PrefixCall(blocks, model, None, None, None if changed is body else changed)
+        learner = self._learners.get(tariff.name)
+        if learner is None:
+            learner = self._learners[tariff.name] = PrefixLearner(tariff)
+        end = blocks.marks[-1][0] if blocks.marks else last_markable(blocks, len(blocks.ids))
+        if end < 0:
+            return PrefixCall(blocks, model, learner, None)
+        placement = learner.place(self._request(blocks, end, model, tariff))
+        if blocks.managed:
+            return self._keep_marks(endpoint, body, PrefixCall(blocks, model, learner, placement, as_placed=True))
+        if not changes:
+            return PrefixCall(blocks, model, learner, placement)
+        positions = placement.request.positions
+        marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
+        changed = body
+        if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
+            changed = with_marks(endpoint, changed, marks)
+        if self._provider == "openai":
+            changed = self._with_key(endpoint, changed, blocks)
+        return PrefixCall(blocks, model, learner, placement, None if changed is body else changed, as_placed=True)
+
+    def _keep_marks(self, endpoint: Endpoint, body: dict[str, Any], call: PrefixCall) -> PrefixCall:
+        """Return a call with the caller's own marks. In the mode manage they may get another time to live."""
+        learner, placement = call.learner, call.placement
+        assert learner is not None
+        assert placement is not None
+        places = {position.block: at for at, position in enumerate(placement.request.positions)}
+        own = [Mark(places[block], ttl) for block, ttl in call.blocks.marks]
+        ttl = max((mark.ttl for mark in placement.marks), default=0.0)
+        changed = None
+        if self.mode == "manage" and not self._refused and ttl and any(mark.ttl != ttl for mark in own):
+            own = [mark._replace(ttl=ttl) for mark in own]
+            changed = with_ttl(endpoint, body, ttl)
+        return call._replace(placement=learner.with_marks(placement, own), changed=changed)
+
+    def report(self, call: PrefixCall, endpoint: Endpoint, counted: InputTokens | None) -> PrefixEvent:
+        """Count an answer. counted: its input tokens, as the provider has reported them; None: unknown."""
+        learner, placement = call.learner, call.placement
+        fields: dict[str, Any] = {
+            "tariff": "" if learner is None else learner.tariff.name,
+            "marked": call.changed is not None and placement is not None,
+            "own_marks": call.blocks.managed,
+            "usd_per_token": self._input_price(endpoint, call.model),
+        }
+        if learner is None or placement is None:
+            return reported_event(self.mode, counted, **fields)
+        tokens = 0 if counted is None else counted.total
+        request = self._lengths.correct(placement.request, call.blocks.sizes[-1], tokens, call.model)
+        bill = None
+        if counted is not None:
+            bill = PrefixBill(counted.read, counted.short_written, counted.long_written, counted.plain)
+        report = learner.report(placement._replace(request=request), bill if call.as_placed else None)
+        bills = {**report.paid, "learned": report.expected.cost(learner.tariff)}
+        if bill is not None:
+            bills["paid"] = bill.cost(learner.tariff)
+        return reported_event(
+            self.mode,
+            counted,
+            **fields,
+            rule=placement.rule,
+            below=request.end.tokens < request.minimum,
+            predicted=report.expected.read,
+            bills=bills,
+            tokens=request.tokens,
+            positions=tuple((hash(each.id), each.tokens) for each in request.positions),
+            system=request.system,
+            kind=request.kind,
+        )
+
+    def refuse(self) -> None:
+        """Mark no more requests: the upstream has refused one with marks, and answered it without."""
+        self._refused = True
+        log.warning("Upstream %s refuses marks for prompt caching. Requests are sent without marks.", self._upstream)
+
+    def _tariff(self, model: str) -> Tariff | None:
+        if self._provider == "anthropic":
+            return ANTHROPIC
+        return OPENAI_BREAKPOINTS if BREAKPOINT_MODELS.search(model) else None
+
+    def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff) -> PrefixRequest:
+        return self._lengths.request(
+            blocks.ids,
+            blocks.sizes,
+            end=end,
+            system=last_markable(blocks, blocks.system),
+            marked=[block for block, _ in blocks.marks],
+            model=model,
+            kind=blocks.kind,
+            minimum=tariff.minimum_of(model),
+            time=self.clock(),
+        )
+
+    def _with_key(self, endpoint: Endpoint, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
+        """Return a body with a `prompt_cache_key` that requests with equal tools and system prompt share.
+
+        It does not reveal them. A request without both has none.
+        """
+        if not blocks.system:
+            return body
+        prefix = blocks.ids[blocks.system - 1]
+        found = self._families.get(prefix)
+        if found is None:
+            content = [body.get("model"), body.get("tools"), body.get("instructions")]
+            if endpoint is Endpoint.CHAT:
+                content.append(leading_messages(body))
+            digest = hashlib.blake2b(to_json(content), key=self._secret, digest_size=KEY_BYTES)
+            if len(self._families) >= MAX_FAMILIES:
+                del self._families[next(iter(self._families))]
+            found = self._families[prefix] = KEY_PREFIX + digest.hexdigest()
+        return with_cache_key(body, found)
+
+
+class PrefixMarker:
+    """Marks one request, when it is sent: the `marker` of its exchange."""
+
+    def __init__(self, tier: PrefixTier, exchange: Exchange, model: str, account: str, pool: DeadlinePool) -> None:
+        self._tier, self._exchange, self._model, self._account, self._pool = tier, exchange, model, account, pool
+        self._call: PrefixCall | None = None
+
+    async def mark(self) -> Mapping[str, Any] | None:
+        """Return the marked body, or None: the body is sent as it came."""
+        read = partial(self._tier.read, self._exchange, self._model, self._account)
+        blocks = read() if len(self._exchange.raw) <= SHORT else await self._pool.call(read)
+        if blocks is None:
+            return None
+        self._call = self._tier.place(self._exchange, self._model, blocks)
+        return self._call.changed
+
+    @property
+    def refusable(self) -> bool:
+        """Whether the upstream has not yet accepted a marked body."""
+        return not self._tier.accepted
+
+    def answered(self, status: int, *, marked: bool) -> None:
+        """Take note of the status with which the upstream has answered a body with or without marks."""
+        if status != 200:
+            return
+        if marked:
+            self._tier.accepted = True
+        else:
+            self._tier.refuse()
+            self._call = None
+
+    def report(self, counted: InputTokens | None) -> PrefixEvent | None:
+        """Count the answer, once. Return what is recorded of it; None: the request was not sent."""
+        call, self._call = self._call, None
+        return None if call is None else self._tier.report(call, self._exchange.endpoint, counted)
+
+
+def prefix_tiers(settings: Settings, secret: bytes, meter: Meter) -> dict[str, PrefixTier]:
+    """Return the tiers of all upstreams that have one, by name."""
+    if settings.prefix == "off":
+        return {}
+    return {
+        each.name: PrefixTier(each.name, each.prompt_cache, settings.prefix, secret, input_price=meter.input_price)
+        for each in settings.upstreams
+        if each.prompt_cache != "off" and not each.local
+    }
+
+
+def leading_messages(body: Mapping[str, Any]) -> list[Any]:
+    """Return the system messages at the start of a chat."""
+    messages = body.get("messages")
+    found = []
+    for message in messages if isinstance(messages, list) else ():
+        if not isinstance(message, dict) or message.get("role") not in SYSTEM_ROLES:
+            break
+        found.append(message)
+    return found
+
+
+def last_markable(blocks: BodyBlocks, count: int) -> int:
+    """Return the index of the last of the first `count` blocks that may be marked; -1: none."""
+    for at in range(count - 1, -1, -1):
+        if blocks.markable[at]:
+            return at
+    return -1
+
+
+def reported_event(mode: str, counted: InputTokens | None, **fields: Any) -> PrefixEvent:
+    """Return the event of a request whose input tokens the provider has reported, or not."""
+    if counted is not None:
+        fields |= {
+            "reported": True,
+            "input": counted.total,
+            "read": counted.read,
+            "short_written": counted.short_written,
+            "long_written": counted.long_written,
+        }
+    return PrefixEvent(mode=mode, **fields)
