@@ -49,7 +49,9 @@ class PrefixLengths:
         marked       indexes of blocks with marks of the caller
         """
         known, ratio = self._known, self._ratios.get(model, FIRST_RATIO)
-        places = [at for at in range(end) if ids[at] in known or at == system or at in marked]
+        places = [at for at in range(end) if ids[at] in known]
+        if system >= 0 or marked:
+            places = sorted({*places, *marked, system} - {-1, end})
         places.append(end)
         positions: list[Position] = []
         tokens, size, at_system = 0.0, 0, -1

@@ -10,7 +10,7 @@ string gets the form of one text block if it is marked, because only blocks can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,15 +27,18 @@ TOP_FIELDS = ("cache_control", "prompt_cache_options")
 Path = tuple[str | int, ...]
 
 
-def with_marks(shape: str, body: dict[str, Any], marks: Iterable[tuple[int, float]]) -> dict[str, Any]:
+def with_marks(
+    shape: str, body: dict[str, Any], marks: Iterable[tuple[int, float]], count: int | None = None
+) -> dict[str, Any]:
     """Return a body with marks on some of its blocks. Raise ValueError for marks that the provider would refuse.
 
     body    one that `read_blocks` understands, without marks
     marks   index of the block and TTL in seconds, in any order. OpenAI has one TTL, so the given one does not count.
             Without marks, a request to OpenAI gets the mode explicit as well: its prefix is not written.
+    count   blocks of the body, if it is known
     """
     ordered = check_marks(shape, marks)
-    paths = find_blocks(shape, body, [block for block, _ in ordered])
+    paths = find_blocks(shape, body, [block for block, _ in ordered], count)
     if shape in OPENAI:
         body = {**body, "prompt_cache_options": {"mode": "explicit"}}
     # From the last one on, because a cachePoint moves the blocks after it.
@@ -66,54 +69,74 @@ def check_marks(shape: str, marks: Iterable[tuple[int, float]]) -> list[tuple[in
     return ordered
 
 
-def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int]) -> list[Path]:
-    """Return where blocks are, by ascending index as `read_blocks` counts them. The path of a string ends there."""
+def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: int | None = None) -> list[Path]:
+    """Return where blocks are, by ascending index as `read_blocks` counts them. The path of a string ends there.
+
+    count: blocks of the body, if it is known. Most marks are near the end, so messages are then walked from there.
+    """
+    if blocks and blocks[0] < 0:
+        raise ValueError(f"block {blocks[0]} was given; the first one is 0")
     found: list[Path] = []
     start = 0
-    for path, content in sections(shape, body):
-        if len(found) == len(blocks):
+    for path, content in first_sections(shape, body):
+        places = places_of(shape, content)
+        while len(found) < len(blocks) and blocks[len(found)] < start + len(places):
+            found.append((*path, *places[blocks[len(found)] - start]))
+        start += len(places)
+    name = "input" if shape == Endpoint.RESPONSES else "messages"
+    messages = body[name]
+    if type(messages) is str:
+        if blocks[len(found) :] == [start]:
+            return [*found, (name,)]
+        messages = []
+    if count is None:
+        count = start + sum(len(places_of(shape, part)) for each in messages for _, part in message_sections(each))
+    if blocks and blocks[-1] >= count:
+        raise ValueError(f"block {blocks[-1]} was given; the body has {count} blocks")
+    last: list[Path] = []
+    wanted = list(blocks[len(found) :])
+    for index in range(len(messages) - 1, -1, -1):
+        if not wanted:
             break
-        if type(content) is list:
-            places = range(len(content))
-            if shape == CONVERSE:
-                places = [k for k, block in enumerate(content) if "cachePoint" not in block]  # type: ignore[assignment]
-            end = start + len(places)
-        else:
-            end = start + 1
-        while len(found) < len(blocks) and blocks[len(found)] < end:
-            at = blocks[len(found)] - start
-            if at < 0:
-                break
-            found.append((*path, places[at]) if type(content) is list else path)
-        start = end
-    if len(found) < len(blocks):
-        raise ValueError(f"block {blocks[len(found)]} was given; the body has {start} blocks")
+        for path, content in reversed(message_sections(messages[index])):
+            places = places_of(shape, content)
+            count -= len(places)
+            while wanted and wanted[-1] >= count:
+                last.append((name, index, *path, *places[wanted.pop() - count]))
+    return [*found, *reversed(last)]
+
+
+def first_sections(shape: str, body: dict[str, Any]) -> list[tuple[Path, Any]]:
+    """Return the parts before the messages that have blocks, with their paths."""
+    if shape == CONVERSE:
+        found: list[tuple[Path, Any]] = [(("toolConfig", "tools"), (body.get("toolConfig") or {}).get("tools") or [])]
+    else:
+        found = [(("tools",), body.get("tools") or [])]
+    system = "instructions" if shape == Endpoint.RESPONSES else "system"
+    if shape != Endpoint.CHAT and body.get(system) is not None:
+        found.append(((system,), body[system]))
     return found
 
 
-def sections(shape: str, body: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield the parts of a body that have blocks, with their paths: a list of blocks, or a value that is one block."""
+def message_sections(message: dict[str, Any]) -> list[tuple[Path, Any]]:
+    """Return the parts of a message, or of an item of `input`, that have blocks, with their paths."""
+    if "role" not in message:
+        return [(("output",), message["output"])] if message["type"] in TOOL_OUTPUTS else [((), message)]
+    found: list[tuple[Path, Any]] = []
+    if (content := message.get("content")) is not None:
+        found.append((("content",), content))
+    if message.get("tool_calls"):
+        found.append((("tool_calls",), message["tool_calls"]))
+    return found
+
+
+def places_of(shape: str, content: Any) -> Sequence[Path]:
+    """Return the paths of the blocks in a list of blocks, or of a value that is one block."""
+    if type(content) is not list:
+        return [()]
     if shape == CONVERSE:
-        yield ("toolConfig", "tools"), (body.get("toolConfig") or {}).get("tools") or []
-    else:
-        yield ("tools",), body.get("tools") or []
-    name = "input" if shape == Endpoint.RESPONSES else "messages"
-    system = "instructions" if shape == Endpoint.RESPONSES else "system"
-    if shape != Endpoint.CHAT and body.get(system) is not None:
-        yield (system,), body[system]
-    messages = body[name]
-    if type(messages) is str:
-        yield (name,), messages
-        return
-    for index, message in enumerate(messages):
-        if "role" not in message:
-            path: Path = (name, index)
-            yield ((*path, "output"), message["output"]) if message["type"] in TOOL_OUTPUTS else (path, message)
-            continue
-        if (content := message.get("content")) is not None:
-            yield (name, index, "content"), content
-        if message.get("tool_calls"):
-            yield (name, index, "tool_calls"), message["tool_calls"]
+        return [(k,) for k, block in enumerate(content) if "cachePoint" not in block]
+    return [(k,) for k in range(len(content))]
 
 
 def check_markable(shape: str, body: dict[str, Any], path: Path) -> None:

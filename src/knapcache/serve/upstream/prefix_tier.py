@@ -119,7 +119,7 @@ class PrefixTier:
         marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
         changed = body
         if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
-            changed = with_marks(endpoint, changed, marks)
+            changed = with_marks(endpoint, changed, marks, len(blocks.ids))
         if self._provider == "openai":
             changed = self._with_key(endpoint, changed, blocks)
         return PrefixCall(blocks, model, learner, placement, None if changed is body else changed, as_placed=True)
