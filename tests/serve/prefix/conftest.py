@@ -1,0 +1,113 @@
+"""Proxies with a prefix tier, in front of a provider with prefix caches, on one virtual clock."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from knapcache.serve.observe.events import PrefixEvent
+from knapcache.testing.prefix_provider import PrefixProvider, VirtualClock, tokens_by_length
+from tests.support.events import EventList
+from tests.support.prefix_traces import TOKENS_PER_BYTE
+from tests.support.running_proxy import RunningProxy
+
+SONNET = "claude-sonnet-4-6"
+
+
+class Served(NamedTuple):
+    """A response of the proxy."""
+
+    status: int
+    outcome: str | None
+    body: bytes
+
+
+class TieredProxy:
+    """A running proxy, its first provider and their clock."""
+
+    def __init__(self, proxy: RunningProxy, providers: list[PrefixProvider], clock: VirtualClock) -> None:
+        self.proxy, self.providers, self.clock = proxy, providers, clock
+        for upstream in proxy.proxy.upstreams.all:
+            if upstream.prefix is not None:
+                upstream.prefix.clock = clock
+        self._events = EventList()
+        proxy.proxy.events.add_consumer(self._events)
+        self._sent = self._warm_up = 0
+        address = urlsplit(proxy.url)
+        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+
+    @property
+    def provider(self) -> PrefixProvider:
+        return self.providers[0]
+
+    def post(self, body: Any, *, path: str = "/v1/messages", key: str = "one") -> Served:
+        """Send one request. Bytes are sent as they are."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "x-api-key": key, "authorization": f"Bearer {key}"}
+        self._connection.request("POST", path, raw, headers)
+        response = self._connection.getresponse()
+        self._sent += 1
+        return Served(response.status, response.headers.get("x-knapcache"), response.read())
+
+    def learn_length(self, model: str = SONNET) -> None:
+        """Let the proxy learn from a short request how many tokens a byte has."""
+        messages = [{"role": "user", "content": "." * 32}]
+        assert self.post({"model": model, "max_tokens": 1, "messages": messages}).status == 200
+        for provider in self.providers:
+            provider.ledger.clear()
+            provider.calls.clear()
+        self._warm_up += 1
+
+    def prefix_events(self) -> list[PrefixEvent]:
+        """Return what was recorded of all requests after `learn_length`. Waits for the last one."""
+        deadline = time.monotonic() + 10
+        while len(self._events) < self._sent and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(self._events) == self._sent
+        return [event.prefix for event in self._events[self._warm_up :] if event.prefix is not None]
+
+    def close(self) -> None:
+        self._connection.close()
+        for provider in self.providers:
+            provider.check()
+
+
+StartTier = Callable[..., TieredProxy]
+
+
+@pytest.fixture
+def start_tier(tmp_path: Path) -> Iterator[StartTier]:
+    """Start a proxy with this mode. Options are those of the provider; `upstreams` are names and model patterns."""
+    with ExitStack() as stack:
+
+        def start(
+            mode: str = "on",
+            *,
+            kind: str = "anthropic",
+            upstreams: dict[str, list[str]] | None = None,
+            settings: dict[str, Any] | None = None,
+            **options: Any,
+        ) -> TieredProxy:
+            clock = VirtualClock()
+            options = {"count_tokens": tokens_by_length(TOKENS_PER_BYTE), **options}
+            providers, endpoints = [], []
+            for name, models in (upstreams or {"first": ["*"]}).items():
+                provider = stack.enter_context(PrefixProvider(clock=clock, **options))
+                providers.append(provider)
+                url = provider.url if kind == "anthropic" else provider.openai_url
+                endpoints.append({"name": name, "url": url, "kind": kind, "models": models, "prompt_cache": kind})
+            given = {"policy": "lru", "prefix": mode, "upstreams": endpoints, **(settings or {})}
+            proxy = stack.enter_context(RunningProxy(tmp_path / f"data-{len(list(tmp_path.iterdir()))}", "", **given))
+            tier = TieredProxy(proxy, providers, clock)
+            stack.callback(tier.close)
+            return tier
+
+        yield start

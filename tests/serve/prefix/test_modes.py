@@ -1,0 +1,286 @@
+"""What the prefix tier changes in requests, in each of its modes, and how it meets providers that behave otherwise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import pytest
+
+from tests.serve.prefix.conftest import SONNET, StartTier, TieredProxy
+
+SURE = 3
+"""Requests of a conversation after which the tier has seen enough to mark."""
+MARK = {"type": "ephemeral"}
+TOOL = {"name": "look_up", "description": "d" * 100, "input_schema": {"type": "object"}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
+
+
+def text(name: str, length: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": name.ljust(length, "."), **fields}
+
+
+def body(*blocks: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A request with one user message for each block. A byte is 16 tokens."""
+    messages = [{"role": "user", "content": [block]} for block in blocks]
+    return {"model": SONNET, "max_tokens": 9, "messages": messages, **fields}
+
+
+def conversation(turns: int, name: str = "turn", **fields: Any) -> dict[str, Any]:
+    """A conversation of this many turns. The system prompt has 8,000 tokens, a turn 1,600."""
+    return body(*(text(f"{name} {turn}", 100) for turn in range(turns)), system="s" * 500, **fields)
+
+
+def without_marks(value: Any) -> Any:
+    """Return JSON without marks, with every content as a list of blocks."""
+    if isinstance(value, dict):
+        kept = {name: without_marks(item) for name, item in value.items() if name != "cache_control"}
+        for field in ("content", "system"):
+            if isinstance(kept.get(field), str) and kept.get("type") is None:
+                kept[field] = [{"type": "text", "text": kept[field]}]
+        return kept
+    return [without_marks(item) for item in value] if isinstance(value, list) else value
+
+
+def marks_of(value: Any) -> list[Any]:
+    """Return all marks in a body, in its order."""
+    if isinstance(value, list):
+        return [mark for item in value for mark in marks_of(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value["cache_control"]] if "cache_control" in value else []
+    return own + [mark for name, item in value.items() if name != "cache_control" for mark in marks_of(item)]
+
+
+def talk(tier: TieredProxy, turns: int, *, seconds: float = 20.0, **fields: Any) -> None:
+    """Send the turns of a conversation one after the other."""
+    for turn in range(1, turns + 1):
+        assert tier.post(conversation(turn, **fields)).status == 200
+        tier.clock.advance(seconds)
+
+
+@pytest.mark.parametrize("mode", ["off", "observe"])
+def test_without_permission_no_byte_is_changed(start_tier: StartTier, mode: str) -> None:
+    tier = start_tier(mode)
+    tier.learn_length()
+    for turn in range(1, 5):
+        raw = json.dumps(conversation(turn), indent=turn).encode() + b"\n "
+        assert tier.post(raw).status == 200
+        assert tier.provider.calls[-1].raw == raw
+        tier.clock.advance(20.0)
+
+
+def test_marks_are_all_that_changes(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    sent = [
+        conversation(turn, tools=[TOOL], tool_choice={"type": "auto"}, temperature=0.5, metadata={"user_id": "u"})
+        for turn in range(1, 7)
+    ]
+    for request in sent:
+        tier.post(request)
+        tier.clock.advance(20.0)
+    got = [call.body for call in tier.provider.calls]
+    assert [without_marks(each) for each in got] == [without_marks(each) for each in sent]
+    assert all(1 <= len(marks_of(each)) <= 4 for each in got[SURE:])
+    assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
+
+
+def test_a_conversation_with_tools_thinking_and_images(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"text": "x"}}
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    messages: list[Any] = [{"role": "user", "content": [IMAGE, text("look", 400)]}]
+    for turn in range(6):
+        request = {"model": SONNET, "max_tokens": 9, "system": "s" * 500, "tools": [TOOL], "messages": messages}
+        assert tier.post(request).status == 200
+        tier.clock.advance(20.0)
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text(f"result {turn}", 100), IMAGE]}
+        answer = {"role": "assistant", "content": [thinking, use]}
+        messages = [*messages, answer, {"role": "user", "content": [result]}]
+    assert [request.status for request in tier.provider.ledger] == [200] * 6
+    assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
+
+
+def test_streams_are_marked_and_their_usage_is_learned_from(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    with anthropic.Anthropic(base_url=tier.proxy.url, api_key="one", max_retries=0) as sdk:
+        for turn in range(1, 7):
+            request: Any = conversation(turn)
+            with sdk.messages.stream(**request) as stream:
+                usage = stream.get_final_message().usage
+            charge = tier.provider.ledger[-1].charge
+            assert usage.cache_read_input_tokens == charge.read
+            assert usage.cache_creation_input_tokens == charge.short_written + charge.long_written
+            tier.clock.advance(20.0)
+    assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
+
+
+def test_a_retried_request_writes_its_prefix_once(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    talk(tier, 3)
+    tier.provider.fail("429")
+    assert tier.post(conversation(4)).status == 200
+    assert len(tier.provider.ledger) == 4
+    assert tier.provider.ledger[-1].charge.read > 0
+    first, second = (call.raw for call in tier.provider.calls[-2:])
+    assert first == second
+    tier.clock.advance(20.0)
+    assert tier.post(conversation(5)).status == 200
+    assert tier.provider.ledger[-1].charge.read == tier.provider.ledger[-2].charge.tokens
+
+
+def test_a_caller_who_marks_is_left_alone(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    for turn in range(1, 5):
+        request = conversation(turn)
+        request["messages"][-1]["content"][0]["cache_control"] = MARK
+        raw = json.dumps(request, indent=1).encode()
+        assert tier.post(raw).status == 200
+        assert tier.provider.calls[-1].raw == raw
+        tier.clock.advance(20.0)
+    request = {**conversation(5), "cache_control": MARK}
+    raw = json.dumps(request).encode()
+    tier.post(raw)
+    assert tier.provider.calls[-1].raw == raw
+
+
+def test_manage_changes_nothing_but_ttls(start_tier: StartTier) -> None:
+    tier = start_tier("manage")
+    tier.learn_length()
+    changed = 0
+    for turn in range(1, 40):
+        request = conversation(turn)
+        request["messages"][-1]["content"][0]["cache_control"] = MARK
+        assert tier.post(request).status == 200
+        got = tier.provider.calls[-1].body
+        assert without_marks(got) == without_marks(request)
+        assert [mark["type"] for mark in marks_of(got)] == ["ephemeral"]
+        changed += marks_of(got) != [MARK]
+        tier.clock.advance(20.0 if turn % 4 else 1500.0)  # an hour pays here
+    assert changed > 0
+
+
+def test_two_keys_have_prefixes_of_their_own(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    for turn in range(1, 5):
+        for key in ("one", "two"):
+            assert tier.post(conversation(turn), key=key).status == 200
+        tier.clock.advance(20.0)
+    reads = {
+        key: [request.charge.read for request in tier.provider.ledger if request.credential == key]
+        for key in ("one", "two")
+    }
+    assert reads["one"][-1] == reads["two"][-1] > 0
+
+
+def test_a_prefix_is_live_at_one_upstream_only(start_tier: StartTier) -> None:
+    tier = start_tier("on", upstreams={"first": [SONNET], "second": ["claude-opus-*"]})
+    for model in (SONNET, "claude-opus-4-8"):
+        tier.learn_length(model)
+    talk(tier, 4)
+    talk(tier, 4, model="claude-opus-4-8")
+    first, second = ([request.charge for request in provider.ledger] for provider in tier.providers)
+    assert first[-1].read == second[-1].read > 0
+    assert second[0].read == 0
+
+
+def test_a_provider_that_refuses_marks_gets_none(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.provider.refused_fields.add("cache_control")
+    tier.learn_length()
+    talk(tier, 6)
+    statuses = [request.status for request in tier.provider.ledger]
+    assert statuses.count(400) <= 1
+    assert statuses.count(200) == 6
+
+
+def test_a_callers_error_does_not_end_marking(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.provider.refused_fields.add("top_k")
+    tier.learn_length()
+    for turn in range(1, 12):
+        expected = 400 if turn % 2 else 200
+        fields: dict[str, Any] = {"top_k": 1} if turn % 2 else {}
+        assert tier.post(conversation(turn, **fields)).status == expected
+        tier.clock.advance(20.0)
+    assert tier.provider.ledger[-2].charge.read > 0
+
+
+def test_predictions_recover_when_the_provider_forgets(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    talk(tier, 4)
+    tier.provider.forget()
+    for turn in range(5, 9):
+        assert tier.post(conversation(turn)).status == 200
+        tier.clock.advance(20.0)
+    events = tier.prefix_events()
+    assert [event.read for event in events] == [request.charge.read for request in tier.provider.ledger]
+    assert [event.predicted == event.read for event in events] == [True] * 4 + [False] + [True] * 3
+    assert all(event.read > 0 for event in events[-2:])
+
+
+def test_observe_tells_what_marks_would_save(start_tier: StartTier) -> None:
+    tier = start_tier("observe")
+    tier.learn_length()
+    talk(tier, 8)
+    events = tier.prefix_events()
+    assert [event.read for event in events] == [0] * 8
+    assert not any(event.marked for event in events)
+    bills = {rule: sum(event.bills[rule] for event in events) for rule in events[-1].bills}
+    assert bills["paid"] == bills["none"] == tier.provider.cost()
+    assert bills["last-5m"] < 0.4 * bills["none"]
+    assert bills["learned"] < 0.6 * bills["none"]
+
+
+# OpenAI
+
+
+def chat(turns: int, model: str, **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "system", "content": "s" * 500}]
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"turn {turn}".ljust(100, ".")})
+        messages.append({"role": "assistant", "content": f"answer {turn}"})
+    return {"model": model, "messages": messages[:-1], **fields}
+
+
+CHAT = "/v1/chat/completions"
+
+
+def test_breakpoints_are_placed_where_the_next_request_reads_them(start_tier: StartTier) -> None:
+    tier = start_tier("on", kind="openai")
+    for turn in range(1, 9):
+        assert tier.post(chat(turn, "gpt-5.6"), path=CHAT).status == 200
+        tier.clock.advance(100.0)
+    ledger = tier.provider.ledger
+    assert [request.status for request in ledger] == [200] * 8
+    assert all(request.charge.read > 0.8 * request.charge.tokens for request in ledger[SURE + 2 :])
+    events = tier.prefix_events()
+    assert [event.predicted for event in events[SURE:]] == [request.charge.read for request in ledger[SURE:]]
+
+
+def test_earlier_models_get_a_stable_cache_key(start_tier: StartTier) -> None:
+    tier = start_tier("on", kind="openai")
+    for turn in range(1, 4):
+        assert tier.post(chat(turn, "gpt-5"), path=CHAT).status == 200
+    assert tier.post(chat(4, "gpt-5", prompt_cache_key="mine"), path=CHAT).status == 200
+    keys = [call.body["prompt_cache_key"] for call in tier.provider.calls]
+    assert len(set(keys[:3])) == 1
+    assert keys[3] == "mine"
+    assert [request.charge.read > 0 for request in tier.provider.ledger] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("fields", [{"prompt_cache_options": {"mode": "implicit"}}, {"prompt_cache_key": "mine"}])
+def test_a_caller_with_cache_options_of_openai_keeps_them(start_tier: StartTier, fields: dict[str, Any]) -> None:
+    tier = start_tier("on", kind="openai")
+    for turn in range(1, 6):
+        assert tier.post(chat(turn, "gpt-5.6", **fields), path=CHAT).status == 200
+        tier.clock.advance(100.0)
+    assert all(call.body | fields == call.body for call in tier.provider.calls)
