@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -41,19 +41,35 @@ class TieredProxy:
         self._events = EventList()
         proxy.proxy.events.add_consumer(self._events)
         self._sent = self._warm_up = 0
-        address = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        self._connection = self.connect()
 
     @property
     def provider(self) -> PrefixProvider:
         return self.providers[0]
 
-    def post(self, body: Any, *, path: str = "/v1/messages", key: str = "one") -> Served:
+    def connect(self) -> http.client.HTTPConnection:
+        address = urlsplit(self.proxy.url)
+        return http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+
+    def post_alone(self, body: Any) -> Served:
+        """Send one request on a connection of its own."""
+        with closing(self.connect()) as connection:
+            return self.post(body, connection=connection)
+
+    def post(
+        self,
+        body: Any,
+        *,
+        path: str = "/v1/messages",
+        key: str = "one",
+        connection: http.client.HTTPConnection | None = None,
+    ) -> Served:
         """Send one request. Bytes are sent as they are."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json", "x-api-key": key, "authorization": f"Bearer {key}"}
-        self._connection.request("POST", path, raw, headers)
-        response = self._connection.getresponse()
+        connection = connection or self._connection
+        connection.request("POST", path, raw, headers)
+        response = connection.getresponse()
         self._sent += 1
         return Served(response.status, response.headers.get("x-knapcache"), response.read())
 
