@@ -121,11 +121,11 @@ class PrefixCache:
         return self._billed(request, marks, self.read(request, marks)[1])
 
     def _billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> PrefixBill:
-        positions, long = request.positions, self._tariff.long
+        positions, short = request.positions, self._tariff.short
         last = positions[marks[-1].at].tokens
         last_long = 0
         for mark in marks:
-            if mark.ttl >= long:
+            if mark.ttl > short:
                 last_long = positions[mark.at].tokens
         read = 0 if hit is None else min(hit.tokens, last)
         billed = max(read, last_long)
@@ -153,7 +153,7 @@ class PrefixCache:
                 entries[position.id] = entry = CachedPrefix(position.tokens, mark.ttl, now, base)
             else:
                 if self.upgrades and mark.ttl > entry.ttl:
-                    entry.base = entry.base or CachedPrefix(entry.tokens, entry.ttl, now)
+                    entry.base = CachedPrefix(entry.tokens, entry.ttl, now, entry.base)  # as it was
                     entry.ttl = mark.ttl
                 entry.refresh(now)
             touched.append(entry)

@@ -76,7 +76,7 @@ class ReturnTimes:
 
     def advance(self, now: float) -> None:
         """Count the buckets that requests have survived by now."""
-        while self._ends and self._ends[0][0] <= now:
+        while self._ends and self._ends[0][0] < now:
             _, _, request, bucket = heapq.heappop(self._ends)
             found = self._open.get(request)
             if found is None:
