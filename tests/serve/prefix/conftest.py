@@ -109,7 +109,7 @@ def start_tier(tmp_path: Path) -> Iterator[StartTier]:
             *,
             kind: str = "anthropic",
             upstreams: dict[str, list[str]] | None = None,
-            settings: dict[str, Any] | None = None,
+            key_env: str | None = None,
             **options: Any,
         ) -> TieredProxy:
             clock = VirtualClock()
@@ -119,8 +119,9 @@ def start_tier(tmp_path: Path) -> Iterator[StartTier]:
                 provider = stack.enter_context(PrefixProvider(clock=clock, **options))
                 providers.append(provider)
                 url = provider.url if kind == "anthropic" else provider.openai_url
-                endpoints.append({"name": name, "url": url, "kind": kind, "models": models, "prompt_cache": kind})
-            given = {"policy": "lru", "prefix": mode, "upstreams": endpoints, **(settings or {})}
+                endpoint = {"name": name, "url": url, "kind": kind, "models": models, "prompt_cache": kind}
+                endpoints.append({**endpoint, "key_env": key_env} if key_env else endpoint)
+            given = {"policy": "lru", "prefix": mode, "upstreams": endpoints}
             proxy = stack.enter_context(RunningProxy(tmp_path / f"data-{len(list(tmp_path.iterdir()))}", "", **given))
             tier = TieredProxy(proxy, providers, clock)
             stack.callback(tier.close)

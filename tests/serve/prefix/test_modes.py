@@ -263,6 +263,36 @@ def test_the_ttl_counts_from_the_start_of_a_slow_request(start_tier: StartTier) 
     assert tier.prefix_events()[-1].predicted == 0
 
 
+def test_a_stream_that_was_cut_has_written_its_prefix(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    talk(tier, 4)
+    tier.provider.fail("cut")
+    tier.post(conversation(5, stream=True))
+    tier.clock.advance(20.0)
+    for turn in range(6, 9):
+        assert tier.post(conversation(turn)).status == 200
+        tier.clock.advance(20.0)
+    ledger = tier.provider.ledger
+    assert [request.charge.read for request in ledger[4:]] == [request.charge.tokens for request in ledger[3:-1]]
+    assert [event.predicted for event in tier.prefix_events()[-2:]] == [request.charge.read for request in ledger[-2:]]
+
+
+def test_callers_share_prefixes_under_the_proxys_own_key(
+    start_tier: StartTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_PROVIDER_KEY", "shared")
+    tier = start_tier("on", key_env="TEST_PROVIDER_KEY")
+    tier.learn_length()
+    for turn in range(1, 9):
+        assert tier.post(conversation(turn), key=("one", "two")[turn % 2]).status == 200
+        tier.clock.advance(20.0)
+    assert {request.credential for request in tier.provider.ledger} == {"shared"}
+    reads = [request.charge.read for request in tier.provider.ledger]
+    assert all(reads[SURE + 1 :])
+    assert [event.predicted for event in tier.prefix_events()] == reads
+
+
 def test_observe_tells_what_marks_would_save(start_tier: StartTier) -> None:
     tier = start_tier("observe")
     tier.learn_length()
@@ -320,3 +350,21 @@ def test_a_caller_with_cache_options_of_openai_keeps_them(start_tier: StartTier,
         assert tier.post(chat(turn, "gpt-5.6", **fields), path=CHAT).status == 200
         tier.clock.advance(100.0)
     assert all(call.body | fields == call.body for call in tier.provider.calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_are_marked_and_learned_from(start_tier: StartTier, stream: bool) -> None:
+    tier = start_tier("on", kind="openai")
+    items: list[Any] = [{"role": "developer", "content": "s" * 500}]
+    for turn in range(8):
+        items = [*items, {"role": "user", "content": [{"type": "input_text", "text": f"turn {turn}".ljust(100, ".")}]}]
+        body = {"model": "gpt-5.6", "input": items, "stream": stream}
+        assert tier.post(body, path="/v1/responses").status == 200
+        items = [*items, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}]
+        items = [*items, {"type": "function_call_output", "call_id": "1", "output": f"result {turn}"}]
+        tier.clock.advance(100.0)
+    ledger = tier.provider.ledger
+    assert [request.status for request in ledger] == [200] * 8
+    reads = [request.charge.read for request in ledger[SURE + 2 :]]
+    assert all(read > 0 for read in reads)
+    assert [event.predicted for event in tier.prefix_events()[SURE + 2 :]] == reads
