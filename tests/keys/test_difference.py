@@ -114,6 +114,14 @@ def test_leaves_of_nested_values_are_named() -> None:
     assert found["tools[0].function.description"].startswith("the text differs from character 14 on")
 
 
+def test_marks_of_the_prompt_cache_are_no_difference() -> None:
+    part: dict[str, Any] = {"type": "text", "text": "Write."}
+    parts = part, part | {"cache_control": {"type": "ephemeral"}}
+    bodies = [changed(messages=[{"role": "user", "content": [each]}]) for each in parts]
+    assert canonical(bodies[0]) == canonical(bodies[1])
+    assert compare(*bodies) == []
+
+
 def test_tenant_upstream_headers_and_endpoint_are_named() -> None:
     here = read(CHAT, namespace="a", context={"upstream": "https://one/v1", "headers": "12", "openai-beta": "x"})
     there = read(CHAT, namespace="b", context={"upstream": "https://two/v1", "headers": "34"})

@@ -16,6 +16,7 @@ import pytest
 
 from knapcache.errors import InvalidInput, Uncacheable
 from knapcache.keys import Keyer, Rules, canonical, numbers, parse
+from knapcache.keys.cache_marks import MARK_FIELDS
 from knapcache.keys.canonical import RequestKeyer
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, EXCLUDED, EXCLUDED_AT, STATEFUL_FIELDS
@@ -137,10 +138,92 @@ def test_nested_fields_are_part_of_the_key() -> None:
     assert key(body_with(tools=[tool])) != key(body_with(tools=[other]))
 
 
-def test_cache_control_is_left_out_for_messages_only() -> None:
-    control = {"type": "ephemeral"}
-    assert key(body_with(cache_control=control), Endpoint.MESSAGES) == key(BODY, Endpoint.MESSAGES)
-    assert key(body_with(cache_control=control)) != key(BODY)
+# Marks for the provider's prompt cache.
+
+MARK = {"type": "ephemeral", "ttl": "1h"}
+POINT = {"mode": "explicit"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def anthropic(**mark: Any) -> dict[str, Any]:
+    """Return a request with marks at every position that Anthropic knows."""
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "21", **mark}], **mark}
+    return {
+        "model": "claude",
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, **mark}],
+        "system": [{"type": "text", "text": "Be brief.", **mark}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Weather?", **mark}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}, **mark}]},
+            {"role": "user", "content": [result]},
+        ],
+        **mark,
+    }
+
+
+def chat(message: dict[str, Any], part: dict[str, Any], tool: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "tools": [{**TOOL, **tool}, {**TOOL, "function": {**TOOL["function"], **tool}}],  # type: ignore[dict-item]
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", **part}], **message}],
+    }
+
+
+def responses(mark: dict[str, Any]) -> dict[str, Any]:
+    part = {"type": "input_text", "text": "Hi", **mark}
+    output = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    return {"model": "m", "input": [{"role": "user", "content": [part]}, output]}
+
+
+@pytest.mark.parametrize(
+    ("at", "plain", "marked"),
+    [
+        (Endpoint.MESSAGES, anthropic(), anthropic(cache_control=MARK)),
+        (Endpoint.MESSAGES, anthropic(), anthropic(cache_control=None)),
+        (Endpoint.CHAT, chat({}, {}, {}), chat({}, {"prompt_cache_breakpoint": POINT}, {})),
+        (Endpoint.CHAT, chat({}, {}, {}), chat({}, {"prompt_cache_breakpoint": POINT, "cache_control": MARK}, {})),
+        (Endpoint.CHAT, chat({}, {}, {}), chat({"cache_control": MARK}, {}, {})),
+        (Endpoint.CHAT, chat({}, {}, {}), chat({}, {}, {"cache_control": MARK})),
+        (Endpoint.CHAT, BODY, body_with(cache_control=MARK)),
+        (Endpoint.CHAT, BODY, body_with(prompt_cache_options=POINT, prompt_cache_key="k")),
+        (Endpoint.RESPONSES, responses({}), responses({"prompt_cache_breakpoint": POINT})),
+    ],
+    ids=itertools.count(),
+)
+def test_marks_of_the_prompt_cache_are_not_part_of_the_key(at: Endpoint, plain: Any, marked: Any) -> None:
+    before = json.dumps(marked)
+    assert key(marked, at) == key(plain, at) == key(json.dumps(marked).encode(), at)
+    assert json.dumps(marked) == before
+    parsed = parse.parse_body(json.dumps(marked).encode())
+    found = KEYER.read(at, parsed)
+    assert found.body is parsed  # with its marks
+    assert json.dumps(parsed) == before
+    strict = Keyer(SECRET, Rules(include={"cache_control", "prompt_cache_breakpoint", "prompt_cache_options"}))
+    assert key(marked, at, strict) != key(plain, at, strict) == key(plain, at)
+
+
+@pytest.mark.parametrize(
+    ("at", "place"),
+    [
+        (Endpoint.MESSAGES, lambda mark: anthropic(metadata_=mark)),
+        (Endpoint.MESSAGES, lambda mark: {"messages": [{"role": "user", "content": "a", **mark}]}),
+        (Endpoint.MESSAGES, lambda mark: {"messages": [{"content": [{"type": "tool_use", "input": mark}]}]}),
+        (Endpoint.MESSAGES, lambda mark: {"messages": [{"content": [{"type": "odd", "content": [mark]}]}]}),
+        (
+            Endpoint.MESSAGES,
+            lambda mark: {"messages": [], "tools": [{"name": "f", "input_schema": {"properties": mark}}]},
+        ),
+        (Endpoint.CHAT, lambda mark: {"messages": [{"role": "assistant", "tool_calls": [{"function": mark}]}]}),
+        (Endpoint.CHAT, lambda mark: {"messages": [], "response_format": mark}),
+        (Endpoint.RESPONSES, lambda mark: {"input": [{"type": "function_call", "arguments": mark}]}),
+        (Endpoint.RESPONSES, lambda mark: {"input": [], "tools": [mark]}),
+        (Endpoint.COMPLETIONS, lambda mark: {"prompt": "a", **mark}),
+    ],
+    ids=itertools.count(),
+)
+def test_names_of_marks_elsewhere_are_part_of_the_key(at: Endpoint, place: Any) -> None:
+    for name in ("cache_control", "prompt_cache_breakpoint"):
+        assert key(place({name: MARK}), at) != key(place({}), at)
 
 
 def test_secret_and_context_are_part_of_the_key() -> None:
@@ -399,6 +482,8 @@ def test_excluded_fields_are_documented() -> None:
         assert str(limit) in page
     for at in Endpoint:
         assert f"`{at}`" in page
+    for name in {name for at in Endpoint for name in MARK_FIELDS.get(at, ())}:
+        assert f"`{name}` " in page
 
 
 def test_the_key_of_a_function_call_depends_on_name_namespace_and_arguments() -> None:

@@ -74,6 +74,10 @@ def test_marks_are_placed_and_nothing_else_changes(shape: str) -> None:
         assert not has_marks(shape, body)
         assert has_marks(shape, found) == read_again.managed
 
+        if shape != CONVERSE:
+            assert KEYER.read(shape, found).keys == KEYER.read(shape, without_marks(shape, found)).keys
+            assert KEYER.read(shape, normal(shape, found)).keys == KEYER.read(shape, normal(shape, body)).keys
+
         if marks and shape not in OPENAI:
             changed = with_ttl(shape, found, LONG_TTL)
             assert marked_blocks(shape, changed) == {block: value_of(shape, LONG_TTL) for block, _ in marks}

@@ -14,7 +14,6 @@ Only these positions are marks. The same names elsewhere, as in the input of a t
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 from knapcache.model import Endpoint
@@ -33,53 +32,8 @@ MARK_FIELDS: dict[str, tuple[str, ...]] = {
 NESTING = frozenset({"tool_result", "search_result", "mcp_tool_result"})
 """Types of Anthropic's blocks whose `content` has blocks that can have marks."""
 
-
 REMOVED = object()
 """What `change` of edit_marks returns for a mark that is to be removed."""
-
-
-def has_nested_marks(shape: str, body: dict[str, Any], fields: tuple[str, ...]) -> bool:
-    """Return whether one of these fields is at its position inside the body. Its top is not looked at.
-
-    Every key needs to know this, and most bodies have no marks. So this function is fast and copies nothing.
-    """
-    return _has_marks(_blocks(shape, body), fields[0], fields[-1])
-
-
-def _has_marks(blocks: list[Any], one: str, other: str) -> bool:
-    for block in blocks:
-        if type(block) is dict:
-            if one in block or other in block:
-                return True
-            if "content" in block and has_blocks(block) and _has_marks(block["content"], one, other):
-                return True
-    return False
-
-
-def has_blocks(block: dict[str, Any]) -> bool:
-    """Return whether the content of a block is a list of blocks that can have marks."""
-    kind = block.get("type")
-    return type(kind) is str and kind in NESTING and type(block.get("content")) is list
-
-
-def _blocks(shape: str, body: dict[str, Any]) -> list[Any]:
-    """Return the values that can have marks, if they are objects."""
-    tools, messages = body.get("tools"), body.get("messages")
-    lists = [body.get("system")]
-    if shape == Endpoint.CHAT:
-        lists = [messages]
-        if type(tools) is list:
-            lists.append([tool["function"] for tool in tools if type(tool) is dict and "function" in tool])
-    elif shape == Endpoint.RESPONSES:
-        lists, messages, tools = [], body.get("input"), None
-        if type(messages) is list:
-            lists = [item["output"] for item in messages if type(item) is dict and "output" in item]
-    elif shape == CONVERSE:
-        tools = config.get("tools") if type(config := body.get("toolConfig")) is dict else None
-    lists.append(tools)
-    if type(messages) is list:
-        lists += [message["content"] for message in messages if type(message) is dict and "content" in message]
-    return list(chain.from_iterable([each for each in lists if type(each) is list]))
 
 
 def edit_marks(
@@ -96,7 +50,8 @@ def edit_marks(
         marks = {name: change(block[name]) for name in fields if name in block}
         if marks:
             block = {name: new for name, old in block.items() if (new := marks.get(name, old)) is not REMOVED}
-        if has_blocks(block):
+        kind = block.get("type")
+        if type(kind) is str and kind in NESTING:
             block = edit_field(block, "content")
         return block
 

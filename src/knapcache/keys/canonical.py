@@ -5,8 +5,8 @@
 
 Canonical JSON is compact UTF-8 with names sorted by code point, numbers in normal form (`numbers.py`) and text as it
 is. Nothing is lowercased, trimmed or Unicode-normalised, because a model may answer differently. Fields that cannot
-change the answer are left out (`rules.py`). Null differs from absent, and no defaults are filled in: what a missing
-field means is up to the provider, and changes.
+change the answer are left out (`rules.py`), and so are marks for the provider's prompt cache (`cache_marks.py`). Null
+differs from absent, and no defaults are filled in: what a missing field means is up to the provider, and changes.
 
 A netstring is a length, a colon and that many bytes, so no field can run into the next. The store keeps the canonical
 request with the answer: a hit whose canonical request differs is a miss. The digest is keyed, so that a digest in a log
@@ -23,13 +23,14 @@ items together is linear in the body. It cannot be mistaken for JSON of an objec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
+from knapcache.keys.cache_marks import CONVERSE, edit_marks
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
@@ -65,6 +66,7 @@ class Keyer:
             raise InvalidInput(f"the secret must be 16 to 64 bytes, not {size}")
         self.rules = rules or Rules()
         self._excluded = {at: self.rules.excluded(at) for at in Endpoint}
+        self._marks = {at: self.rules.excluded_marks(at) for at in Endpoint}
         self._keyed_hash = hashlib.blake2b(key=secret, digest_size=DIGEST_SIZE)
 
     def read(
@@ -94,6 +96,9 @@ class Keyer:
         keyed = value.copy()  # a plain dict, also for a ParsedBody
         for name in self._excluded[at].intersection(value):
             del keyed[name]
+        marks = self._marks[at]
+        if marks and may_have_marks(at, keyed, marks):
+            keyed = edit_marks(at, keyed, marks)
         if at in STATEFUL_FIELDS:
             reject_fields(keyed, STATEFUL_FIELDS[at], "the answer depends on the state of a server")
         if at is Endpoint.EMBEDDINGS:
@@ -246,3 +251,79 @@ def embedding_inputs(body: dict[str, Any]) -> list[Any]:
 def is_token_array(value: Any) -> bool:
     """Return whether a value is an array of tokens; True is not a token."""
     return type(value) is list and bool(value) and set(map(type, value)) == {int}
+
+
+# Whether a body has marks for the provider's prompt cache. This is on the path of every request.
+
+
+def may_have_marks(shape: str, body: dict[str, Any], fields: tuple[str, ...]) -> bool:
+    """Return False only if none of these fields is at its position inside the body. Its top is not looked at.
+
+    Every key needs to know this, and most bodies have no marks. So this is fast: it copies nothing, and does not check
+    types. For a body that is not of the provider's schema it may return True; edit_marks looks again.
+    """
+    try:
+        return FINDERS[shape](body, fields[0], fields[-1])
+    except (AttributeError, LookupError, TypeError):
+        return True
+
+
+def _in_messages(body: dict[str, Any], one: str, other: str) -> bool:
+    if "tools" in body and _in_blocks(body["tools"], one, other):
+        return True
+    if "system" in body and _in_blocks(body["system"], one, other):
+        return True
+    for message in body["messages"]:
+        content = message["content"]
+        if type(content) is list and _in_blocks(content, one, other):
+            return True
+    return False
+
+
+def _in_chat(body: dict[str, Any], one: str, other: str) -> bool:
+    if "tools" in body:
+        functions = [tool["function"] for tool in body["tools"] if "function" in tool]
+        if _in_blocks(body["tools"], one, other) or _in_blocks(functions, one, other):
+            return True
+    for message in body["messages"]:
+        if one in message or other in message:
+            return True
+        content = message.get("content")
+        if type(content) is list and _in_blocks(content, one, other):
+            return True
+    return False
+
+
+def _in_responses(body: dict[str, Any], one: str, other: str) -> bool:
+    items = body["input"]
+    for item in items if type(items) is list else ():
+        if "content" in item and _in_blocks(item["content"], one, other):
+            return True
+        if "output" in item and _in_blocks(item["output"], one, other):
+            return True
+    return False
+
+
+def _in_converse(body: dict[str, Any], one: str, other: str) -> bool:
+    lists = [message["content"] for message in body["messages"]]
+    if "toolConfig" in body:
+        lists.append(body["toolConfig"]["tools"])
+    return any(_in_blocks(blocks, one, other) for blocks in [*lists, body.get("system")])
+
+
+FINDERS: dict[str, Callable[[dict[str, Any], str, str], bool]] = {
+    Endpoint.MESSAGES: _in_messages,
+    Endpoint.CHAT: _in_chat,
+    Endpoint.RESPONSES: _in_responses,
+    CONVERSE: _in_converse,
+}
+
+
+def _in_blocks(blocks: Any, one: str, other: str) -> bool:
+    if type(blocks) is list:
+        for block in blocks:
+            if one in block or (one is not other and other in block):
+                return True
+            if "content" in block and type(inner := block["content"]) is list and _in_blocks(inner, one, other):
+                return True
+    return False

@@ -74,12 +74,12 @@ def read_blocks(shape: str, body: dict[str, Any], seed: Hashable = None) -> Body
     if reader is None:
         return None
     try:
-        return reader(_Chain(SHAPES[shape], hash(seed)), body)
+        return reader(BlockChain(SHAPES[shape], hash(seed)), body)
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError, StopIteration):
         return None  # somewhere is a value of another type than the provider's schema has
 
 
-class _Chain:
+class BlockChain:
     """The blocks that were read so far."""
 
     __slots__ = ("hash", "ids", "images", "managed", "marks", "shape", "size", "sizes", "unmarkable")
@@ -297,7 +297,7 @@ class _Chain:
         )
 
 
-def read_messages(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
+def read_messages(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
     """Return the blocks of a request to Anthropic."""
     chain.tools(body.get("tools"))
     chain.settings(body, ("output_format", "output_config", "speed"))
@@ -310,7 +310,7 @@ def read_messages(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
     return chain.found(body, count, tool=type(last) is list and any(each["type"] == "tool_result" for each in last))
 
 
-def read_chat(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
+def read_chat(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
     """Return the blocks of a request to OpenAI's chat completions."""
     chain.settings(body, ("response_format", "reasoning_effort", "verbosity", "web_search_options", "functions"))
     chain.tools(body.get("tools"))
@@ -319,7 +319,7 @@ def read_chat(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
     return chain.found(body, count, tool=bool(messages) and messages[-1]["role"] in ("tool", "function"))
 
 
-def read_responses(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
+def read_responses(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
     """Return the blocks of a request to OpenAI's responses."""
     chain.settings(body, ("text", "reasoning", "previous_response_id", "prompt"))
     chain.tools(body.get("tools"))
@@ -340,7 +340,7 @@ def as_message(item: dict[str, Any]) -> dict[str, Any]:
     return {"role": kind, "content": [item]}
 
 
-def read_converse(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
+def read_converse(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
     """Return the blocks of a request to Bedrock Converse."""
     tools = body.get("toolConfig") or {}
     chain.converse("tool", tools.get("tools"))
@@ -360,7 +360,7 @@ def read_converse(chain: _Chain, body: dict[str, Any]) -> BodyBlocks:
     )
 
 
-READERS: dict[str, Callable[[_Chain, dict[str, Any]], BodyBlocks]] = {
+READERS: dict[str, Callable[[BlockChain, dict[str, Any]], BodyBlocks]] = {
     Endpoint.MESSAGES: read_messages,
     Endpoint.CHAT: read_chat,
     Endpoint.RESPONSES: read_responses,

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from knapcache.keys.cache_marks import CONVERSE, MARK_FIELDS, edit_marks, has_nested_marks
+from knapcache.keys.cache_marks import CONVERSE, MARK_FIELDS, edit_marks
+from knapcache.keys.canonical import may_have_marks
 from knapcache.model import Endpoint
 from knapcache.prefix.shapes import LONG_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS
 
@@ -195,7 +196,7 @@ def has_marks(shape: str, body: dict[str, Any]) -> bool:
     if any(body.get(name) is not None for name in TOP_FIELDS):
         return True
     found: list[Any] = []
-    if has_nested_marks(shape, body, MARK_FIELDS[shape]):
+    if may_have_marks(shape, body, MARK_FIELDS[shape]):
         edit_marks(shape, body, MARK_FIELDS[shape], lambda mark: found.append(mark) or mark)  # type: ignore[func-returns-value]
     return any(mark is not None for mark in found)
 
