@@ -63,6 +63,7 @@ def test_marks_are_placed_and_nothing_else_changes(shape: str) -> None:
         shuffled = shuffler.sample(marks, len(marks))
         found = with_marks(shape, parsed, shuffled)
         assert parsed == before
+        assert with_marks(shape, parsed, marks, len(read(shape, body).ids)) == found
         assert marked_blocks(shape, found) == {block: value_of(shape, ttl) for block, ttl in marks}
         assert normal(shape, without_marks(shape, found)) == normal(shape, before)
         assert found.get("prompt_cache_options") == ({"mode": "explicit"} if shape in OPENAI else None)
@@ -128,6 +129,7 @@ def test_odd_bodies_are_read_or_refused(shape: str) -> None:
         if shape != CONVERSE:
             with contextlib.suppress(Uncacheable):
                 assert KEYER.read(shape, body).keys
+        assert found is None or all(block in range(len(found.ids)) for block, _ in found.marks)
         if found is not None and not found.managed and True in found.markable:
             last = max(block for block, markable in enumerate(found.markable) if markable)
             again = read(shape, with_marks(shape, body, [(last, SHORT_TTL)]))
@@ -219,6 +221,20 @@ def test_null_is_no_mark_and_options_of_the_caller_are_control() -> None:
     assert has_marks(Endpoint.CHAT, options)
     assert read(Endpoint.CHAT, options).managed
     assert not has_marks(Endpoint.EMBEDDINGS, {"input": "a"})
+
+
+def test_a_mark_without_a_block_is_none() -> None:
+    empty = {"role": "user", "content": [], "cache_control": {"type": "ephemeral"}}
+    found = read(Endpoint.CHAT, {"messages": [empty]})
+    assert (found.marks, found.managed) == ((), True)
+    point = {"cachePoint": {"type": "default"}}
+    assert read(CONVERSE, {"messages": [{"role": "user", "content": [point]}]}).marks == ()
+
+
+def test_marks_of_the_caller_are_in_the_order_of_blocks() -> None:
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    message = {"role": "user", "content": [part, {"type": "text", "text": "b"}], "cache_control": {"ttl": "1h"}}
+    assert [block for block, _ in read(Endpoint.CHAT, {"messages": [message]}).marks] == [0, 1]
 
 
 @pytest.mark.parametrize(

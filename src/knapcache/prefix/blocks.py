@@ -58,8 +58,8 @@ class BodyBlocks(NamedTuple):
     kind: str
     """"tool" if the last message has a tool's result, else "text"."""
     marks: tuple[tuple[int, float], ...]
-    """Marks that the caller has set: index of the block, and TTL in seconds. An automatic mark is on the last markable
-    block."""
+    """Marks that the caller has set, by ascending block: its index, and the TTL in seconds. An automatic mark is on the
+    last markable block."""
     managed: bool
     """Whether the caller controls the provider's cache: by marks, or by `prompt_cache_options`."""
 
@@ -292,7 +292,7 @@ class BlockChain:
             markable=markable,
             system=system,
             kind="tool" if tool else "text",
-            marks=tuple(dict.fromkeys(self.marks)),
+            marks=tuple(sorted({block: ttl for block, ttl in self.marks if block < len(markable)}.items())),
             managed=self.managed or body.get("prompt_cache_options") is not None,
         )
 
