@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from knapcache.prefix.conversations import Continuation, Conversations
-from knapcache.prefix.provider_cache import Mark, PrefixBill, PrefixCache
+from knapcache.prefix.provider_cache import CachedPrefix, Mark, PrefixBill, PrefixCache
 from knapcache.prefix.request import PrefixRequest
 from knapcache.prefix.tariff import Tariff
 from knapcache.prefix.tournament import Tournament
@@ -33,6 +33,11 @@ class Placement(NamedTuple):
     """The rule that led."""
     marks: Sequence[Mark]
     bill: PrefixBill
+    """What the request is expected to be billed."""
+    hit: CachedPrefix | None
+    """The prefix that is expected to be read."""
+    certain: bool
+    """Whether that is expected also if the provider does not honour upgrades."""
     continues: Continuation
 
 
@@ -76,30 +81,38 @@ class PrefixLearner:
         continues = self._conversations.observe(request)
         rule = self._tournament.leader
         marks = self._tournament.rules[rule](self.tariff, request, continues, self._cache)
-        return Placement(request, rule, marks, self._cache.bill(request, marks), continues)
+        return self._placement(request, rule, marks, continues)
 
     def with_marks(self, placement: Placement, marks: Sequence[Mark]) -> Placement:
         """Return a placement with other marks: those of the caller, which stay."""
-        return placement._replace(marks=marks, bill=self._cache.bill(placement.request, marks))
+        return self._placement(placement.request, placement.rule, marks, placement.continues)
+
+    def _placement(
+        self, request: PrefixRequest, rule: str, marks: Sequence[Mark], continues: Continuation
+    ) -> Placement:
+        hit = self._cache.read(request, marks)[1]
+        certain = hit is not None and hit.certain(request.time)
+        return Placement(request, rule, marks, self._cache.billed(request, marks, hit), hit, certain, continues)
 
     def report(self, placement: Placement, bill: PrefixBill | None) -> RequestReport:
-        """Count an answer. bill: as the provider has reported it; None: the request was not sent with these marks."""
+        """Count an answer. bill: as the provider has reported it; None: the request was not sent with these marks.
+
+        Other requests may have been placed or reported since, so what was expected is that of the placement.
+        """
         request, marks = placement.request, placement.marks
-        if request.time < self._now:
-            request = request._replace(time=self._now)
-        expected = self._cache.bill(request, marks)
+        expected = self._cache.billed(request, marks, placement.hit)
         if bill is not None and marks:
-            self._check(request, marks, bill)
+            self._check(placement, bill)
         self._cache.send(request, marks)
         if bill is not None and not (bill.read or bill.short_written or bill.long_written):
             self._cache.forget([request.positions[mark.at] for mark in marks])  # too short for this model
         return RequestReport(expected, self._tournament.observe(request, placement.continues))
 
-    def _check(self, request: PrefixRequest, marks: Sequence[Mark], bill: PrefixBill) -> None:
+    def _check(self, placement: Placement, bill: PrefixBill) -> None:
         """Compare the tokens that were read with those that were expected, and correct what is taken to be cached."""
-        at, expected = self._cache.read(request, marks)
-        enough = expected is not None and bill.read >= TOLERANCE * expected.tokens
-        if expected is not None and not expected.certain(request.time):
+        positions, expected = placement.request.positions, 0 if placement.hit is None else placement.hit.tokens
+        enough = bill.read >= TOLERANCE * expected
+        if expected and not placement.certain:
             if enough:
                 self.upgrades_seen += 1
             else:
@@ -107,9 +120,9 @@ class PrefixLearner:
                 if self._cache.upgrades and self.upgrades_missed >= max(MIN_FAILURES, self.upgrades_seen + 1):
                     self._cache.upgrades = False
                     self._tournament.exclude_upgrades()
-        if expected is not None and not enough:
-            self._cache.forget([each for each in request.positions[: at + 1] if each.tokens > bill.read])
-        elif bill.read > (0 if expected is None else expected.tokens):  # written by a request that was not seen here
-            for position in request.positions[at + 1 :]:
-                if TOLERANCE * bill.read <= position.tokens <= bill.read / TOLERANCE:
-                    self._cache.insert(position, self.tariff.short, request.time)
+        if not enough:
+            self._cache.forget([each for each in positions if bill.read < each.tokens <= expected])
+        elif bill.read > expected:  # written by a request that was not seen here
+            for each in positions:
+                if each.tokens > expected and TOLERANCE * bill.read <= each.tokens <= bill.read / TOLERANCE:
+                    self._cache.insert(each, self.tariff.short, placement.request.time)

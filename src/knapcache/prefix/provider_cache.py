@@ -114,13 +114,10 @@ class PrefixCache:
             at -= 1
         return -1, None
 
-    def bill(self, request: PrefixRequest, marks: Sequence[Mark]) -> PrefixBill:
-        """Return the bill of a request, without sending it. Marks are in the order of their positions."""
+    def billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> PrefixBill:
+        """Return the bill of a request that reads a prefix. Marks are in the order of their positions."""
         if not marks:
             return PrefixBill(0, 0, 0, request.tokens)
-        return self._billed(request, marks, self.read(request, marks)[1])
-
-    def _billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> PrefixBill:
         positions, short = request.positions, self._tariff.short
         last = positions[marks[-1].at].tokens
         last_long = 0
@@ -137,7 +134,7 @@ class PrefixCache:
             return PrefixBill(0, 0, 0, request.tokens), []
         now, entries, positions = request.time, self._entries, request.positions
         at, hit = self.read(request, marks)
-        bill = self._billed(request, marks, hit)
+        bill = self.billed(request, marks, hit)
         touched: list[CachedPrefix] = []
         if hit is not None:
             hit.refresh(now)

@@ -229,7 +229,6 @@ def test_predictions_recover_when_the_provider_forgets(start_tier: StartTier) ->
     assert all(event.read > 0 for event in events[-2:])
 
 
-@pytest.mark.xfail(strict=True, reason="expected reads are computed when the answer comes, not at the start")
 def test_requests_at_the_same_time_do_not_expect_to_read_each_others_prefix(start_tier: StartTier) -> None:
     tier = start_tier("on")
     tier.learn_length()
@@ -242,7 +241,6 @@ def test_requests_at_the_same_time_do_not_expect_to_read_each_others_prefix(star
     assert [event.predicted for event in tier.prefix_events()[-3:]] == [0] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="the TTL is counted from the time of the latest request when the answer comes")
 def test_the_ttl_counts_from_the_start_of_a_slow_request(start_tier: StartTier) -> None:
     tier = start_tier("on")
     tier.learn_length()
