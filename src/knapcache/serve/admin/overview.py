@@ -18,6 +18,7 @@ from knapcache.serve.admin import models, proxy_models
 from knapcache.serve.admin import summary_models as totals
 from knapcache.serve.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.prefix_models import prefix_summary
 from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
@@ -82,6 +83,7 @@ class Overview:
             doubling=more,
             health=self._health(stats),
             first_request=first_request(settings),
+            prefix=prefix_summary(*context.history.prefix()),
         )
 
     def _tenants(self) -> list[totals.TenantUsage]:

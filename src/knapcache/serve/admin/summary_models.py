@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from knapcache.serve.admin.models import Count, ResponseModel
+from knapcache.serve.admin.prefix_models import PrefixSummary
 from knapcache.serve.admin.proxy_models import EngineStatus
 
 
@@ -179,6 +180,7 @@ class Summary(ResponseModel):
     doubling: Doubling | None
     health: HealthStatus
     first_request: FirstRequest
+    prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
 
 
 class UsageHistory(ResponseModel):

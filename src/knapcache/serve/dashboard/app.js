@@ -2,8 +2,8 @@
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js, plan.js, audit.js: one
-//     section each
+//     overview.js, prefix.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js, plan.js,
+//     audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
@@ -19,6 +19,7 @@ import { Health } from "./health.js";
 import { Overview } from "./overview.js";
 import { Plan } from "./plan.js";
 import { Poll } from "./poll.js";
+import { Prefix } from "./prefix.js";
 import { Proxies } from "./proxies.js";
 import { Requests } from "./requests.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
@@ -40,6 +41,7 @@ const usageTables = new UsageTables((field, name) => {
 const health = new Health();
 const proxies = new Proxies();
 const plan = new Plan();
+const prefix = new Prefix();
 const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
@@ -57,7 +59,7 @@ async function refresh() {
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
   const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
+  for (const section of [overview, prefix, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
   requests.update(recent, new Shown(summary));
   await proxies.refresh(summary.now);
   document.body.dataset.prices = summary.prices;

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import Event, PrefixEvent
@@ -28,7 +28,8 @@ from knapcache.serve.observe.labels import MAX_LABELS, LabelLimiter, printable
 
 PAID = "paid"
 """In place of a rule: what was paid, by the provider's report."""
-GROUPS = ("watched", "placed", "own")
+Group = Literal["watched", "placed", "own"]
+GROUPS: tuple[Group, ...] = ("watched", "placed", "own")
 MAX_RULES = 32
 """Rules of a tariff, and tariffs."""
 MAX_NAME = 100
@@ -43,6 +44,8 @@ class UpstreamTokens:
     requests: int = 0
     unknown: int = 0
     """Requests without a reported usage. Their tokens are not counted."""
+    off: int = 0
+    """Requests for which the tier was off."""
     input: int = 0
     read: int = 0
     short_written: int = 0
@@ -55,7 +58,7 @@ class UpstreamTokens:
 
     def check(self) -> None:
         """Raise InvalidInput unless the parts fit into their totals."""
-        if self.plain < 0 or self.unknown > self.requests:
+        if self.plain < 0 or max(self.unknown, self.off) > self.requests:
             raise InvalidInput(f"tokens must not exceed their totals, as in {self}")
 
 
@@ -160,6 +163,7 @@ class PrefixTotals:
         self.since = min(self.since or event.time, event.time)
         tokens = self._upstream(event.upstream)
         tokens.requests += 1
+        tokens.off += prefix.mode == "off"
         if prefix.reported:
             tokens.input += prefix.input
             tokens.read += prefix.read
@@ -231,7 +235,7 @@ UPSTREAM_NUMBERS = tuple(one.name for one in fields(UpstreamTokens))
 TARIFF_NUMBERS = ("requests", "marked", "own_marks", "below", "compared", "predicted", "reported")
 
 
-def group_of(prefix: PrefixEvent) -> str:
+def group_of(prefix: PrefixEvent) -> Group:
     """Return what the tier did with a request: one of GROUPS."""
     if prefix.own_marks and not prefix.marked:
         return "own"
