@@ -275,8 +275,12 @@ def _in_messages(body: dict[str, Any], one: str, other: str) -> bool:
         return True
     for message in body["messages"]:
         content = message["content"]
-        if type(content) is list and _in_blocks(content, one, other):
-            return True
+        if type(content) is list:  # not _in_blocks: agents send many short lists, and a call takes as long as a block
+            for block in content:
+                if one in block:
+                    return True
+                if "content" in block and type(block["content"]) is list and _in_blocks(block["content"], one, other):
+                    return True
     return False
 
 
