@@ -26,6 +26,9 @@ MARGIN = 0.002
 DISCOUNT = 0.9995
 PREFERENCE = 0.002
 """How much dearer the learned rule may be and still lead: it adapts, the others do not."""
+DOMINATED = "last-"
+"""Rules whose names begin so never lead: system2 with the same time to live has their marks and two more, which cost
+nothing."""
 
 
 class RuleBooks:
@@ -85,6 +88,7 @@ class Tournament:
         for name, (rule, upgrades) in learned_rules(tariff).items():
             self.rules[name] = rule
             self._books[name] = RuleBooks(tariff, rule, upgrades=upgrades)
+        self._dominated = frozenset(name for name in self.rules if name.startswith(DOMINATED))
         self._plain = 0.0
         """Tokens of all requests: the bill without marks."""
         self.leader = LEARNED
@@ -107,7 +111,7 @@ class Tournament:
             balance = books.balance - (margin if name == leader else 0.0)
             if name == self._preferred:
                 balance -= PREFERENCE * self._plain
-            if balance < best:
+            if balance < best and name not in self._dominated:
                 best, self.leader = balance, name
         return paid
 

@@ -134,12 +134,16 @@ def test_fixed_rules_pay_what_the_price_list_says(sent: list[Sent], path: Path) 
     rules = ["none", "last-5m", "last-1h", "system2-5m", "system2-1h"]
     plain = sum(tokens(each.segments) for each in sent)
     for upgrades in (True, False):
-        for bill in replay_rules(requests, rules, ANTHROPIC, upgrades=upgrades):
+        bills = replay_rules(requests, rules, ANTHROPIC, upgrades=upgrades)
+        for bill in bills:
             provider = Provider()
             expected = sum(provider.pay(each, marks_of(bill.rule, sent, k))[0] for k, each in enumerate(sent))
             assert bill.bill == pytest.approx(expected), bill.rule
             assert bill.ratio == pytest.approx(expected / plain)
             assert (bill.requests, bill.input_tokens) == (len(sent), plain)
+        _, last_short, last_long, system_short, system_long = (bill.bill for bill in bills)
+        assert system_short <= last_short * (1 + 1e-9), "the tournament relies on it"
+        assert system_long <= last_long * (1 + 1e-9)
 
 
 @settings(max_examples=40)
@@ -149,6 +153,7 @@ def test_the_tier_pays_for_its_marks_what_the_price_list_says(sent: list[Sent], 
     learner, provider, total = PrefixLearner(ANTHROPIC), Provider(), 0.0
     for request, each in zip(requests, sent, strict=True):
         placement = learner.place(request)
+        assert not placement.rule.startswith("last-")
         lengths = [tokens(each.segments[:k]) for k in range(len(each.segments) + 1)]
         marks = [(lengths.index(request.positions[mark.at].tokens), mark.ttl) for mark in placement.marks]
         cost, read = provider.pay(each, marks)
