@@ -9,7 +9,8 @@ import pytest
 from knapcache.keys.cache_marks import CONVERSE
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
-from knapcache.prefix.blocks import MEDIA_SIZE, SAMPLE, BodyBlocks, read_blocks
+from knapcache.prefix.blocks import BodyBlocks, read_blocks
+from knapcache.prefix.media import MEDIA_SIZE, SAMPLE
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 50_000}}
 RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "21 °C"}
@@ -166,6 +167,7 @@ def test_cache_points_of_converse_mark_the_block_before() -> None:
         (Endpoint.MESSAGES, {"messages": [{"role": "user", "content": {"type": "text", "text": "a"}}]}),
         (Endpoint.MESSAGES, {"messages": [{"role": "user", "content": ["a"]}]}),
         (Endpoint.MESSAGES, {"messages": [{"content": "a"}]}),
+        (Endpoint.MESSAGES, {"messages": [], "tools": [""]}),
         (Endpoint.CHAT, {"messages": "a"}),
         (Endpoint.RESPONSES, {"input": None}),
         (CONVERSE, {"messages": [{"role": "user", "content": [{"text": "a", "image": {}}]}]}),

@@ -175,6 +175,8 @@ def test_blocks_that_openai_cannot_mark_raise() -> None:
             with_marks(Endpoint.CHAT, body, [(block, OPENAI_TTL)])
     with pytest.raises(ValueError, match="cannot carry a mark"):
         with_marks(Endpoint.RESPONSES, {"instructions": "Be brief.", "input": "Hi"}, [(0, OPENAI_TTL)])
+    odd = {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]}
+    assert read(Endpoint.CHAT, odd).markable == [False]
     with pytest.raises(ValueError, match="shape must be one of"):
         with_marks(Endpoint.EMBEDDINGS, {"input": "a"}, [])
 
@@ -243,6 +245,14 @@ def test_marks_of_the_caller_are_in_the_order_of_blocks() -> None:
         {"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]},
         {"messages": [{"role": "user", "content": "a"}], "cache_control": {"type": "ephemeral"}},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": None, "cache_control": {}}],
+                }
+            ]
+        },
         {"messages": [], "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"ttl": "1h"}}]},
         {"messages": [], "tools": [{"type": "function", "function": {"name": "f", "cache_control": {"ttl": "1h"}}}]},
     ],

@@ -21,24 +21,16 @@ cryptographic: a collision makes a wrong prediction of what the provider has cac
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
 
 from knapcache.keys.cache_marks import CONVERSE
 from knapcache.model import Endpoint
+from knapcache.prefix.media import IMAGES, MEDIA, MEDIA_SIZE, sample
 from knapcache.prefix.shapes import LONG_TTL, OPENAI_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS, BodyShape
 
-MEDIA_SIZE = 6400
-"""Bytes that an image, a document or a sound counts: about 1,600 tokens. Its base64 says nothing about its tokens."""
-SAMPLE = 4096
-"""Characters at the start, in the middle and at the end of encoded media that are hashed."""
-
-MEDIA = frozenset({
-    "image", "document", "image_url", "input_audio", "file", "input_image", "input_file", "video", "audio",
-    "computer_call_output",
-})  # fmt: skip
-IMAGES = frozenset({"image", "image_url", "input_image"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 NOT_IN_HEADER = frozenset({"role", "content", "tool_calls", "cache_control", "type", "id", "status"})
 """Fields of a message that are read elsewhere, or that the model does not see."""
@@ -110,6 +102,8 @@ class BlockChain:
         """Add the definitions of tools, each a block. Those of OpenAI cannot carry a mark."""
         start, dumps = len(self.ids), orjson.dumps
         for tool in optional_list(tools):
+            if type(tool) is not dict:
+                raise TypeError("a tool is not an object")
             given = tool
             if "cache_control" in tool or ("function" in tool and "cache_control" in tool["function"]):
                 given = self.without_marks(tool)
@@ -126,8 +120,9 @@ class BlockChain:
     def messages(self, messages: list[dict[str, Any]]) -> None:
         """Add the blocks of messages. Frequent blocks are read in place: a call for each takes as long again."""
         texts, unmarkable_roles = self.shape.text, self.shape.unmarkable_roles
-        dumps, chain, size = orjson.dumps, self.hash, self.size
+        dumps, last, size = orjson.dumps, self.hash, self.size
         add_id, add_size, add_unmarkable = self.ids.append, self.sizes.append, self.unmarkable.append
+        use, result = ("tool_use", "tool_result") if "tool_use" in self.shape.markable else (None, None)
         header: Hashable
         for message in messages:
             header = role = message["role"]
@@ -139,35 +134,37 @@ class BlockChain:
             if type(content) is str:
                 if fixed or not content:
                     add_unmarkable(len(self.ids))
-                chain = hash((chain, header, content))
+                last = hash((last, header, content))
                 size += len(content) if content.isascii() else len(content.encode())
-                add_id(chain)
+                add_id(last)
                 add_size(size)
                 continue
             if type(content) is not list:
                 raise TypeError("content is neither a text nor a list")
             for block in content:
-                kind, fields = block["type"], len(block)
-                if fields == 2 and kind in texts:
-                    inner = block["text"]
-                    size += len(inner) if inner.isascii() else len(inner.encode())
-                    if fixed or not inner:
+                kind = block["type"]
+                if kind in texts and len(block) == 2:
+                    text = block["text"]
+                    last = hash((last, header, text))
+                    size += len(text) if text.isascii() else len(text.encode())
+                    if fixed or not text:
                         add_unmarkable(len(self.ids))
-                elif fields == 4 and kind == "tool_use" and "cache_control" not in block:
-                    inner = dumps(block)
-                    size += len(inner)
-                elif fields == 3 and kind == "tool_result" and type(inner := block.get("content")) is str:
-                    size += len(inner) if inner.isascii() else len(inner.encode())
-                    inner = (block["tool_use_id"], inner)
+                elif kind == use and "cache_control" not in block:
+                    data = dumps(block)
+                    last = hash((last, header, data))
+                    size += len(data)
+                elif kind == result and len(block) == 3 and type(text := block.get("content")) is str:
+                    last = hash((last, header, block["tool_use_id"], text))
+                    size += len(text) if text.isascii() else len(text.encode())
                 else:
-                    inner, length, markable = self.block(block)
+                    parts, length, markable = self.block(block)
+                    last = hash((last, header, *parts))
                     size += length
                     if fixed or not markable:
                         add_unmarkable(len(self.ids))
-                chain = hash((chain, header, inner))
-                add_id(chain)
+                add_id(last)
                 add_size(size)
-        self.hash, self.size = chain, size
+        self.hash, self.size = last, size
 
     def system_messages(self, messages: list[dict[str, Any]]) -> int:
         """Add the blocks of messages. Return how many blocks belong to what the conversation starts with: system
@@ -195,7 +192,7 @@ class BlockChain:
         rest = {name: value for name, value in message.items() if name not in NOT_IN_HEADER}
         return (role, orjson.dumps(rest)) if rest else role, [] if content is None else content
 
-    def block(self, block: dict[str, Any]) -> tuple[Hashable, int, bool]:
+    def block(self, block: dict[str, Any]) -> tuple[tuple[Hashable, ...], int, bool]:
         """Return what a block contains, its size, and whether it can carry a mark in a message that can."""
         kind = block["type"]
         block = self.without_marks(block)
@@ -204,15 +201,16 @@ class BlockChain:
             head = block["tool_use_id"] if len(block) == 3 else orjson.dumps({**block, "content": None})
             if type(inner) is str:
                 return (head, inner), length_of(inner), markable
-            parts = list(map(self.block, checked_list(inner)))
-            return (head, *(part[0] for part in parts)), sum(part[1] for part in parts), markable
+            blocks = list(map(self.block, checked_list(inner)))
+            return (head, *chain.from_iterable(each[0] for each in blocks)), sum(each[1] for each in blocks), markable
         if kind in MEDIA:
-            return *self.media(kind, block), markable
+            content, size = self.media(kind, block)
+            return (content,), size, markable
         if kind in self.shape.text and len(block) == 2:
             text = block["text"]
-            return text, length_of(text), markable and text != ""
+            return (text,), length_of(text), markable and text != ""
         data = orjson.dumps(block)
-        return data, len(data), markable and block.get("text") != ""
+        return (data,), len(data), markable and block.get("text") != ""
 
     def media(self, kind: str, block: Any) -> tuple[Hashable, int]:
         """Return a hashable sample of an image, a document or a sound, and its size."""
@@ -236,11 +234,10 @@ class BlockChain:
     def without_marks(self, block: dict[str, Any]) -> dict[str, Any]:
         """Return a block without marks, which are noted for the next block that is added."""
         fields = self.shape.marks
-        for name in fields:
-            if name in block:
-                self.mark(len(self.ids), block[name])
-                block = {name: value for name, value in block.items() if name not in fields}
-        return block
+        marks = [block[name] for name in fields if name in block]
+        for mark in marks:
+            self.mark(len(self.ids), mark)
+        return {name: value for name, value in block.items() if name not in fields} if marks else block
 
     def mark(self, block: int, value: Any) -> None:
         """Note a caller's mark; null is none."""
@@ -383,18 +380,3 @@ def optional_list(value: Any) -> list[Any]:
 def length_of(text: str) -> int:
     """Return the bytes of a text in UTF-8. Python has them at hand if a JSON writer has seen the text."""
     return len(text) if text.isascii() else len(text.encode())
-
-
-def sample(value: Any) -> Hashable:
-    """Return a value that is hashed quickly, and is equal for equal media.
-
-    Of long strings three parts are taken. Two images that differ nowhere there have nearly always different lengths.
-    """
-    if type(value) is str:
-        if len(value) <= 3 * SAMPLE:
-            return value
-        middle = len(value) // 2
-        return len(value), value[:SAMPLE], value[middle : middle + SAMPLE], value[-SAMPLE:]
-    if type(value) is dict:
-        return tuple((name, sample(inner)) for name, inner in value.items())
-    return tuple(map(sample, value)) if type(value) is list else orjson.dumps(value)
