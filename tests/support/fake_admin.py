@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import knapcache.serve
-from knapcache.serve.admin.prefix_models import prefix_summary
+from knapcache.serve.admin.prefix_models import PrefixMode, prefix_summary
 from knapcache.serve.observe.prefix_totals import PrefixTotals
 
 PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
@@ -113,6 +113,7 @@ class FakeAdmin:
         self.engine: dict[str, Any] | None = None
         """State of the engine of a shared store."""
         self.proxies: list[dict[str, Any]] = []
+        self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
         """What providers' prompt caches did."""
         self.plan: dict[str, Any] = {
@@ -211,7 +212,7 @@ class FakeAdmin:
         return {
             "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
             "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
-            "prefix": prefix_summary(self.prefix, self.prefix).model_dump(),
+            "prefix": prefix_summary(self.prefix_mode, self.prefix, self.prefix).model_dump(),
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
             "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
                        "disk_bytes": int(1.04 * used)},

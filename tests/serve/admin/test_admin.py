@@ -38,13 +38,17 @@ def client(harness: AdminHarness) -> Iterator[TestClient]:
 
 def test_the_summary_has_prompt_caching_at_providers(harness: AdminHarness, client: TestClient) -> None:
     empty = client.get(f"{API}/summary").raise_for_status().json()["prefix"]
-    assert empty == {"since": None, **{key: {"upstreams": [], "tariffs": []} for key in ("today", "all")}}
+    assert empty == {
+        "mode": "observe",
+        "since": None,
+        **{key: {"upstreams": [], "tariffs": []} for key in ("today", "all")},
+    }
     now = time.time()
     harness.events.append(event("miss", time=now, upstream="fake", prefix=prefix_event()))
     found = client.get(f"{API}/summary").raise_for_status().json()["prefix"]
     assert (found["since"], found["today"]) == (now, found["all"])
     assert found["all"]["upstreams"] == [
-        {"name": "fake", "requests": 1, "unknown": 0, "off": 0, "input": 10_000, "read": 8_000, "short_written": 1_000,
+        {"name": "fake", "requests": 1, "unknown": 0, "input": 10_000, "read": 8_000, "short_written": 1_000,
          "long_written": 500, "plain": 500}
     ]  # fmt: skip
     (tariff,) = found["all"]["tariffs"]

@@ -108,13 +108,20 @@ def test_marks_that_cost_more_are_no_saving(shown: Any) -> None:
 def test_reads_are_shown_for_every_provider_that_reports_them(shown: Any) -> None:
     deepseek = NO_TARIFF | {"upstream": "deepseek", "input": 100, "read": 75, "short_written": 0, "long_written": 0}
     page = shown(deepseek, NO_TARIFF | {"upstream": "other", "reported": False})
-    expect(page.locator("#prefix-text")).to_contain_text("so there is nothing to decide")
+    expect(page.locator("#prefix-text")).to_contain_text("There is nothing to decide for these upstreams")
     rows = page.locator("#prefix-tokens li")
     expect(rows.nth(0)).to_contain_text("75 % read")
     expect(rows.nth(1)).to_contain_text("no tokens reported")
     expect(rows.nth(1)).to_contain_text("1 of 1 request without a usage, not counted")
-    page = shown(deepseek | {"mode": "off"})
-    expect(page.locator("#prefix-text")).to_contain_text('because the setting is prefix = "off"')
+
+
+def test_the_setting_is_named_if_it_is_off(shown: Any, page: tuple[FakeAdmin, Page]) -> None:
+    page[0].prefix_mode = "off"
+    try:
+        shown(NO_TARIFF | {"mode": "off"})
+        expect(page[1].locator("#prefix-text")).to_contain_text('because the setting is prefix = "off"')
+    finally:
+        page[0].prefix_mode = "observe"
 
 
 def test_the_page_fits_a_phone(shown: Any) -> None:

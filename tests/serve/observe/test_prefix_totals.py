@@ -51,8 +51,8 @@ def test_tokens_are_summed_by_upstream_as_reported() -> None:
         event("hit"),
     )
     assert found.upstreams == {
-        "anthropic": UpstreamTokens(2, 0, 0, 10_100, 8_000, 1_000, 500),
-        "openai": UpstreamTokens(1, 0, 1, 50, 30, 0, 0),
+        "anthropic": UpstreamTokens(2, 0, 10_100, 8_000, 1_000, 500),
+        "openai": UpstreamTokens(1, 0, 50, 30, 0, 0),
     }
     assert [tokens.plain for tokens in found.upstreams.values()] == [600, 20]
     assert list(found.tariffs) == ["anthropic"], "nothing is decided for a provider without a tariff"
@@ -170,10 +170,10 @@ GOOD = totals(miss()).to_json()
         {"since": None},
         {"upstreams": []},
         {"upstreams": {"a": [1, 2]}},
-        {"upstreams": {"a": [1, 0, 0, 5, 6, 0, 0]}},
-        {"upstreams": {"a": [1, 0, 0, 5.5, 0, 0, 0]}},
-        {"upstreams": {"a\n": [1, 0, 0, 5, 0, 0, 0]}},
-        {"upstreams": {"a": [1, 0, 2, 5, 0, 0, 0]}},
+        {"upstreams": {"a": [1, 0, 5, 6, 0, 0]}},
+        {"upstreams": {"a": [1, 0, 5.5, 0, 0, 0]}},
+        {"upstreams": {"a\n": [1, 0, 5, 0, 0, 0]}},
+        {"upstreams": {"a": [1, 2, 5, 0, 0, 0]}},
         {"tariffs": {"a": {}}},
         {"tariffs": {"a": GOOD["tariffs"]["anthropic"] | {"newest": [1.0, "x" * 1000, "on"]}}},
         {"tariffs": {"a": GOOD["tariffs"]["anthropic"] | {"numbers": [1] * 6}}},

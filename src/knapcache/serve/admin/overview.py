@@ -83,7 +83,7 @@ class Overview:
             doubling=more,
             health=self._health(stats),
             first_request=first_request(settings),
-            prefix=prefix_summary(*context.history.prefix()),
+            prefix=prefix_summary(settings.prefix, *context.history.prefix()),
         )
 
     def _tenants(self) -> list[totals.TenantUsage]:

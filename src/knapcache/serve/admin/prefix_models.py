@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from knapcache.serve.admin.models import Count, ResponseModel
 from knapcache.serve.observe.prefix_totals import GROUPS, TARIFF_NUMBERS, Group, PrefixTotals
+
+PrefixMode = Literal["off", "observe", "on", "manage"]
 
 
 class UpstreamInput(ResponseModel):
@@ -17,7 +19,6 @@ class UpstreamInput(ResponseModel):
     name: str
     requests: Count
     unknown: Annotated[Count, Field(description="Requests without a reported usage. Their tokens are not counted.")]
-    off: Annotated[Count, Field(description="Requests for which the setting `prefix` was off.")]
     input: Annotated[Count, Field(description="All input tokens: the sum of the next four.")]
     read: Annotated[Count, Field(description="Read from the provider's prompt cache.")]
     short_written: Annotated[Count, Field(description="Written to it for the shorter TTL.")]
@@ -71,14 +72,15 @@ class PrefixSums(ResponseModel):
 class PrefixSummary(ResponseModel):
     """Prompt caching at providers."""
 
+    mode: Annotated[PrefixMode, Field(description="The setting `prefix`.")]
     since: Annotated[float | None, Field(description="When the first request arrived; none: there was none.")]
     today: PrefixSums
     all: PrefixSums
 
 
-def prefix_summary(today: PrefixTotals, total: PrefixTotals) -> PrefixSummary:
-    """Return the section of the summary."""
-    return PrefixSummary(since=total.since or None, today=prefix_sums(today), all=prefix_sums(total))
+def prefix_summary(mode: PrefixMode, today: PrefixTotals, total: PrefixTotals) -> PrefixSummary:
+    """Return the section of the summary. mode: the setting `prefix`."""
+    return PrefixSummary(mode=mode, since=total.since or None, today=prefix_sums(today), all=prefix_sums(total))
 
 
 def prefix_sums(totals: PrefixTotals) -> PrefixSums:

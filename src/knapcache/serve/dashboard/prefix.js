@@ -8,7 +8,7 @@ import { byId, h, radioGroup, setText } from "./dom.js";
 import { count, day, minute, percent, tokens, usd } from "./format.js";
 
 const SPANS = [["today", "Today"], ["all", "All"]];
-const HIDDEN = ["learned-5m", "learned-alone"]; // parts of the rule "learned"
+const HIDDEN = /^learned-/; // parts of the rule "learned"
 const ORDER = ["paid", "learned", "none", "last-5m", "last-30m", "last-1h", "system2-5m", "system2-30m", "system2-1h"];
 const PLACES = { last: "Last block", system2: "System prompt and last two turns" };
 const TTLS = { "5m": "5 min", "30m": "30 min", "1h": "1 h" };
@@ -44,7 +44,7 @@ export class Bills {
 
   /** Names of the rules: those of ORDER, then others. */
   get rules() {
-    const others = Object.keys(this.amounts).filter((rule) => ![...ORDER, ...HIDDEN].includes(rule));
+    const others = Object.keys(this.amounts).filter((rule) => !ORDER.includes(rule) && !HIDDEN.test(rule));
     return [...ORDER.filter((rule) => rule in this.amounts), ...others.sort()];
   }
 }
@@ -70,12 +70,12 @@ export class Prefix {
   #draw() {
     const { prefix, now } = this.#summary ?? {};
     if (!prefix) return;
-    const sums = prefix[this.#span], drawn = JSON.stringify([this.#span, sums]);
+    const sums = prefix[this.#span], drawn = JSON.stringify([this.#span, prefix.mode, sums]);
     if (drawn === this.#drawn) return; // keeps the focus on a copy button
     this.#drawn = drawn;
     const since = prefix.since && this.#span === "all" ? `since ${now - prefix.since < 86400 ? minute(prefix.since) : day(prefix.since)}` : "";
     setText("prefix-note", since);
-    byId("prefix-text").replaceChildren(...sentences(sums, this.#span === "today"));
+    byId("prefix-text").replaceChildren(...sentences(sums, prefix.mode, this.#span === "today"));
     byId("prefix-body").hidden = !sums.upstreams.length;
     byId("prefix-tokens").replaceChildren(...sums.upstreams.map(stack));
     const several = sums.tariffs.length > 1;
@@ -86,11 +86,11 @@ export class Prefix {
 }
 
 /** What the tier has saved, would have saved, and how to switch it on. */
-function sentences(sums, today) {
+function sentences(sums, mode, today) {
   const text = (...parts) => h("p", { class: "sub" }, ...parts);
   if (!sums.upstreams.length) return [text(today ? "No request was sent to a provider today." : "No request was sent to a provider yet.")];
-  if (!sums.tariffs.length && sum(sums.upstreams, "off")) return [text('knapcache does not look at prompts, because the setting is prefix = "off". What providers read from their prompt cache is shown as they report it.')];
-  if (!sums.tariffs.length) return [text("Where prompts are marked does not change the price at these providers, so there is nothing to decide. What they read from their prompt cache is shown as they report it.")];
+  if (!sums.tariffs.length) return [text(mode === "off" ? 'Prompts are not marked, because the setting is prefix = "off". ' : "There is nothing to decide for these upstreams: their providers cache prompts without marks, or not at all. ",
+    "What they read from their prompt cache is shown as they report it.")];
   const kinds = (kind) => sums.tariffs.flatMap((tariff) => tariff.bills.filter((one) => one.kind === kind));
   const [placed, watched, own] = ["placed", "watched", "own"].map((kind) => new Bills(kinds(kind)));
   const of = (bills, what = "") => ` of the input bill of ${requests(bills.requests)}${what}${bills.priced && bills.priced < bills.requests ? `, ${count(bills.priced)} of them of known price` : ""}.`;

@@ -326,7 +326,7 @@ class Call:
         counted = None if answer is None else answer.bill.input
         if self._marker is not None:
             return self._marker.report(counted)
-        return None if counted is None else reported_event("off", counted)
+        return reported_event("off", counted)
 
     def _reason(self, outcome: str) -> str:
         """Return what in the request explains the outcome."""

@@ -19,6 +19,7 @@ from knapcache.serve.observe.history import History
 from knapcache.serve.observe.logs import AccessLog, dropped_lines
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import Metrics
+from knapcache.serve.observe.prefix_log import PrefixLog
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.request_log import RequestLog
 from knapcache.serve.observe.upstream_health import UpstreamHealth
@@ -27,8 +28,8 @@ from knapcache.store.encryption import Encryption
 
 log = logging.getLogger("knapcache.serve")
 
-REQUEST_LOG = "requests"
-"""The folder of the request log, in the data directory."""
+REQUEST_LOG, PREFIX_LOG = "requests", "prefixes"
+"""The folders of the request log and of the prefix log, in the data directory."""
 
 
 class EventPipeline:
@@ -50,13 +51,16 @@ class EventPipeline:
         self.recent = RecentRequests(None if settings.store is None else time.time)
         self.upstream_health = UpstreamHealth(settings.upstreams)
         self.request_log: RequestLog | None = None
+        self.prefix_log: RequestLog | None = None
         self._tracing = None
         if settings.request_log and folder is not None:
             digest_key = Encryption(encryption_keys).derived_key(b"request log") if encryption_keys else None
             self.request_log = open_request_log(folder / REQUEST_LOG, settings.request_log_bytes, digest_key)
-        if self.request_log is not None:
-            request_log = self.request_log
-            dropped["request_log"] = lambda: request_log.dropped
+            if settings.prefix != "off":
+                self.prefix_log = open_request_log(folder / PREFIX_LOG, settings.request_log_bytes, None, PrefixLog)
+        logs = [one for one in (self.request_log, self.prefix_log) if one is not None]
+        if logs:
+            dropped["request_log"] = lambda: sum(one.dropped for one in logs)
         if settings.otlp_endpoint is not None:
             from knapcache.serve.observe.tracing import Tracing
 
@@ -72,7 +76,8 @@ class EventPipeline:
             self.recent,
             self.upstream_health,
             AccessLog(),
-            *(consumer for consumer in (self.request_log, self._tracing) if consumer is not None),
+            *logs,
+            *([] if self._tracing is None else [self._tracing]),
         ]
 
     def consume(self, events: Sequence[Event]) -> None:
@@ -83,16 +88,19 @@ class EventPipeline:
     def close(self) -> None:
         """Write what is still buffered and close the files."""
         self.history.close()
-        if self.request_log is not None:
-            self.request_log.close()
+        for log_ in (self.request_log, self.prefix_log):
+            if log_ is not None:
+                log_.close()
         if self._tracing is not None:
             self._tracing.close()
 
 
-def open_request_log(folder: Path, capacity: int, digest_key: bytes | None = None) -> RequestLog | None:
+def open_request_log(
+    folder: Path, capacity: int, digest_key: bytes | None = None, kind: type[RequestLog] = RequestLog
+) -> RequestLog | None:
     """Open the request log, or log an error and return None: without it requests are still served."""
     try:
-        return RequestLog(folder, capacity, digest_key=digest_key)
+        return kind(folder, capacity, digest_key=digest_key)
     except InvalidInput as error:
-        log.error("No request log until the next start: %s", error)
+        log.error("No %s until the next start: %s", "prefix log" if kind is PrefixLog else "request log", error)
         return None

@@ -44,8 +44,6 @@ class UpstreamTokens:
     requests: int = 0
     unknown: int = 0
     """Requests without a reported usage. Their tokens are not counted."""
-    off: int = 0
-    """Requests for which the tier was off."""
     input: int = 0
     read: int = 0
     short_written: int = 0
@@ -58,7 +56,7 @@ class UpstreamTokens:
 
     def check(self) -> None:
         """Raise InvalidInput unless the parts fit into their totals."""
-        if self.plain < 0 or max(self.unknown, self.off) > self.requests:
+        if self.plain < 0 or self.unknown > self.requests:
             raise InvalidInput(f"tokens must not exceed their totals, as in {self}")
 
 
@@ -163,7 +161,6 @@ class PrefixTotals:
         self.since = min(self.since or event.time, event.time)
         tokens = self._upstream(event.upstream)
         tokens.requests += 1
-        tokens.off += prefix.mode == "off"
         if prefix.reported:
             tokens.input += prefix.input
             tokens.read += prefix.read

@@ -58,6 +58,8 @@ LEVEL = 3
 class RequestLog:
     """Writes lines to a folder of bounded size. `consume` never blocks; a thread does the work."""
 
+    header = HEADER
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -91,9 +93,12 @@ class RequestLog:
 
         Not in the thread: while it formats a thousand lines, it would keep the interpreter's lock for 5 ms at a time.
         """
+        self._worker.offer(list(self._lines(events)))
+
+    def _lines(self, events: Sequence[Event]) -> Iterable[bytes]:
         if len(self._ends) > MAX_ENDS:
             self._ends.clear()
-        self._worker.offer(list(format_lines(events, self._digest_key, self._ends)))
+        return format_lines(events, self._digest_key, self._ends)
 
     @property
     def dropped(self) -> int:
@@ -151,16 +156,16 @@ class RequestLog:
         self._size = content.rfind(b"\n") + 1
         if not self._size:
             self._create()
-            content, self._size = HEADER, len(HEADER)
+            content, self._size = self.header, len(self.header)
         self._descriptor = os.open(self.current, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.ftruncate(self._descriptor, self._size)
-        if not content.startswith(HEADER) or self._size > self._part_size:  # other columns, or a larger capacity
+        if not content.startswith(self.header) or self._size > self._part_size:  # other columns, or a larger capacity
             self._rotate()
         self._free(self._part_size - self._size)
 
     def _create(self) -> None:
         incomplete = self.path / f".{CURRENT}.part"
-        incomplete.write_bytes(HEADER)
+        incomplete.write_bytes(self.header)
         incomplete.chmod(0o600)
         incomplete.replace(self.current)
 

@@ -221,7 +221,9 @@ class Settings(BaseSettings):
         DERIVED, description="serve /metrics without the admin token; default: true on loopback without tenants"
     )
     request_log: bool = Field(True, description="write a log of requests, without content, for replay and plan")
-    request_log_bytes: ByteSize = Field(64_000_000, description="maximum size of the request log")
+    request_log_bytes: ByteSize = Field(
+        64_000_000, description="maximum size of the request log, and of the prefix log"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of log lines")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines")
     otlp_endpoint: Url | None = Field(

@@ -30,7 +30,7 @@ from knapcache.sim.traces.csv_file import chunks
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import field
 
-EMPTY = "contains no prefixes: the proxy logs them unless its setting `prefix` is off"
+EMPTY = "contains no prefixes: the proxy logs them in the folder `prefixes`, unless its setting `prefix` is off"
 """What is wrong with a request log that has no prefixes."""
 
 

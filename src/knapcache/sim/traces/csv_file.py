@@ -111,7 +111,7 @@ def chunks(
             for k, row in enumerate(rows):
                 if row and len(row) != len(header) and k != unfinished:
                     builder.broken(f"line {lines[k]}", f"{len(row)} fields where the header has {len(header)}")
-            if problem:
+            if problem and not cut():  # otherwise a quoted field of the last line is still being written
                 builder.broken(f"line {lines[-1]}", problem)
             rows, lines = [rows[k] for k in good], [lines[k] for k in good]
         if rows:
