@@ -62,12 +62,12 @@ def explicit_chat_body(request: RenderedRequest, marks: dict[int, str]) -> dict[
 
 def replay(name: str, limit: int | None, *, upgrades: bool, tariff: Tariff = ANTHROPIC) -> Comparison:
     clock = VirtualClock(0.0)
-    billing = PrefixBilling(clock=clock, count_tokens=tokens_by_length(TOKENS_PER_BYTE), upgrades=upgrades)
+    billing = PrefixBilling(clock=clock, count_tokens=tokens_by_length(TOKENS_PER_BYTE[name]), upgrades=upgrades)
     learner = PrefixLearner(tariff)
     is_openai = tariff is OPENAI_BREAKPOINTS
     endpoint = "/chat/completions" if is_openai else "/messages"
     predicted, wrong = 0.0, 0
-    for request in render(load_trace(name, limit), BLOCK_TOKENS[name]):
+    for request in render(name, load_trace(name, limit)):
         clock.now = request.row.time
         placement = learner.place(as_prefix_request(request, tariff))
         marks = {mark.at: ttl_name(mark.ttl) for mark in placement.marks}

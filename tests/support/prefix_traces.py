@@ -20,8 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK_TOKENS = {"agent_sessions": 64, "chat_prefixes": 512}
 """Tokens in which each trace counts."""
-TOKENS_PER_BYTE = 16.0
-"""Of rendered text, so that a request of 150,000 tokens has less than 10 KB."""
+TOKENS_PER_BYTE = {"agent_sessions": 16.0, "chat_prefixes": 2.0}
+"""Of rendered text, so that a request of 150,000 tokens has less than 10 KB. Chat has short blocks."""
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -85,10 +85,12 @@ def load_trace(name: str, limit: int | None = None) -> list[TraceRow]:
         ]
 
 
-def render(rows: list[TraceRow], block_tokens: int) -> Iterator[RenderedRequest]:
+def render(name: str, rows: list[TraceRow]) -> Iterator[RenderedRequest]:
     """Yield the requests of a trace, in its order."""
+    block_tokens, scale = BLOCK_TOKENS[name], TOKENS_PER_BYTE[name]
     requests: dict[tuple[str, int], list[TextBlock]] = {}
-    children: dict[tuple[str, int] | None, int] = {}
+    siblings: dict[int, int] = {}
+    """Blocks that follow a block, by the identity of its object: requests share blocks with their parents."""
     for serial, row in enumerate(rows):
         parent = requests[row.parent] if row.parent is not None else []
         shared = [
@@ -96,25 +98,30 @@ def render(rows: list[TraceRow], block_tokens: int) -> Iterator[RenderedRequest]
             for block in parent
             if block.end <= row.tokens and block.end // block_tokens * block_tokens <= row.shared
         ]
-        blocks, children[row.parent] = list(shared), children.get(row.parent, 0) + 1
+        blocks = list(shared)
+        place = id(blocks[-1]) if blocks else 0
+        siblings[place] = siblings.get(place, 0) + 1
         if not blocks and 0 < row.system < row.tokens:
-            blocks.append(text_block(blocks, row.system, "system", serial, children[row.parent]))
+            blocks.append(text_block(blocks, row.system, "system", (serial, siblings[place]), scale))
         if not blocks or blocks[-1].end < row.tokens:
-            blocks.append(text_block(blocks, row.tokens, row.kind, serial, children[row.parent]))
+            blocks.append(text_block(blocks, row.tokens, row.kind, (serial, siblings[place]), scale))
         requests[row.id] = blocks
         continues = bool(parent) and len(shared) == len(parent)
         yield RenderedRequest(row, blocks, len(parent) - 1 if continues else -1, serial)
 
 
-def text_block(before: list[TextBlock], end: int, kind: str, serial: int, sibling: int) -> TextBlock:
-    """Return a block up to this number of tokens, whose text no other block in its place has."""
+def text_block(before: list[TextBlock], end: int, kind: str, numbers: tuple[int, int], scale: float) -> TextBlock:
+    """Return a block up to this number of tokens, whose text no other block in its place has.
+
+    numbers   of the request in its trace, and of the block among those in its place, which is shorter
+    """
     start = before[-1].end if before else 0
-    length = max(1, round(end / TOKENS_PER_BYTE) - round(start / TOKENS_PER_BYTE))
-    number, label = serial if length > 2 else sibling, ""
+    length = max(1, round(end / scale) - round(start / scale))
+    number, label = numbers[0] if length > 2 else numbers[1], ""
     while number or not label:
         number, digit = divmod(number, len(DIGITS))
         label += DIGITS[digit]
-    return TextBlock(label.ljust(length, ".")[: max(length, len(label))], end, kind)
+    return TextBlock(label.ljust(length, "."), end, kind)
 
 
 def messages_body(request: RenderedRequest, marks: dict[int, str] | None = None) -> dict[str, Any]:

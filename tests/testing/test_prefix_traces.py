@@ -31,11 +31,11 @@ def rule_marks(request: RenderedRequest, rule: str) -> dict[int, str]:
     return {place: ttl for place in places if request.blocks[place].end >= MINIMUM}
 
 
-def billed_by_provider(rows: list[TraceRow], block: int, rule: str) -> float:
+def billed_by_provider(name: str, rows: list[TraceRow], rule: str) -> float:
     """Return the bill of the fake provider, relative to the bill without marks."""
     clock = VirtualClock(0.0)
-    billing = PrefixBilling(clock=clock, count_tokens=tokens_by_length(TOKENS_PER_BYTE), minimum=MINIMUM)
-    for request in render(rows, block):
+    billing = PrefixBilling(clock=clock, count_tokens=tokens_by_length(TOKENS_PER_BYTE[name]), minimum=MINIMUM)
+    for request in render(name, rows):
         clock.now = request.row.time
         body = messages_body(request, rule_marks(request, rule))
         billing.charge("/messages", UpstreamCall("POST", "/v1/messages", {}, body)).begin()
@@ -74,7 +74,7 @@ def billed_by_rows(rows: list[TraceRow], block: int, rule: str) -> float:
 
 def agree(name: str, rule: str, limit: int | None) -> float:
     rows, block = load_trace(name, limit), BLOCK_TOKENS[name]
-    provider, direct = billed_by_provider(rows, block, rule), billed_by_rows(rows, block, rule)
+    provider, direct = billed_by_provider(name, rows, rule), billed_by_rows(rows, block, rule)
     assert provider == pytest.approx(direct, rel=0.002)
     return provider
 

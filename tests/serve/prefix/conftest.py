@@ -16,7 +16,6 @@ import pytest
 from knapcache.serve.observe.events import PrefixEvent
 from knapcache.testing.prefix_provider import PrefixProvider, VirtualClock, tokens_by_length
 from tests.support.events import EventList
-from tests.support.prefix_traces import TOKENS_PER_BYTE
 from tests.support.running_proxy import RunningProxy
 
 SONNET = "claude-sonnet-4-6"
@@ -110,10 +109,12 @@ def start_tier(tmp_path: Path) -> Iterator[StartTier]:
             kind: str = "anthropic",
             upstreams: dict[str, list[str]] | None = None,
             key_env: str | None = None,
+            now: float = 1_800_000_000.0,
+            tokens_per_byte: float = 16.0,
             **options: Any,
         ) -> TieredProxy:
-            clock = VirtualClock()
-            options = {"count_tokens": tokens_by_length(TOKENS_PER_BYTE), **options}
+            clock = VirtualClock(now)
+            options = {"count_tokens": tokens_by_length(tokens_per_byte), **options}
             providers, endpoints = [], []
             for name, models in (upstreams or {"first": ["*"]}).items():
                 provider = stack.enter_context(PrefixProvider(clock=clock, **options))
