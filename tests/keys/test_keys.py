@@ -205,7 +205,7 @@ def test_marks_of_the_prompt_cache_are_not_part_of_the_key(at: Endpoint, plain: 
 @pytest.mark.parametrize(
     ("at", "place"),
     [
-        (Endpoint.MESSAGES, lambda mark: anthropic(metadata_=mark)),
+        (Endpoint.MESSAGES, lambda mark: {"messages": [], "context_management": mark}),
         (Endpoint.MESSAGES, lambda mark: {"messages": [{"role": "user", "content": "a", **mark}]}),
         (Endpoint.MESSAGES, lambda mark: {"messages": [{"content": [{"type": "tool_use", "input": mark}]}]}),
         (Endpoint.MESSAGES, lambda mark: {"messages": [{"content": [{"type": "odd", "content": [mark]}]}]}),
@@ -224,6 +224,16 @@ def test_marks_of_the_prompt_cache_are_not_part_of_the_key(at: Endpoint, plain: 
 def test_names_of_marks_elsewhere_are_part_of_the_key(at: Endpoint, place: Any) -> None:
     for name in ("cache_control", "prompt_cache_breakpoint"):
         assert key(place({name: MARK}), at) != key(place({}), at)
+
+
+def test_a_breakpoint_of_a_message_or_a_tool_is_part_of_the_key() -> None:
+    point = {"prompt_cache_breakpoint": POINT}
+    assert len({key(body) for body in (chat({}, {}, {}), chat(point, {}, {}), chat({}, {}, point))}) == 3
+
+
+def test_a_block_with_nothing_but_a_mark_is_not_left_out() -> None:
+    bodies = [{"messages": [{"role": "user", "content": content}]} for content in ([], [{"cache_control": MARK}])]
+    assert key(bodies[0], Endpoint.MESSAGES) != key(bodies[1], Endpoint.MESSAGES)
 
 
 def test_secret_and_context_are_part_of_the_key() -> None:

@@ -43,27 +43,29 @@ def edit_marks(
 
     Parts without marks are shared. Fields at the top are left alone.
     """
+    gateway = tuple(name for name in fields if name == "cache_control")
+
+    def edit_object(value: Any, names: tuple[str, ...]) -> Any:
+        if type(value) is not dict or not any(name in value for name in names):
+            return value
+        marks = {name: change(value[name]) for name in names if name in value}
+        return {name: new for name, old in value.items() if (new := marks.get(name, old)) is not REMOVED}
 
     def edit_block(block: Any) -> Any:
-        if type(block) is not dict:
-            return block
-        marks = {name: change(block[name]) for name in fields if name in block}
-        if marks:
-            block = {name: new for name, old in block.items() if (new := marks.get(name, old)) is not REMOVED}
-        kind = block.get("type")
-        if type(kind) is str and kind in NESTING:
-            block = edit_field(block, "content")
+        block = edit_object(block, fields)
+        if type(block) is dict and type(kind := block.get("type")) is str and kind in NESTING:
+            block = edit_field(block, "content", edit_blocks)
         return block
 
-    def edit_list(blocks: Any) -> Any:
+    def edit_blocks(blocks: Any) -> Any:
         if type(blocks) is not list:
             return blocks
         edited = [edit_block(block) for block in blocks]
         if all(new is old for new, old in zip(edited, blocks, strict=True)):
             return blocks
-        return [new for new, old in zip(edited, blocks, strict=True) if new or not old]  # without removed cachePoints
+        return [block for block in edited if block != {}] if shape == CONVERSE else edited  # a cachePoint is a block
 
-    def edit_field(owner: Any, name: str, edit: Callable[[Any], Any] = edit_list) -> Any:
+    def edit_field(owner: Any, name: str, edit: Callable[[Any], Any]) -> Any:
         if not isinstance(owner, dict) or name not in owner or (new := edit(owner[name])) is owner[name]:
             return owner
         return {**owner, name: new}
@@ -71,19 +73,22 @@ def edit_marks(
     def edit_each(edit: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda values: [edit(value) for value in values] if type(values) is list else values
 
+    def edit_tool(tool: Any) -> Any:
+        return edit_field(edit_object(tool, gateway), "function", lambda function: edit_object(function, gateway))
+
     def edit_message(message: Any) -> Any:
-        message = edit_block(message) if shape == Endpoint.CHAT else message
-        message = edit_field(message, "output") if shape == Endpoint.RESPONSES else message
-        return edit_field(message, "content")
+        message = edit_object(message, gateway) if shape == Endpoint.CHAT else message
+        message = edit_field(message, "output", edit_blocks) if shape == Endpoint.RESPONSES else message
+        return edit_field(message, "content", edit_blocks)
 
     if shape == Endpoint.RESPONSES:
         return edit_field(body, "input", edit_each(edit_message))  # type: ignore[no-any-return]
-    if shape == CONVERSE:
-        body = edit_field(body, "toolConfig", lambda config: edit_field(config, "tools"))
-    else:
-        body = edit_field(body, "tools")
     if shape == Endpoint.CHAT:
-        body = edit_field(body, "tools", edit_each(lambda tool: edit_field(tool, "function", edit_block)))
+        body = edit_field(body, "tools", edit_each(edit_tool))
+    elif shape == CONVERSE:
+        body = edit_field(body, "toolConfig", lambda config: edit_field(config, "tools", edit_blocks))
     else:
-        body = edit_field(body, "system")
+        body = edit_field(body, "tools", edit_blocks)
+    if shape != Endpoint.CHAT:
+        body = edit_field(body, "system", edit_blocks)
     return edit_field(body, "messages", edit_each(edit_message))  # type: ignore[no-any-return]
