@@ -195,7 +195,15 @@ class Call:
         if upstream.prefix is None:
             return exchange
         account = upstream.account(self._head.principal.credential)
-        self._marker = PrefixMarker(upstream.prefix, exchange, self.model, account, workers)
+        self._marker = PrefixMarker(
+            upstream.prefix,
+            exchange.endpoint,
+            exchange.body,
+            len(exchange.raw),
+            model=self.model,
+            account=account,
+            pool=workers,
+        )
         return exchange._replace(marker=self._marker)
 
     async def send(self, content: bytes) -> Response:

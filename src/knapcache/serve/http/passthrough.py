@@ -1,7 +1,7 @@
 """Requests that are not cacheable go to the upstream untouched, streams included. Bodies stay encoded in both
-directions.
+directions. One exception: the prefix tier may mark requests to Amazon Bedrock (bedrock.py).
 
-The upstream is the model's, if there are several and the body is JSON with a model; otherwise it is the first one.
+The upstream is the model's, if there are several and the path or a JSON body names one; otherwise it is the first one.
 
 A caller with a provider key of its own may send everything. A request that is sent with credentials of the proxy, or
 for a tenant without a provider key, must match the setting `passthrough`: one key sees the files, batches and stored
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
     too_large,
 )
+from knapcache.serve.http.bedrock import BedrockRequest, bedrock_request, may_be_marked, model_in_path
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
+EVENT_STREAMS = ("text/event-stream", "application/vnd.amazon.eventstream")
 BODY_HEADERS = ("content-encoding", "content-length")
 """Response headers that hold for the body as it came, which is how it is forwarded."""
 AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
@@ -51,7 +53,8 @@ class Passthrough:
 
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
-        self._max_body, self._workers = proxy.settings.max_body, proxy.body_pool
+        self._max_body, self._max_parsed = proxy.settings.max_body, proxy.settings.max_cached_body
+        self._workers = proxy.body_pool
         self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
     async def serve(self, request: AsgiRequest) -> None:
@@ -64,14 +67,19 @@ class Passthrough:
         headers = upstream.request_headers(request.headers, principal.credential is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
+        bedrock = await self._bedrock_request(request, principal, upstream, content, model)
         attempts: list[int] = []
         outcome, ttfb, stream, reason = "failed", 0.0, False, ""
+        path, head = upstream.path(request.target), encode_headers(headers)
+
+        async def send(body: bytes | AsyncIterator[bytes] | None) -> Response:
+            return await upstream.send(request.method, path, head, body, attempts, raw=True)
+
         try:
-            path = upstream.path(request.target)
-            response = await upstream.send(request.method, path, encode_headers(headers), content, attempts, raw=True)
+            response = await (send(content) if bedrock is None else bedrock.send(send))
             ttfb = time.perf_counter() - request.started
-            stream = response.headers.get("content-type", "").startswith("text/event-stream")
-            await forward(response, request)
+            stream = response.headers.get("content-type", "").startswith(EVENT_STREAMS)
+            await forward(response, request, None if bedrock is None else bedrock.collect)
             outcome, status = "passthrough", response.status
         except UpstreamFailed as error:
             status, reason = error.status, error.reason
@@ -99,6 +107,7 @@ class Passthrough:
                 attempts=tuple(attempts),
                 error=reason,
                 trace=request.headers.get("traceparent", ""),
+                prefix=None if bedrock is None else await bedrock.report(),
             )
         )
 
@@ -116,26 +125,54 @@ class Passthrough:
 
     async def _route(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """Return the upstream, the body to send, and the model if it is known."""
-        first = self._upstreams.all[0]
-        if "content-length" not in request.headers and "transfer-encoding" not in request.headers:
-            return first, None, ""
-        announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > self._max_body:
+        headers, model = request.headers, model_in_path(request.target)
+        upstream = self._for_model(model)
+        if "content-length" not in headers and "transfer-encoding" not in headers:
+            return upstream, None, model
+        announced = int(length) if (length := headers.get("content-length", "")).isdigit() else 0
+        if announced > self._max_body:
             raise too_large(self._max_body)
-        is_json = "json" in request.headers.get("content-type", "") and "content-encoding" not in request.headers
-        if len(self._upstreams.all) == 1 or not is_json:
-            return first, limited(request.iter_body(), self._max_body), ""
+        if model:
+            is_read = announced <= self._max_parsed and may_be_marked(upstream, headers, request.query)
+        else:
+            is_read = len(self._upstreams.all) > 1
+        if not is_read or "json" not in headers.get("content-type", "") or "content-encoding" in headers:
+            return upstream, limited(request.iter_body(), self._max_body), model
         content = await request.read_body(self._max_body, self._max_body)
+        if model:
+            return upstream, content, model
         try:
             model = await self._workers.call(partial(self._upstreams.find_model, content))
         except Uncacheable as reason:
             raise model_not_found(reason) from None
-        if not model:
-            return first, content, ""
+        return self._for_model(model), content, model
+
+    def _for_model(self, model: str) -> Upstream:
+        """Return the upstream of a model, and the first one if there is only one or the model is not known."""
+        if not model or len(self._upstreams.all) == 1:
+            return self._upstreams.all[0]
         upstream = self._upstreams.for_model(model)
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
-        return upstream, content, model
+        return upstream
+
+    async def _bedrock_request(
+        self,
+        request: AsgiRequest,
+        principal: Principal,
+        upstream: Upstream,
+        content: bytes | AsyncIterator[bytes] | None,
+        model: str,
+    ) -> BedrockRequest | None:
+        """Return a request to Bedrock that the prefix tier may mark, or None."""
+        if not isinstance(content, bytes) or len(content) > self._max_parsed:
+            return None
+        if not may_be_marked(upstream, request.headers, request.query):
+            return None
+        account = upstream.account(principal.credential)
+        return await bedrock_request(
+            upstream, request.target, content, model=model, account=account, pool=self._workers
+        )
 
 
 def check_path(request: AsgiRequest) -> None:
@@ -175,12 +212,14 @@ async def limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes
         yield piece
 
 
-async def forward(response: Response, request: AsgiRequest) -> None:
-    """Send the upstream's response to the client as it arrives."""
+async def forward(response: Response, request: AsgiRequest, collect: Callable[[bytes], None] | None = None) -> None:
+    """Send the upstream's response to the client as it arrives. collect: gets the pieces of its body, too."""
     try:
         headers = sandboxed(forwarded_headers(response.pairs, keep=BODY_HEADERS))
         await request.send_head(response.status, [*headers, *outcome_headers("passthrough")])
         async for piece in response.iter_bytes():
+            if collect is not None:
+                collect(piece)
             await request.send_body(piece)
         await request.send_body(b"", more=False)
     finally:

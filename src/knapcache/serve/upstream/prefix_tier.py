@@ -10,6 +10,9 @@ one account, so the ids of prefixes depend on these. Each process learns from it
 
 OpenAI's models before GPT-5.6 cache without marks. For them the tier only adds `prompt_cache_key`, which is the same
 for requests with equal tools and system prompt, so that they reach the same machine.
+
+On Amazon Bedrock only Anthropic's models are marked, from those on that it caches: it refuses a request with marks to
+a model without a prompt cache, and Nova caches without marks.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from knapcache.exchange.exchange import Exchange
+from knapcache.keys.cache_marks import CONVERSE
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
@@ -31,7 +34,7 @@ from knapcache.prefix.lengths import PrefixLengths
 from knapcache.prefix.marks import with_cache_key, with_marks, with_ttl
 from knapcache.prefix.provider_cache import Mark, PrefixBill
 from knapcache.prefix.request import PrefixRequest
-from knapcache.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
+from knapcache.prefix.tariff import ANTHROPIC, BEDROCK, OPENAI_BREAKPOINTS, Tariff
 from knapcache.price.input_tokens import InputTokens
 from knapcache.price.meter import Meter
 from knapcache.serve.observe.events import PrefixEvent
@@ -44,10 +47,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("knapcache.serve")
 
 PrefixMode = Literal["off", "observe", "on", "manage"]
-PrefixProvider = Literal["anthropic", "openai"]
+PrefixProvider = Literal["anthropic", "openai", "bedrock"]
 
 BREAKPOINT_MODELS = re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)")
 """OpenAI's models with breakpoints and a write price: GPT-5.6 and later."""
+BEDROCK_MODELS = re.compile(r"anthropic\.claude-(?!v\d|instant|3-(?!5-haiku|7-sonnet))")
+"""Anthropic's models with a prompt cache on Bedrock: Claude 3.5 Haiku, 3.7 Sonnet, and from 4 on. The name of an
+application inference profile does not tell its model."""
+BEDROCK_SHAPES = (CONVERSE, Endpoint.MESSAGES)
+BEDROCK_PRICES = "aws/"
+"""Prefix of Bedrock's models in the price list."""
 KEY_PREFIX, KEY_BYTES = "knapcache-", 12
 """Beginning of a `prompt_cache_key`, and the bytes of the digest that follows."""
 MAX_FAMILIES = 10_000
@@ -57,6 +66,7 @@ MAX_FAMILIES = 10_000
 class PrefixCall(NamedTuple):
     """One request on its way to the provider."""
 
+    shape: str
     blocks: BodyBlocks
     model: str
     learner: PrefixLearner | None
@@ -92,39 +102,42 @@ class PrefixTier:
         """Whether the upstream has answered a marked request with success."""
         self._refused = False
 
-    def read(self, exchange: Exchange, model: str, account: str) -> BodyBlocks | None:
-        """Return the blocks of a request; None if it has none. account: the credential with which it is sent."""
-        return read_blocks(exchange.endpoint, exchange.body, (self._upstream, model, account))
+    def read(self, shape: str, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
+        """Return the blocks of a request; None if it has none.
 
-    def place(self, exchange: Exchange, model: str, blocks: BodyBlocks) -> PrefixCall:
+        shape     an Endpoint, or CONVERSE
+        account   the credential with which it is sent
+        """
+        return read_blocks(shape, body, (self._upstream, model, account))
+
+    def place(self, shape: str, body: dict[str, Any], model: str, blocks: BodyBlocks) -> PrefixCall:
         """Choose the marks of a request, and count it."""
-        endpoint, body = exchange.endpoint, exchange.body
-        tariff = self._tariff(model)
+        tariff = self._tariff(shape, model)
         changes = self.mode != "observe" and not self._refused
         if tariff is None:
-            changed = self._with_key(endpoint, body, blocks) if changes else body
-            return PrefixCall(blocks, model, None, None, None if changed is body else changed)
+            changed = self._with_key(shape, body, blocks) if changes else body
+            return PrefixCall(shape, blocks, model, None, None, None if changed is body else changed)
         learner = self._learners.get(tariff.name)
         if learner is None:
             learner = self._learners[tariff.name] = PrefixLearner(tariff)
         end = blocks.marks[-1][0] if blocks.marks else last_markable(blocks, len(blocks.ids))
         if end < 0:
-            return PrefixCall(blocks, model, learner, None)
+            return PrefixCall(shape, blocks, model, learner, None)
         placement = learner.place(self._request(blocks, end, model, tariff))
         if blocks.managed:
-            return self._keep_marks(endpoint, body, PrefixCall(blocks, model, learner, placement, as_placed=True))
+            return self._keep_marks(body, PrefixCall(shape, blocks, model, learner, placement, as_placed=True))
         if not changes:
-            return PrefixCall(blocks, model, learner, placement)
+            return PrefixCall(shape, blocks, model, learner, placement)
         positions = placement.request.positions
         marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
         changed = body
         if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
-            changed = with_marks(endpoint, changed, marks, len(blocks.ids))
-        if self._provider == "openai":
-            changed = self._with_key(endpoint, changed, blocks)
-        return PrefixCall(blocks, model, learner, placement, None if changed is body else changed, as_placed=True)
+            changed = with_marks(shape, changed, marks, len(blocks.ids))
+        changed = self._with_key(shape, changed, blocks)
+        sent = None if changed is body else changed
+        return PrefixCall(shape, blocks, model, learner, placement, sent, as_placed=True)
 
-    def _keep_marks(self, endpoint: Endpoint, body: dict[str, Any], call: PrefixCall) -> PrefixCall:
+    def _keep_marks(self, body: dict[str, Any], call: PrefixCall) -> PrefixCall:
         """Return a call with the caller's own marks. In the mode manage they may get another time to live."""
         learner, placement = call.learner, call.placement
         assert learner is not None
@@ -133,19 +146,20 @@ class PrefixTier:
         own = [Mark(places[block], ttl) for block, ttl in call.blocks.marks]
         ttl = max((mark.ttl for mark in placement.marks), default=0.0)
         changed = None
-        if self.mode == "manage" and not self._refused and ttl and any(mark.ttl != ttl for mark in own):
+        choice = len(learner.tariff.ttls) > 1
+        if self.mode == "manage" and choice and not self._refused and ttl and any(mark.ttl != ttl for mark in own):
             own = [mark._replace(ttl=ttl) for mark in own]
-            changed = with_ttl(endpoint, body, ttl)
+            changed = with_ttl(call.shape, body, ttl)
         return call._replace(placement=learner.with_marks(placement, own), changed=changed)
 
-    def report(self, call: PrefixCall, endpoint: Endpoint, counted: InputTokens | None) -> PrefixEvent:
+    def report(self, call: PrefixCall, counted: InputTokens | None) -> PrefixEvent:
         """Count an answer. counted: its input tokens, as the provider has reported them; None: unknown."""
         learner, placement = call.learner, call.placement
         fields: dict[str, Any] = {
             "tariff": "" if learner is None else learner.tariff.name,
             "marked": call.changed is not None and placement is not None,
             "own_marks": call.blocks.managed,
-            "usd_per_token": self._input_price(endpoint, call.model),
+            "usd_per_token": self._price(call.shape, call.model),
         }
         if learner is None or placement is None:
             return reported_event(self.mode, counted, **fields)
@@ -177,10 +191,20 @@ class PrefixTier:
         self._refused = True
         log.warning("Upstream %s refuses marks for prompt caching. Requests are sent without marks.", self._upstream)
 
-    def _tariff(self, model: str) -> Tariff | None:
+    def _tariff(self, shape: str, model: str) -> Tariff | None:
         if self._provider == "anthropic":
             return ANTHROPIC
+        if self._provider == "bedrock":
+            return BEDROCK if shape in BEDROCK_SHAPES and BEDROCK_MODELS.search(model) else None
         return OPENAI_BREAKPOINTS if BREAKPOINT_MODELS.search(model) else None
+
+    def _price(self, shape: str, model: str) -> float | None:
+        """Return the dollars of a plain input token; None: the price is unknown."""
+        endpoint = Endpoint.MESSAGES if shape == CONVERSE else Endpoint(shape)
+        price = self._input_price(endpoint, model)
+        if price is None and self._provider == "bedrock":
+            price = self._input_price(endpoint, BEDROCK_PRICES + model)
+        return price
 
     def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff) -> PrefixRequest:
         return self._lengths.request(
@@ -195,18 +219,18 @@ class PrefixTier:
             time=self.clock(),
         )
 
-    def _with_key(self, endpoint: Endpoint, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
+    def _with_key(self, shape: str, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
         """Return a body with a `prompt_cache_key` that requests with equal tools and system prompt share.
 
-        It does not reveal them. A request without both has none.
+        It does not reveal them. A request without both has none, and neither has one to another provider than OpenAI.
         """
-        if not blocks.system:
+        if self._provider != "openai" or not blocks.system:
             return body
         prefix = blocks.ids[blocks.system - 1]
         found = self._families.get(prefix)
         if found is None:
             content = [body.get("model"), body.get("tools"), body.get("instructions")]
-            if endpoint is Endpoint.CHAT:
+            if shape == Endpoint.CHAT:
                 content.append(leading_messages(body))
             digest = hashlib.blake2b(to_json(content), key=self._secret, digest_size=KEY_BYTES)
             if len(self._families) >= MAX_FAMILIES:
@@ -216,19 +240,34 @@ class PrefixTier:
 
 
 class PrefixMarker:
-    """Marks one request, when it is sent: the `marker` of its exchange."""
+    """Marks one request, when it is sent: the `marker` of its exchange.
 
-    def __init__(self, tier: PrefixTier, exchange: Exchange, model: str, account: str, pool: DeadlinePool) -> None:
-        self._tier, self._exchange, self._model, self._account, self._pool = tier, exchange, model, account, pool
+    shape, body   as for `PrefixTier.read`
+    size          bytes of the body as it came; a long one is read in `pool`
+    """
+
+    def __init__(
+        self,
+        tier: PrefixTier,
+        shape: str,
+        body: dict[str, Any],
+        size: int,
+        *,
+        model: str,
+        account: str,
+        pool: DeadlinePool,
+    ) -> None:
+        self._tier, self._shape, self._body, self._size = tier, shape, body, size
+        self._model, self._account, self._pool = model, account, pool
         self._call: PrefixCall | None = None
 
     async def mark(self) -> Mapping[str, Any] | None:
         """Return the marked body, or None: the body is sent as it came."""
-        read = partial(self._tier.read, self._exchange, self._model, self._account)
-        blocks = read() if len(self._exchange.raw) <= SHORT else await self._pool.call(read)
+        read = partial(self._tier.read, self._shape, self._body, self._model, self._account)
+        blocks = read() if self._size <= SHORT else await self._pool.call(read)
         if blocks is None:
             return None
-        self._call = self._tier.place(self._exchange, self._model, blocks)
+        self._call = self._tier.place(self._shape, self._body, self._model, blocks)
         return self._call.changed
 
     @property
@@ -249,7 +288,7 @@ class PrefixMarker:
     def report(self, counted: InputTokens | None) -> PrefixEvent | None:
         """Count the answer, once. Return what is recorded of it; None: the request was not sent."""
         call, self._call = self._call, None
-        return None if call is None else self._tier.report(call, self._exchange.endpoint, counted)
+        return None if call is None else self._tier.report(call, counted)
 
 
 def prefix_tiers(settings: Settings, secret: bytes, meter: Meter) -> dict[str, PrefixTier]:
