@@ -214,11 +214,11 @@ class _Refusal(InputCharge):
     """An answer with status 400, in the provider's form."""
 
     def __init__(self, endpoint: str, error: Exception) -> None:
-        told: Body = {"type": "invalid_request_error", "message": str(error)}
+        reason: Body = {"type": "invalid_request_error", "message": str(error)}
         if endpoint == "/messages":
-            self.refusal = 400, {"type": "error", "error": told, "request_id": "req_1"}
+            self.refusal = 400, {"type": "error", "error": reason, "request_id": "req_1"}
         else:
-            self.refusal = 400, {"error": {**told, "param": None, "code": None}}
+            self.refusal = 400, {"error": {**reason, "param": None, "code": None}}
 
 
 class _Charged(InputCharge):
