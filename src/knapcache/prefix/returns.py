@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 EDGES = (15.0, 60.0, 150.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 14_400.0, 86_400.0)
 """Ends of the age buckets, in seconds."""
 WEIGHT = 50.0
-FIRST_HAZARD = 0.02
+FIRST_HAZARD = 0.03
 """Hazard of every bucket before anything was seen."""
 MAX_OPEN = 100_000
 """Requests whose continuation is waited for. The oldest are dropped."""
