@@ -295,7 +295,7 @@ def test_the_model_of_a_log_line_decides_the_minimum(tmp_path: Path) -> None:
     [
         ({"positions": []}, "positions must be a list of [id, tokens], not []"),
         ({"positions": [["a"]]}, "a position must be [id, tokens], not ['a']"),
-        ({"positions": [["a", 0]]}, "tokens of a position must be at least 1 and below 2^53, not 0"),
+        ({"positions": [["a", -1]]}, "tokens of a position must be at least 0 and below 2^53, not -1"),
         ({"positions": [["a", 2000], ["b", 1000]]}, "positions must ascend, and 1000 tokens come after 2000"),
         ({"tokens": 2999}, "the last position is 3000 tokens, and the request has only 2999"),
         ({"tokens": None}, "tokens is missing"),
@@ -318,10 +318,10 @@ def test_a_broken_prefix_is_named_by_its_line(
     [
         (as_csv("[1"), "line 2: prefix is not JSON: "),
         (as_json_lines(5), "line 1: prefix must be an object, not 5"),
-        (as_csv("", ""), "contains no prefixes: the proxy logs them unless its setting `prefix` is off"),
+        (as_csv("", ""), "contains no prefixes: the proxy logs them in the folder `prefixes`, unless"),
         (
             "time,key,size,cost,usd,seconds,outcome\n1,k,1,1,1,1,hit\n",
-            "contains no prefixes: the proxy logs them unless",
+            "contains no prefixes: the proxy logs them in the folder",
         ),
     ],
 )
@@ -331,6 +331,16 @@ def test_a_request_log_without_prefixes(text: str, message: str, tmp_path: Path)
     with pytest.raises(InvalidInput) as raised:
         read(file)
     assert str(raised.value).removeprefix(f"{file}").lstrip(", ").startswith(message)
+
+
+def test_estimated_lengths_may_be_zero(tmp_path: Path) -> None:
+    short = {"positions": [["a", 0], ["b", 0]], "tokens": 0, "system": 0, "kind": "text"}
+    file = tmp_path / "requests.csv"
+    file.write_text(as_csv(short, PREFIX))
+    assert lengths(read(file)) == [[0, 0], [1200, 3000]]
+    file.write_text(as_csv(short))
+    with pytest.raises(InvalidInput, match=r"requests.csv contains no input tokens"):
+        read(file)
 
 
 def test_a_log_line_that_is_still_being_written_is_ignored(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def parse(row: dict[str, Any], minimum_of: Callable[[str], int]) -> PrefixReques
     prefix = row["prefix"]
     if not isinstance(prefix, dict):
         raise BrokenLineError(f"prefix must be an object, not {short(prefix)}")
-    tokens, positions = count("tokens", field(prefix, "tokens"), 1), positions_of(field(prefix, "positions"))
+    tokens, positions = count("tokens", field(prefix, "tokens")), positions_of(field(prefix, "positions"))
     if positions[-1].tokens > tokens:
         raise BrokenLineError(f"the last position is {positions[-1].tokens} tokens, and the request has only {tokens}")
     system = whole("system", prefix.get("system", -1))
@@ -104,7 +104,7 @@ def positions_of(value: Any) -> list[Position]:
     for pair in value:
         if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) not in (str, int):
             raise BrokenLineError(f"a position must be [id, tokens], not {short(pair)}")
-        tokens = count("tokens of a position", pair[1], 1)
+        tokens = count("tokens of a position", pair[1])
         if found and tokens < found[-1].tokens:
             raise BrokenLineError(f"positions must ascend, and {tokens} tokens come after {found[-1].tokens}")
         found.append(Position(pair[0], tokens))

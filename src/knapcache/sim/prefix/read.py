@@ -86,7 +86,10 @@ def read_prefix_trace(
     if not requests:
         name = paths[0] if len(paths) == 1 else f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
         raise InvalidInput(f"{name} {log.EMPTY if chosen == 'log' else 'contains no requests'}")
-    return PrefixTrace(requests, chosen)
+    trace = PrefixTrace(requests, chosen)
+    if not trace.input_tokens:
+        raise InvalidInput(f"{paths[0]} contains no input tokens")
+    return trace
 
 
 def detect(path: Path) -> str:
