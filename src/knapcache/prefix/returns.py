@@ -20,6 +20,7 @@ EDGES = (15.0, 60.0, 150.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 14_400.0, 86_4
 WEIGHT = 50.0
 FIRST_HAZARD = 0.03
 """Hazard of every bucket before anything was seen."""
+NOTHING = (0.0,) * len(EDGES)
 MAX_OPEN = 100_000
 """Requests whose continuation is waited for. The oldest are dropped."""
 
@@ -91,12 +92,16 @@ class ReturnTimes:
 
     def curve(self, classes: Sequence[Hashable]) -> ReturnCurve:
         """Return the curve of the last class."""
+        hazards = [FIRST_HAZARD] * len(EDGES)
+        for each in classes:
+            returned, survived = self._returned.get(each), self._survived.get(each)
+            if returned is not None or survived is not None:
+                hazards = [
+                    (r + WEIGHT * hazard) / (r + s + WEIGHT)
+                    for r, s, hazard in zip(returned or NOTHING, survived or NOTHING, hazards, strict=True)
+                ]
         survival, values = 1.0, []
-        for bucket in range(len(EDGES)):
-            hazard = FIRST_HAZARD
-            for each in classes:
-                returned, survived = self._returned[each][bucket], self._survived[each][bucket]
-                hazard = (returned + WEIGHT * hazard) / (returned + survived + WEIGHT)
+        for hazard in hazards:
             survival *= 1.0 - hazard
             values.append(1.0 - survival)
         return ReturnCurve(values)
