@@ -177,6 +177,7 @@ def test_blocks_that_openai_cannot_mark_raise() -> None:
         with_marks(Endpoint.RESPONSES, {"instructions": "Be brief.", "input": "Hi"}, [(0, OPENAI_TTL)])
     odd = {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]}
     assert read(Endpoint.CHAT, odd).markable == [False]
+    assert read(Endpoint.CHAT, {"messages": [{"role": "user", "content": [{"type": None}]}]}).markable == [False]
     with pytest.raises(ValueError, match="shape must be one of"):
         with_marks(Endpoint.EMBEDDINGS, {"input": "a"}, [])
 

@@ -122,7 +122,7 @@ class BlockChain:
         texts, unmarkable_roles = self.shape.text, self.shape.unmarkable_roles
         dumps, last, size = orjson.dumps, self.hash, self.size
         add_id, add_size, add_unmarkable = self.ids.append, self.sizes.append, self.unmarkable.append
-        use, result = ("tool_use", "tool_result") if "tool_use" in self.shape.markable else (None, None)
+        anthropic = "tool_use" in self.shape.markable
         header: Hashable
         for message in messages:
             header = role = message["role"]
@@ -149,11 +149,16 @@ class BlockChain:
                     size += len(text) if text.isascii() else len(text.encode())
                     if fixed or not text:
                         add_unmarkable(len(self.ids))
-                elif kind == use and "cache_control" not in block:
+                elif anthropic and kind == "tool_use" and "cache_control" not in block:
                     data = dumps(block)
                     last = hash((last, header, data))
                     size += len(data)
-                elif kind == result and len(block) == 3 and type(text := block.get("content")) is str:
+                elif (
+                    anthropic
+                    and kind == "tool_result"
+                    and len(block) == 3
+                    and type(text := block.get("content")) is str
+                ):
                     last = hash((last, header, block["tool_use_id"], text))
                     size += len(text) if text.isascii() else len(text.encode())
                 else:
