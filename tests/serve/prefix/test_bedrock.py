@@ -16,22 +16,18 @@ import pytest
 
 from knapcache.model import Endpoint
 from knapcache.prefix.tariff import BEDROCK
-from knapcache.serve.http.bedrock import is_signed, model_in_path, reported_tokens
+from knapcache.serve.http.bedrock import is_signed
 from knapcache.serve.observe.events import Event
 from knapcache.serve.settings import UpstreamSettings
 from knapcache.serve.upstream.prefix_tier import BEDROCK_MODELS, PrefixTier
+from tests.support.bedrock import STRICT, FakeBedrock, marked_prefixes
 from tests.support.events import EventList
-from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain
+from tests.support.recording_upstream import RecordedRequest, RecordingUpstream
 from tests.support.running_proxy import RunningProxy
 
 SONNET = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
-STRICT = "anthropic.claude-opus-4-1-20250805-v1:0"
-"""A model whose upstream refuses marks."""
 MAX_CACHED = 200_000
-TOKENS_PER_BYTE = 0.25
 OPERATIONS = ("converse", "converse-stream", "invoke", "invoke-with-response-stream")
-JSON_TYPE = "content-type: application/json"
-NOT_CONTENT = ("cache_control", "type")
 
 
 def without_marks(value: Any) -> Any:
@@ -47,60 +43,11 @@ def without_marks(value: Any) -> Any:
     }
 
 
-def marked_prefixes(body: Any) -> list[str]:
-    """Return the prefix up to each mark, as text."""
-    found, so_far = [], ""
-    tools = body.get("toolConfig", {}).get("tools", []) + body.get("tools", [])
-    system = body.get("system", [])
-    contents = [tools, system] + [message["content"] for message in body["messages"]]
-    for content in contents:
-        for block in [content] if isinstance(content, str) else content:
-            if "cachePoint" not in block:
-                kept = {"text": block} if isinstance(block, str) else block
-                so_far += json.dumps({name: part for name, part in kept.items() if name not in NOT_CONTENT})
-            if "cachePoint" in block or "cache_control" in block:
-                found.append(so_far)
-    return found
-
-
-class FakeBedrock:
-    """A server that caches marked prefixes for ever, and refuses marks for one model."""
-
-    def __init__(self, server: RecordingUpstream) -> None:
-        self.server = server
-        self._cached: set[str] = set()
-        server.always(self._answer)
-
-    def _answer(self, side: UpstreamSide, request: RecordedRequest) -> None:
-        body = request.json()
-        try:
-            prefixes = marked_prefixes(body)
-        except (AttributeError, KeyError, TypeError):
-            prefixes = []
-        if prefixes and model_in_path("/v1" + request.target) == STRICT:
-            message = b'{"message": "You invoked an unsupported model or your request did not allow prompt caching."}'
-            side.send(plain(message, JSON_TYPE, status="403 Forbidden"))
-            return
-        marked = max(prefixes, key=len, default="")
-        read = max((len(each) for each in self._cached if marked.startswith(each)), default=0)
-        written = len(marked) - read
-        self._cached.update(prefixes)
-        counts = [round(each * TOKENS_PER_BYTE) for each in (len(request.body) - read - written, read, written)]
-        if "stream" in request.target:
-            side.send(plain(b"\0\0binary frames", "content-type: application/vnd.amazon.eventstream"))
-            return
-        names = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-        if request.target.endswith("invoke"):
-            names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        answer = {"output": "o" * 100, "usage": dict(zip(names, counts, strict=True))}
-        side.send(plain(json.dumps(answer).encode(), JSON_TYPE))
-
-
 class BedrockProxy:
     """A running proxy in front of a fake Bedrock."""
 
     def __init__(self, proxy: RunningProxy, bedrock: FakeBedrock) -> None:
-        self.proxy, self.server = proxy, bedrock.server
+        self.proxy, self.bedrock, self.server = proxy, bedrock, bedrock.server
         self.now = 1.7e9
         for upstream in proxy.proxy.upstreams.all:
             assert upstream.prefix is not None
@@ -111,12 +58,12 @@ class BedrockProxy:
         self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
 
     def post(
-        self, body: Any, operation: str = "converse", *, model: str = SONNET, query: str = "", **headers: str
+        self, body: Any, operation: str = "converse", *, model: str = SONNET, query: str = "", **headers: str | None
     ) -> tuple[int, bytes]:
-        """Send a request. Bytes are sent as they are. Underscores in names of headers are hyphens."""
+        """Send a request. Bytes are sent as they are. headers: with underscores for hyphens; None: without it."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        named = {"content-type": "application/json", "authorization": "Bearer bedrock-key"}
-        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {"content_type": "application/json", "authorization": "Bearer bedrock-key", **headers}
+        named = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
         self._connection.request("POST", f"/v1/model/{quote(model, safe='')}/{operation}{query}", raw, named)
         response = self._connection.getresponse()
         self.now += 20.0
@@ -206,12 +153,17 @@ def test_requests_are_marked_and_otherwise_equal(on: BedrockProxy, operation: st
     assert '"ttl"' not in on.sent.body.decode(), "an hour is not offered for all models"
 
 
-@pytest.mark.parametrize("operation", ["converse", "invoke"])
-def test_the_tier_gets_the_usage_of_plain_answers(on: BedrockProxy, operation: str) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_tier_gets_the_usage_of_answers(on: BedrockProxy, operation: str) -> None:
     talk(on, operation, f"usage {operation}", length=8000)
     assert len(on.sent.body) > 1 << 15, "a long body is read in a thread"
     last = on.last_events(1)[0]
-    assert (last.outcome, last.model, last.upstream, last.stream) == ("passthrough", SONNET, "bedrock", False)
+    assert (last.outcome, last.model, last.upstream, last.stream) == (
+        "passthrough",
+        SONNET,
+        "bedrock",
+        "stream" in operation,
+    )
     assert last.prefix is not None
     assert (last.prefix.tariff, last.prefix.marked, last.prefix.reported) == ("bedrock", True, True)
     assert last.prefix.read > 0
@@ -220,13 +172,10 @@ def test_the_tier_gets_the_usage_of_plain_answers(on: BedrockProxy, operation: s
     assert last.prefix.usd_per_token == pytest.approx(3.3e-6), "Bedrock's price in the United States"
 
 
-def test_a_stream_passes_unchanged_and_is_counted_without_usage(on: BedrockProxy) -> None:
-    body = conversation("converse-stream", "stream", 1)
-    assert on.post(body, "converse-stream") == (200, b"\0\0binary frames")
-    event = on.last_events(1)[0]
-    assert event.stream
-    assert event.prefix is not None
-    assert not event.prefix.reported
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_answers_pass_unchanged(on: BedrockProxy, operation: str) -> None:
+    status, answer = on.post(conversation(operation, "answer", 1), operation)
+    assert (status, answer) == (200, on.bedrock.answer)
 
 
 def test_a_request_with_a_signature_is_not_changed(on: BedrockProxy) -> None:
@@ -242,6 +191,18 @@ def test_a_request_with_a_signature_is_not_changed(on: BedrockProxy) -> None:
     assert [event.prefix for event in on.last_events(3)] == [None] * 3
     assert on.post(raw)[0] == 200
     assert marked_prefixes(on.sent.json()), "the same request without a signature is marked"
+
+
+def test_a_body_without_a_type_is_json(on: BedrockProxy) -> None:
+    talk(on, "invoke", "without type", content_type=None)
+    assert not on.sent.values("content-type")
+    assert marked_prefixes(on.sent.json())
+
+
+def test_a_signature_in_the_authorization_header_is_refused(on: BedrockProxy) -> None:
+    signature = "AWS4-HMAC-SHA256 Credential=a/20261116/us-east-1/bedrock/aws4_request, SignedHeaders=host, Signature=b"
+    assert on.post(conversation("converse", "refused", 1), authorization=signature)[0] == 401
+    assert not on.server.requests
 
 
 def test_what_counts_as_a_signature() -> None:
@@ -358,25 +319,6 @@ def test_chat_completions_of_bedrock_are_not_marked() -> None:
         blocks = tier.read(Endpoint.CHAT, body, model, "")
         assert blocks is not None
         assert tier.place(Endpoint.CHAT, body, model, blocks).changed is None
-
-
-@pytest.mark.parametrize(
-    ("usage", "expected"),
-    [
-        ({"inputTokens": 5, "outputTokens": 1}, (5, 0, 0, 0)),
-        ({"inputTokens": 5, "cacheReadInputTokens": 70, "cacheWriteInputTokens": 8}, (5, 70, 8, 0)),
-        ({"input_tokens": 5, "cache_read_input_tokens": 70}, (5, 70, 0, 0)),
-        ({"inputTokens": "5"}, None),
-        ({"inputTokens": 5, "cacheReadInputTokens": -1}, None),
-        ([1], None),
-    ],
-)
-def test_usage_is_read_in_both_formats(usage: Any, expected: tuple[int, ...] | None) -> None:
-    assert reported_tokens(json.dumps({"usage": usage}).encode()) == expected
-
-
-def test_an_answer_that_is_no_object_has_no_usage() -> None:
-    assert reported_tokens(b"[]") is reported_tokens(b"{") is reported_tokens(b"{}") is None
 
 
 @pytest.mark.parametrize(

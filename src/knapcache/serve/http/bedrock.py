@@ -7,7 +7,7 @@ The tier only changes a body that it has read without loss. Everything else is f
 compressed, long, no JSON or in another format; and one that is covered by a signature or a digest, as with AWS's
 Signature Version 4. Requests with an API key (`Authorization: Bearer …`) are not signed.
 
-The response is forwarded while it arrives, and not changed. If it is plain JSON, its usage is read after it was sent.
+The response is forwarded while it arrives, and not changed. Its usage is read meanwhile (bedrock_usage.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from urllib.parse import unquote
 from knapcache.errors import Uncacheable
 from knapcache.exchange.exchange import parse_request
 from knapcache.keys.cache_marks import CONVERSE
-from knapcache.keys.parse import SHORT, ParsedBody
+from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
-from knapcache.price.input_tokens import InputTokens, input_tokens
+from knapcache.serve.http.bedrock_usage import UsageReader, usage_reader
 from knapcache.serve.observe.events import PrefixEvent
 from knapcache.serve.upstream import Response
 from knapcache.serve.upstream.prefix_tier import PrefixMarker
@@ -32,12 +32,12 @@ from knapcache.threads import DeadlinePool
 from knapcache.wire.json_util import to_json
 
 MODEL_PATH = re.compile(r"/v1/model/([^/?]+)/(converse|invoke)(?:-stream|-with-response-stream)?(?:\?|$)")
+BEDROCK_TYPE = "application/json"
+"""Type of a body without content-type. AWS's SDK for Python sends none with invoke."""
 BODY_DIGESTS = ("content-digest", "content-md5", "digest", "x-amz-content-sha256")
 """Request headers that hold for the bytes of the body."""
 REFUSED = (400, 403, 422)
 """Statuses with which Bedrock refuses marks."""
-MAX_ANSWER = 1 << 20
-"""Bytes of an answer whose usage is read. The longest that Anthropic's models write have half of that."""
 
 Send = Callable[[bytes], Awaitable[Response]]
 
@@ -69,8 +69,7 @@ class BedrockRequest:
     def __init__(self, marker: PrefixMarker, raw: bytes, pool: DeadlinePool) -> None:
         self._marker, self._raw, self._pool = marker, raw, pool
         self._status = 0
-        self._answer: bytearray | None = None
-        """The answer so far; None: its usage is not read."""
+        self._usage: UsageReader | None = None
 
     async def send(self, send: Send) -> Response:
         """Send the request with marks if the tier places some; without them if the upstream refuses them."""
@@ -87,25 +86,20 @@ class BedrockRequest:
             else:
                 marker.answered(response.status, marked=True)
         self._status = response.status
-        kind = response.headers.get("content-type", "")
-        if self._status == 200 and "json" in kind and "content-encoding" not in response.headers:
-            self._answer = bytearray()
+        self._usage = usage_reader(response.headers) if response.status == 200 else None
         return response
 
     def collect(self, piece: bytes) -> None:
-        """Keep a piece of the response, if its usage is read."""
-        if self._answer is not None:
-            self._answer += piece
-            if len(self._answer) > MAX_ANSWER:
-                self._answer = None
+        """Read a piece of the response for its usage."""
+        if self._usage is not None:
+            self._usage.feed(piece)
 
     async def report(self) -> PrefixEvent | None:
         """Report the request to the tier after its response. Return what is recorded of it; None: it was not paid."""
         if self._status != 200:
             return None
-        answer, self._answer = self._answer, None
-        counted = None if answer is None else await self._run(len(answer), partial(reported_tokens, bytes(answer)))
-        return self._marker.report(counted)
+        usage = self._usage
+        return self._marker.report(None if usage is None else await self._run(usage.size, usage.tokens))
 
     async def _run(self, size: int, function: Callable[[], Any]) -> Any:
         return function() if size <= SHORT else await self._pool.call(function)
@@ -126,18 +120,3 @@ async def bedrock_request(
         return None
     marker = PrefixMarker(upstream.prefix, shape, body, len(raw), model=model, account=account, pool=pool)
     return BedrockRequest(marker, raw, pool)
-
-
-def reported_tokens(answer: bytes) -> InputTokens | None:
-    """Return the input tokens that an answer reports, in Bedrock's names or in Anthropic's; None if it does not."""
-    body = parse_request(answer)
-    usage = body.get("usage") if isinstance(body, ParsedBody) else None
-    if not isinstance(usage, dict):
-        return None
-    if "inputTokens" in usage:
-        usage = {
-            "input_tokens": usage["inputTokens"],
-            "cache_read_input_tokens": usage.get("cacheReadInputTokens"),
-            "cache_creation_input_tokens": usage.get("cacheWriteInputTokens"),
-        }
-    return input_tokens(Endpoint.MESSAGES, usage)

@@ -30,7 +30,14 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
     too_large,
 )
-from knapcache.serve.http.bedrock import BedrockRequest, bedrock_request, may_be_marked, model_in_path
+from knapcache.serve.http.bedrock import (
+    BEDROCK_TYPE,
+    BedrockRequest,
+    bedrock_request,
+    may_be_marked,
+    model_in_path,
+)
+from knapcache.serve.http.bedrock_usage import EVENT_STREAM
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
@@ -39,7 +46,7 @@ if TYPE_CHECKING:
     from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
-EVENT_STREAMS = ("text/event-stream", "application/vnd.amazon.eventstream")
+EVENT_STREAMS = ("text/event-stream", EVENT_STREAM)
 BODY_HEADERS = ("content-encoding", "content-length")
 """Response headers that hold for the body as it came, which is how it is forwarded."""
 AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
@@ -132,11 +139,13 @@ class Passthrough:
         announced = int(length) if (length := headers.get("content-length", "")).isdigit() else 0
         if announced > self._max_body:
             raise too_large(self._max_body)
+        kind = headers.get("content-type", "")
         if model:
             is_read = announced <= self._max_parsed and may_be_marked(upstream, headers, request.query)
+            kind = kind or BEDROCK_TYPE
         else:
             is_read = len(self._upstreams.all) > 1
-        if not is_read or "json" not in headers.get("content-type", "") or "content-encoding" in headers:
+        if not is_read or "json" not in kind or "content-encoding" in headers:
             return upstream, limited(request.iter_body(), self._max_body), model
         content = await request.read_body(self._max_body, self._max_body)
         if model:
