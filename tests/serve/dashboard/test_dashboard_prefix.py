@@ -55,8 +55,9 @@ def test_without_requests_there_is_one_sentence(shown: Any) -> None:
 
 
 def test_a_watching_tier_says_what_it_would_have_saved_and_how_to_switch_it_on(shown: Any) -> None:
-    bills = {"none": 10_000.0, "last-5m": 3_550.0, "last-1h": 5_800.0, "learned": 2_300.0, "paid": 10_000.0}
-    page = shown(UNMARKED | {"bills": bills}, UNMARKED | {"bills": bills, "below": True}, times=2)
+    bills = {"none": 10_000.0, "last-1h": 5_800.0, "last-5m": 3_550.0, "learned-alone": 2_200.0, "learned": 2_300.0}
+    unmarked = UNMARKED | {"bills": bills | {"paid": 10_000.0}, "rule": "learned-alone"}
+    page = shown(unmarked, unmarked | {"below": True}, times=2)
     # By hand: 4 requests, 7,700 tokens less at 3 dollars per million.
     expect(page.locator("#prefix-text")).to_contain_text(
         "knapcache only watches. With marks it would have saved $0.0924 (77 %) of the input bill of 4 requests"
@@ -68,7 +69,7 @@ def test_a_watching_tier_says_what_it_would_have_saved_and_how_to_switch_it_on(s
     ]  # fmt: skip
     assert bars.locator(".amount").all_inner_texts() == ["$0.12", "$0.0276", "$0.12", "$0.0426", "$0.0696"]
     facts = page.locator("#prefix-facts .facts")
-    expect(facts).to_contain_text("Rule that would leadLearned by knapcache")
+    expect(facts).to_contain_text("Rule that would leadLearned, both times to live")
     expect(facts).to_contain_text("Too short to be cached50 % of 4 requests")
     expect(facts).to_contain_text("Reads predicted and reportedno request with marks yet")
 

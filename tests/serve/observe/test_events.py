@@ -62,6 +62,20 @@ def test_the_positions_of_a_request_with_too_many_are_dropped() -> None:
     assert [(len(one.positions), one.read) for one in prefixes] == [(MAX_POSITIONS, 8_000), (0, 8_000)]
 
 
+def test_positions_are_kept_for_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_DETAILED", 3)
+    buffer, seen, recent = EventBuffer(), EventList(), RecentRequests()
+    buffer.add_consumer(seen)
+    buffer.add_consumer(recent)
+    for _ in range(5):
+        buffer.append(event("miss", prefix=prefix_event()))
+    buffer.flush()
+    prefixes = [one.prefix for one in seen if one.prefix is not None]
+    assert [len(one.positions) for one in prefixes] == [2, 2, 2, 0, 0]
+    assert {one.read for one in prefixes} == {8_000}
+    assert not any(one.prefix and one.prefix.positions for _, one in recent.newest(5))
+
+
 async def test_the_last_events_are_flushed_at_the_end() -> None:
     buffer, seen = EventBuffer(), EventList()
     buffer.add_consumer(seen)

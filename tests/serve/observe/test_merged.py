@@ -30,7 +30,7 @@ from knapcache.serve.observe.usage import NUMBERS, UsageRow
 from knapcache.serve.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
-from tests.support.events import event
+from tests.support.events import event, prefix_event
 from tests.support.redis_servers import EngineServer
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
@@ -333,3 +333,20 @@ def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore)
     first.publish()
     second.others.refresh()
     assert second.merged.total().requests == 2
+
+
+def test_every_proxy_shows_prompt_caching_of_all_of_them(store: RedisStore) -> None:
+    clock = Clock()
+    members = [Member(store, number, clock) for number in range(3)]
+    for number, member in enumerate(members):
+        member.consume(*[event("miss", time=NOON, upstream="anthropic", prefix=prefix_event())] * (number + 1))
+        member.publish()
+    for member in members:
+        member.shared.refresh()
+        today, total = member.merged.prefix()
+        assert today == total
+        assert (total.upstreams["anthropic"].requests, total.upstreams["anthropic"].read) == (6, 48_000)
+        assert total.tariffs["anthropic"].groups["own"].tokens["none"] == 60_000.0
+        assert {one.prefix for _, one in member.others.statuses[0].events} == {None}, "only sums are published"
+    clock.now += 86_400.0
+    assert not members[0].merged.prefix()[0]

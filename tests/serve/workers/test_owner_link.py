@@ -17,9 +17,16 @@ import httpx
 import orjson
 import pytest
 
-from knapcache.serve.observe.events import MAX_POSITIONS, MAX_TEXT, PrefixEvent
+from knapcache.serve.observe.events import MAX_DETAILED, MAX_POSITIONS, MAX_TEXT, PrefixEvent
 from knapcache.serve.observe.history_file import unpack
-from knapcache.serve.workers.owner_link import MAX_BATCH, MAX_MESSAGE, decode_events, encode_batch, encode_events
+from knapcache.serve.workers.owner_link import (
+    MAX_BATCH,
+    MAX_MESSAGE,
+    OwnerClient,
+    decode_events,
+    encode_batch,
+    encode_events,
+)
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, prefix_event, traffic
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
@@ -195,11 +202,20 @@ def test_events_cross_processes_by_name() -> None:
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts)}
 
 
+def test_a_worker_without_an_owner_keeps_few_positions(tmp_path: Path) -> None:
+    client = OwnerClient(tmp_path)
+    for _ in range(3):
+        client.consume([event("miss", prefix=prefix_event())] * (MAX_DETAILED // 2 + 1))
+    kept = [bool(one.prefix and one.prefix.positions) for one in client._unsent]
+    assert len(kept) == 3 * (MAX_DETAILED // 2 + 1)
+    assert kept == [True] * MAX_DETAILED + [False] * (len(kept) - MAX_DETAILED)
+
+
 def test_a_message_has_as_many_events_as_fit() -> None:
     positions = tuple((2**62 + k, k) for k in range(MAX_POSITIONS))
-    events = [event("miss", model="m" * MAX_TEXT, prefix=prefix_event(positions=positions)) for _ in range(200)]
+    events = [event("miss", model="m" * MAX_TEXT, prefix=prefix_event(positions=positions)) for _ in range(800)]
     count, message = encode_batch(events, 3)
-    assert 10 < count < 200
+    assert 10 < count < 800
     assert len(message) <= MAX_MESSAGE
     assert decode_events(message) == (events[:count], 3)
     assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH

@@ -8,16 +8,19 @@ import { byId, h, radioGroup, setText } from "./dom.js";
 import { count, day, minute, percent, tokens, usd } from "./format.js";
 
 const SPANS = [["today", "Today"], ["all", "All"]];
-const HIDDEN = /^learned-/; // parts of the rule "learned"
+const HIDDEN = /^learned-/; // one learned rule of the tier: the bars have the whole tier
 const ORDER = ["paid", "learned", "none", "last-5m", "last-30m", "last-1h", "system2-5m", "system2-30m", "system2-1h"];
+const NAMES = {
+  paid: "Paid", learned: "Learned by knapcache", none: "No marks", "learned-alone": "Learned, both times to live",
+  "learned-short": "Learned, shorter time to live", "learned-certain": "Learned, without upgrades",
+};
 const PLACES = { last: "Last block", system2: "System prompt and last two turns" };
 const TTLS = { "5m": "5 min", "30m": "30 min", "1h": "1 h" };
 const MARKED = { on: "on", manage: "manage" };
 
 /** A rule's name in words: last-5m is "Last block, 5 min". */
 export function ruleName(rule) {
-  const fixed = { paid: "Paid", learned: "Learned by knapcache", none: "No marks" }[rule];
-  if (fixed) return fixed;
+  if (NAMES[rule]) return NAMES[rule];
   const [place, ttl] = rule.split(/-(?=[^-]*$)/);
   return PLACES[place] && TTLS[ttl] ? `${PLACES[place]}, ${TTLS[ttl]}` : rule;
 }

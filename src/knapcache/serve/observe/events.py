@@ -30,8 +30,9 @@ MAX_TEXT = 256
 MIN_SLICE, SLICES = 64, 64
 """Events that are passed on without a pause: MIN_SLICE, which takes 0.3 ms, or the SLICES-th part of the buffer if that
 is more. So a flush adds little to the latency of requests that arrive meanwhile, and the buffer never fills up."""
-MAX_POSITIONS = 4096
-"""Positions of a prefix event. Of a request with more, none are kept: some of them would be a wrong request."""
+MAX_POSITIONS, MAX_DETAILED = 1024, 1000
+"""Positions of a prefix event, and waiting events up to which they are kept. Of a request with more, or in a longer
+queue, none are kept: some of them would be a wrong request. A position takes 130 bytes."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -132,6 +133,13 @@ class Event(NamedTuple):
         return self.outcome in SAVED
 
 
+def without_positions(event: Event) -> Event:
+    """Return an event without its positions, which take most of its memory."""
+    if event.prefix is None or not event.prefix.positions:
+        return event
+    return event._replace(prefix=event.prefix._replace(positions=()))
+
+
 class EventConsumer(Protocol):
     """Takes batches of events."""
 
@@ -153,8 +161,10 @@ class EventBuffer:
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
-        if event.prefix is not None and len(event.prefix.positions) > MAX_POSITIONS:
-            event = event._replace(prefix=event.prefix._replace(positions=()))
+        if event.prefix is not None and (
+            len(event.prefix.positions) > MAX_POSITIONS or len(self._events) >= MAX_DETAILED
+        ):
+            event = without_positions(event)
         self.append_short(event)
 
     def append_short(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, without_positions
 
 MAX_RECENT = 1000
 FIELDS = (*(name for name in Event._fields if name not in ("attempts", "prefix", "reason", "trace")), "saved")
@@ -30,7 +30,7 @@ class RecentRequests:
         """Number the events and store them."""
         for event in events:
             self.serial = self.serial + 1 if self._clock is None else max(self.serial + 1, serial_at(self._clock()))
-            self._events.append((self.serial, event))
+            self._events.append((self.serial, without_positions(event)))
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
         """Return the newest `limit` requests whose serial is larger, oldest first."""

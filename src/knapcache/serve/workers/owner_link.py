@@ -26,7 +26,7 @@ import uvicorn
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
-from knapcache.serve.observe.events import MAX_BUFFERED, Event, PrefixEvent
+from knapcache.serve.observe.events import MAX_BUFFERED, MAX_DETAILED, Event, PrefixEvent, without_positions
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.upstream import Client, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP
@@ -124,7 +124,9 @@ class OwnerClient:
     def consume(self, events: Sequence[Event]) -> None:
         """Queue a batch for the owner. When the queue is full, new events are dropped and counted."""
         free = MAX_BUFFERED - len(self._unsent)
-        self._unsent.extend(events[:free])
+        detailed = max(0, MAX_DETAILED - len(self._unsent))
+        self._unsent.extend(events[: min(free, detailed)])
+        self._unsent.extend(map(without_positions, events[detailed:free]))
         self._dropped += max(0, len(events) - free)
 
     async def _send_periodically(self) -> None:
