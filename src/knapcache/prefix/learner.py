@@ -123,6 +123,7 @@ class PrefixLearner:
         if not enough:
             self._cache.forget([each for each in positions if bill.read < each.tokens <= expected])
         elif bill.read > expected:  # written by a request that was not seen here
-            for each in positions:
-                if each.tokens > expected and TOLERANCE * bill.read <= each.tokens <= bill.read / TOLERANCE:
-                    self._cache.insert(each, self.tariff.short, placement.request.time)
+            # Lengths are estimates: only the position next to the reported length was read, which may be the expected.
+            read = min(positions, key=lambda each: abs(each.tokens - bill.read))
+            if read.tokens > expected and TOLERANCE * bill.read <= read.tokens <= bill.read / TOLERANCE:
+                self._cache.insert(read, self.tariff.short, placement.request.time)
