@@ -178,6 +178,8 @@ def test_blocks_that_openai_cannot_mark_raise() -> None:
     odd = {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]}
     assert read(Endpoint.CHAT, odd).markable == [False]
     assert read(Endpoint.CHAT, {"messages": [{"role": "user", "content": [{"type": None}]}]}).markable == [False]
+    output = {"type": "output_text", "text": "a"}
+    assert read(Endpoint.RESPONSES, {"input": [{"role": "user", "content": [output]}]}).markable == [False]
     with pytest.raises(ValueError, match="shape must be one of"):
         with_marks(Endpoint.EMBEDDINGS, {"input": "a"}, [])
 

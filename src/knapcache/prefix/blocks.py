@@ -119,7 +119,7 @@ class BlockChain:
 
     def messages(self, messages: list[dict[str, Any]]) -> None:
         """Add the blocks of messages. Frequent blocks are read in place: a call for each takes as long again."""
-        texts, unmarkable_roles = self.shape.text, self.shape.unmarkable_roles
+        texts, unmarkable_roles = self.shape.text & self.shape.markable, self.shape.unmarkable_roles
         dumps, last, size = orjson.dumps, self.hash, self.size
         add_id, add_size, add_unmarkable = self.ids.append, self.sizes.append, self.unmarkable.append
         anthropic = "tool_use" in self.shape.markable
