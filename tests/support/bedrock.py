@@ -12,7 +12,7 @@ from knapcache.serve.http.bedrock import model_in_path
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain
 
 STRICT = "anthropic.claude-opus-4-1-20250805-v1:0"
-"""A model whose upstream refuses marks."""
+"""A model with which marks are refused."""
 TOKENS_PER_BYTE = 0.25
 JSON_TYPE = "content-type: application/json"
 STREAM_TYPE = "application/vnd.amazon.eventstream"

@@ -50,7 +50,7 @@ class BodyMarker(Protocol):
 
     @property
     def refusable(self) -> bool:
-        """Whether the upstream has not yet accepted a marked body."""
+        """Whether the upstream has not yet accepted a marked body for this model."""
 
 
 class Exchange(NamedTuple):

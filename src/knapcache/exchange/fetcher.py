@@ -321,7 +321,8 @@ class Fetcher:
         """Send the request. Return the response, and whether usage was asked for.
 
         A server may refuse `stream_options` or marks that it does not know. The request is sent again without the
-        marks, then without the option; what was refused is not sent to this upstream again.
+        marks, then without the option; an option that was refused is not sent to this upstream again, marks not with
+        this model.
         """
         marker = exchange.marker
         marked = None if marker is None else await marker.mark()

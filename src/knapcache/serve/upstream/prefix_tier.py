@@ -59,6 +59,8 @@ BEDROCK_PRICES = "aws/"
 """Prefix of Bedrock's models in the price list."""
 KEY_PREFIX, KEY_BYTES = "knapcache-", 12
 """Beginning of a `prompt_cache_key`, and the bytes of the digest that follows."""
+MAX_MODELS = 1000
+"""Models that are known to accept marks, and to refuse them. Callers choose the names, so their number is bounded."""
 MAX_FAMILIES = 10_000
 """Prefixes whose `prompt_cache_key` is remembered."""
 
@@ -98,9 +100,9 @@ class PrefixTier:
         self._learners: dict[str, PrefixLearner] = {}
         self._lengths = PrefixLengths()
         self._families: dict[int, str] = {}
-        self.accepted = False
-        """Whether the upstream has answered a marked request with success."""
-        self._refused = False
+        self._accepted: set[str] = set()
+        """Models with which the upstream has answered a marked request with success."""
+        self._refused: set[str] = set()
 
     def read(self, shape: str, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
         """Return the blocks of a request; None if it has none.
@@ -113,7 +115,7 @@ class PrefixTier:
     def place(self, shape: str, body: dict[str, Any], model: str, blocks: BodyBlocks) -> PrefixCall:
         """Choose the marks of a request, and count it."""
         tariff = self._tariff(shape, model)
-        changes = self.mode != "observe" and not self._refused
+        changes = self.mode != "observe" and model not in self._refused
         if tariff is None:
             changed = self._with_key(shape, body, blocks) if changes else body
             return PrefixCall(shape, blocks, model, None, None, None if changed is body else changed)
@@ -146,8 +148,8 @@ class PrefixTier:
         own = [Mark(places[block], ttl) for block, ttl in call.blocks.marks]
         ttl = max((mark.ttl for mark in placement.marks), default=0.0)
         changed = None
-        choice = len(learner.tariff.ttls) > 1
-        if self.mode == "manage" and choice and not self._refused and ttl and any(mark.ttl != ttl for mark in own):
+        changes = self.mode == "manage" and call.model not in self._refused and len(learner.tariff.ttls) > 1
+        if changes and ttl and any(mark.ttl != ttl for mark in own):
             own = [mark._replace(ttl=ttl) for mark in own]
             changed = with_ttl(call.shape, body, ttl)
         return call._replace(placement=learner.with_marks(placement, own), changed=changed)
@@ -186,10 +188,24 @@ class PrefixTier:
             kind=request.kind,
         )
 
-    def refuse(self) -> None:
-        """Mark no more requests: the upstream has refused one with marks, and answered it without."""
-        self._refused = True
-        log.warning("Upstream %s refuses marks for prompt caching. Requests are sent without marks.", self._upstream)
+    def refusable(self, model: str) -> bool:
+        """Return whether the upstream has not yet accepted a marked request to a model. Some models have no cache."""
+        return model not in self._accepted
+
+    def accept(self, model: str) -> None:
+        """Take note that the upstream has answered a marked request to a model with success."""
+        if len(self._accepted) < MAX_MODELS:
+            self._accepted.add(model)
+
+    def refuse(self, model: str) -> None:
+        """Mark no more requests to a model: the upstream has refused one with marks, and answered it without."""
+        if len(self._refused) < MAX_MODELS:
+            self._refused.add(model)
+            log.warning(
+                "Upstream %s refuses marks for prompt caching with the model %.100r. Its requests are sent without.",
+                self._upstream,
+                model,
+            )
 
     def _tariff(self, shape: str, model: str) -> Tariff | None:
         if self._provider == "anthropic":
@@ -272,17 +288,17 @@ class PrefixMarker:
 
     @property
     def refusable(self) -> bool:
-        """Whether the upstream has not yet accepted a marked body."""
-        return not self._tier.accepted
+        """Whether the upstream has not yet accepted a marked body for this model."""
+        return self._tier.refusable(self._model)
 
     def answered(self, status: int, *, marked: bool) -> None:
         """Take note of the status with which the upstream has answered a body with or without marks."""
         if status != 200:
             return
         if marked:
-            self._tier.accepted = True
+            self._tier.accept(self._model)
         else:
-            self._tier.refuse()
+            self._tier.refuse(self._model)
             self._call = None
 
     def report(self, counted: InputTokens | None) -> PrefixEvent | None:
