@@ -60,7 +60,7 @@ def test_a_watching_tier_says_what_it_would_have_saved_and_how_to_switch_it_on(s
     page = shown(unmarked, unmarked | {"below": True}, times=2)
     # By hand: 4 requests, 7,700 tokens less at 3 dollars per million.
     expect(page.locator("#prefix-text")).to_contain_text(
-        "knapcache only watches. With marks it would have saved $0.0924 (77 %) of the input bill of 4 requests"
+        "No marks are placed. They would have saved $0.0924 (77 %) of the input bill of 4 requests"
     )
     expect(page.locator("#prefix-text code")).to_have_text('prefix = "on"')
     bars = page.locator("#prefix-tariffs .bars li")
@@ -102,7 +102,7 @@ def test_marks_that_cost_more_are_no_saving(shown: Any) -> None:
     bills = {"none": 100.0, "learned": 125.0, "paid": 100.0}
     page = shown(UNMARKED | {"bills": bills})
     expect(page.locator("#prefix-text")).to_have_text(
-        "knapcache only watches. Marks would have saved nothing yet on 1 request: writes are paid before reads return."
+        "No marks are placed. They would have saved nothing yet on 1 request: writes are paid before reads return."
     )
 
 

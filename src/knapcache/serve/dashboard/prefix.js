@@ -105,9 +105,9 @@ function sentences(sums, mode, today) {
   }
   if (watched.requests) {
     const possible = watched.less("paid", "learned");
-    lines.push(text(...(possible ? ["knapcache only watches. With marks it would have saved ", h("b", { class: "saved" }, possible), of(watched, " without marks")]
-      : [`knapcache only watches. Marks would have saved nothing yet on ${requests(watched.requests)}: writes are paid before reads return.`])));
-    if (possible) lines.push(h("div", { class: "switch-on" }, h("span", { class: "sub" }, "To let it place marks, add this line to the settings file and restart:"), copyable('prefix = "on"', "the setting")));
+    lines.push(text(...(possible ? ["No marks are placed. They would have saved ", h("b", { class: "saved" }, possible), of(watched, " without marks")]
+      : [`No marks are placed. They would have saved nothing yet on ${requests(watched.requests)}: writes are paid before reads return.`])));
+    if (possible) lines.push(h("div", { class: "switch-on" }, h("span", { class: "sub" }, "To place marks, add this line to the settings file and restart:"), copyable('prefix = "on"', "the setting")));
   }
   if (own.requests) {
     const saved = own.less("none", "paid"), more = own.less("paid", "learned");
