@@ -75,10 +75,10 @@ def test_bills_are_summed_by_what_the_tier_did() -> None:
         miss(mode="on", own_marks=False, below=True),
         miss(mode="manage", own_marks=True, marked=True),
     ).tariffs["anthropic"]
-    assert {name: group.requests for name, group in found.groups.items()} == {"watched": 2, "own": 1, "placed": 3}
-    watched = found.groups["watched"]
-    assert (watched.priced, watched.tokens["learned"], watched.tokens["none"]) == (1, 4_600.0, 20_000.0)
-    assert watched.usd["learned"] == pytest.approx(2_300 * 3e-6)
+    assert {name: group.requests for name, group in found.groups.items()} == {"observed": 2, "own": 1, "placed": 3}
+    observed = found.groups["observed"]
+    assert (observed.priced, observed.tokens["learned"], observed.tokens["none"]) == (1, 4_600.0, 20_000.0)
+    assert observed.usd["learned"] == pytest.approx(2_300 * 3e-6)
     assert (found.requests, found.marked, found.own_marks, found.below) == (6, 2, 2, 1)
 
 
@@ -141,7 +141,7 @@ def test_every_request_has_one_group() -> None:
         for own in (False, True)
         for marked in (False, True)
     }
-    assert groups["observe", False, False] == "watched"
+    assert groups["observe", False, False] == "observed"
     assert groups["observe", True, False] == groups["on", True, False] == groups["manage", True, False] == "own"
     assert {groups[mode, False, marked] for mode in ("on", "manage") for marked in (False, True)} == {"placed"}
     assert groups["manage", True, True] == "placed"

@@ -47,7 +47,7 @@ def test_a_watching_tier_counts_what_the_provider_billed_and_what_it_would_have_
     (tariff,) = found["all"]["tariffs"]
     assert (tariff["name"], tariff["mode"], tariff["marked"], tariff["own_marks"]) == ("anthropic", "observe", 0, 0)
     (bills,) = tariff["bills"]
-    assert (bills["kind"], bills["requests"], bills["priced"]) == ("watched", TURNS, TURNS)
+    assert (bills["kind"], bills["requests"], bills["priced"]) == ("observed", TURNS, TURNS)
     paid = bills["tokens"]["paid"]
     assert paid == pytest.approx(sum(each.cost for each in tier.provider.ledger))
     assert paid == pytest.approx(bills["tokens"]["none"], rel=0.01), "nothing was marked, so nothing was saved"

@@ -32,7 +32,7 @@ class PrefixBills(ResponseModel):
     kind: Annotated[
         Group,
         Field(
-            description="watched: the tier only watched requests without marks; placed: the tier chose the marks; own: "
+            description="observed: requests without marks, which stayed so; placed: the tier chose the marks; own: "
             "requests with marks of the caller, which were left as they were."
         ),
     ]

@@ -95,7 +95,7 @@ function sentences(sums, mode, today) {
   if (!sums.tariffs.length) return [text(mode === "off" ? 'Prompts are not marked, because the setting is prefix = "off". ' : "There is nothing to decide for these upstreams: their providers cache prompts without marks, or not at all. ",
     "What they read from their prompt cache is shown as they report it.")];
   const kinds = (kind) => sums.tariffs.flatMap((tariff) => tariff.bills.filter((one) => one.kind === kind));
-  const [placed, watched, own] = ["placed", "watched", "own"].map((kind) => new Bills(kinds(kind)));
+  const [placed, observed, own] = ["placed", "observed", "own"].map((kind) => new Bills(kinds(kind)));
   const of = (bills, what = "") => ` of the input bill of ${requests(bills.requests)}${what}${bills.priced && bills.priced < bills.requests ? `, ${count(bills.priced)} of them of known price` : ""}.`;
   const lines = [];
   if (placed.requests) {
@@ -103,10 +103,10 @@ function sentences(sums, mode, today) {
     lines.push(text(...(saved ? ["Marks by knapcache saved ", h("b", { class: "saved" }, saved), of(placed)]
       : [`Marks by knapcache have saved nothing yet on ${requests(placed.requests)}: writes are paid before reads return.`])));
   }
-  if (watched.requests) {
-    const possible = watched.less("paid", "learned");
-    lines.push(text(...(possible ? ["No marks are placed. They would have saved ", h("b", { class: "saved" }, possible), of(watched, " without marks")]
-      : [`No marks are placed. They would have saved nothing yet on ${requests(watched.requests)}: writes are paid before reads return.`])));
+  if (observed.requests) {
+    const possible = observed.less("paid", "learned");
+    lines.push(text(...(possible ? ["No marks are placed. They would have saved ", h("b", { class: "saved" }, possible), of(observed, " without marks")]
+      : [`No marks are placed. They would have saved nothing yet on ${requests(observed.requests)}: writes are paid before reads return.`])));
     if (possible) lines.push(h("div", { class: "switch-on" }, h("span", { class: "sub" }, "To place marks, add this line to the settings file and restart:"), copyable('prefix = "on"', "the setting")));
   }
   if (own.requests) {

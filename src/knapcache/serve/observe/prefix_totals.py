@@ -5,7 +5,7 @@
 
 Bills are kept apart by what the tier did with a request, because they answer different questions:
 
-    watched   the tier only watched (`observe`) a request without marks: what `on` would have saved
+    observed   the tier only observed (`observe`) a request without marks: what `on` would have saved
     placed    the tier placed the marks, or chose to place none: what it has saved
     own       the request came with marks, which were left as they were
 
@@ -28,8 +28,8 @@ from knapcache.serve.observe.labels import MAX_LABELS, LabelLimiter, printable
 
 PAID = "paid"
 """In place of a rule: what was paid, by the provider's report."""
-Group = Literal["watched", "placed", "own"]
-GROUPS: tuple[Group, ...] = ("watched", "placed", "own")
+Group = Literal["observed", "placed", "own"]
+GROUPS: tuple[Group, ...] = ("observed", "placed", "own")
 MAX_RULES = 32
 """Rules of a tariff, and tariffs."""
 MAX_NAME = 100
@@ -236,7 +236,7 @@ def group_of(prefix: PrefixEvent) -> Group:
     """Return what the tier did with a request: one of GROUPS."""
     if prefix.own_marks and not prefix.marked:
         return "own"
-    return "placed" if prefix.mode in ("on", "manage") else "watched"
+    return "placed" if prefix.mode in ("on", "manage") else "observed"
 
 
 # Readers of the file's values. They raise ValueError, TypeError or LookupError for others.
