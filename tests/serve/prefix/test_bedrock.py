@@ -50,7 +50,7 @@ class BedrockProxy:
 
     def __init__(self, proxy: RunningProxy, bedrock: FakeBedrock) -> None:
         self.proxy, self.bedrock, self.server = proxy, bedrock, bedrock.server
-        self.now = 1.7e9
+        self.now, self._first = 1.7e9, 0
         for upstream in proxy.proxy.upstreams.all:
             assert upstream.prefix is not None
             upstream.prefix.clock = lambda: self.now
@@ -72,6 +72,11 @@ class BedrockProxy:
         return response.status, response.read()
 
     @property
+    def requests(self) -> list[RecordedRequest]:
+        """The requests of this test as the server got them."""
+        return self.server.requests[self._first :]
+
+    @property
     def sent(self) -> RecordedRequest:
         """The last request as the server got it."""
         return self.server.requests[-1]
@@ -84,11 +89,9 @@ class BedrockProxy:
             time.sleep(0.02)
         return list(self.events[-count:])
 
-    def clear(self) -> None:
-        """Forget requests and events, after the last event has come."""
-        self.last_events(1)
-        self.server.requests.clear()
-        self.events.clear()
+    def forget(self) -> None:
+        """Begin `requests` anew."""
+        self._first = len(self.server.requests)
 
     def close(self) -> None:
         self._connection.close()
@@ -114,7 +117,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bedr
 
 @pytest.fixture
 def on(started: dict[str, BedrockProxy]) -> BedrockProxy:
-    started["on"].clear()
+    started["on"].forget()
     return started["on"]
 
 
@@ -152,7 +155,7 @@ def talk(proxy: BedrockProxy, operation: str, name: str, turns: int = 7, **optio
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_requests_are_marked_and_otherwise_equal(on: BedrockProxy, operation: str) -> None:
     bodies = talk(on, operation, f"marked {operation}")
-    got = [request.json() for request in on.server.requests]
+    got = [request.json() for request in on.requests]
     assert marked_prefixes(got[-1]), "the last request of a conversation is marked"
     assert all(len(marked_prefixes(body)) <= BEDROCK.max_marks for body in got)
     assert [without_marks(body) for body in got] == [without_marks(body) for body in bodies]
@@ -210,7 +213,7 @@ def test_a_body_without_a_type_is_json(on: BedrockProxy) -> None:
 def test_a_signature_in_the_authorization_header_is_refused(on: BedrockProxy) -> None:
     signature = "AWS4-HMAC-SHA256 Credential=a/20261116/us-east-1/bedrock/aws4_request, SignedHeaders=host, Signature=b"
     assert on.post(conversation("converse", "refused", 1), authorization=signature)[0] == 401
-    assert not on.server.requests
+    assert not on.requests
 
 
 def test_what_counts_as_a_signature() -> None:
@@ -286,9 +289,9 @@ def test_other_bodies_are_not_changed(on: BedrockProxy) -> None:
 
 def test_a_model_that_refuses_marks_gets_none(on: BedrockProxy) -> None:
     talk(on, "converse", "accepted")
-    on.clear()
+    on.forget()
     bodies = talk(on, "converse", "refused", model=STRICT)
-    sent = [request.json() for request in on.server.requests]
+    sent = [request.json() for request in on.requests]
     marked = [body for body in sent if marked_prefixes(body)]
     assert len(marked) == 1
     assert [body for body in sent if body not in marked] == bodies
