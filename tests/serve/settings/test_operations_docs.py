@@ -57,11 +57,12 @@ def test_every_option_is_documented() -> None:
 def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 4
     config = tmp_path / "proxy.toml"
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings
-    assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours"]
+    assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours", "bedrock"]
+    assert [upstream.prompt_cache for upstream in settings.upstreams] == ["openai", "off", "bedrock"]
     assert [tenant.group for tenant in settings.tenants] == [None, "research"]
     for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", SETTINGS + OPERATIONS):
         assert name.lower() in Settings.model_fields or name in ("KERNEL_CACHE", "COMPILE")
