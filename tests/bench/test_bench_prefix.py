@@ -52,9 +52,10 @@ def test_a_run_writes_json_a_figure_and_markdown(
     assert cell["ratios"]["last-5m"] == pytest.approx(ratio)
     assert (cell["best_fixed"], cell["best_fixed_ratio"]) == ("last-5m", pytest.approx(ratio))
     assert cell["learned_by_best"] == pytest.approx(cell["learned"] / ratio)
-    parts = ["decision, before the call", "report, after the answer", "blocks and marks of 100 KB, 50 blocks"]
+    path = "before the call, request of 100 KB, 50 blocks, mode "
+    parts = ["decision, before the call", "report, after the answer", f"{path}observe", f"{path}on"]
     assert [row["part"] for row in record["times"]] == parts
-    assert all(0.0 < row["median_us"] <= row["p99_us"] for row in record["times"])
+    assert all(0.0 < row["min_us"] <= row["median_us"] <= row["p99_us"] for row in record["times"])
     run_bench("--markdown", str(tmp_path / "out" / "prefix.json"))
     page = capsys.readouterr().out
     assert f"| agent_sessions | yes | 1.000 | {ratio:.3f} | " in page
@@ -94,7 +95,7 @@ def test_targets() -> None:
         cell("agents", True, 0.204, 0.2),
         cell("random 1", False, 0.205, 0.2),
     ]
-    found = {row["metric"]: row["met"] for row in prefix.check_targets(cells, [{"part": "blocks", "median_us": 101.0}])}
+    found = {row["metric"]: row["met"] for row in prefix.check_targets(cells, [{"part": prefix.PATH, "min_us": 101.0}])}
     assert found == {
         "agent_sessions, bill ratio": True,
         "agent_sessions without upgrades, bill / system2-1h": False,
@@ -103,7 +104,7 @@ def test_targets() -> None:
         "worst of 4 open cells, bill / best fixed rule": True,
         "worst of 1 synthetic cells, bill / best fixed rule": True,
         "worst of 1 random cells, bill / best fixed rule": False,
-        "blocks": False,
+        prefix.PATH: False,
     }
 
 
@@ -115,3 +116,19 @@ def test_synthetic_traffic_is_repeatable_and_continues_conversations(kind: str) 
     assert all(one.time <= other.time for one, other in pairwise(requests))
     ends = {request.end.id for request in requests}
     assert sum(position.id in ends for request in requests for position in request.positions[:-1]) > 1000
+
+
+def test_the_docs_have_the_committed_numbers() -> None:
+    root = BENCH.parents[1]
+    record = json.loads((root / "bench/results/prefix.json").read_text(encoding="utf-8"))
+    page = (root / "docs/reference/prefix-lab.md").read_text(encoding="utf-8")
+    assert prefix.markdown(record) in page, "docs/reference/prefix-lab.md lacks what --markdown prints"
+    cells = {(cell["trace"], cell["upgrades"]): cell for cell in record["cells"]}
+    agents, chat = cells["agent_sessions", True], cells["chat_prefixes", True]
+    without = cells["agent_sessions", False]
+    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert f"**{100 * (1 - agents['learned']):.0f} % of the input bill** of coding agents saved" in readme
+    assert f"{100 * (1 - agents['learned_by_best']):.0f} % less than the best fixed rule" in readme
+    assert f"({100 * (1 - without['learned']):.0f} % if it does not" in readme
+    assert f"{100 * (1 - chat['learned']):.0f} % on production chat" in readme
+    assert f"for an hour costs {100 * (chat['ratios']['last-1h'] - 1):.0f} % more" in readme
