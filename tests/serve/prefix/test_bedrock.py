@@ -316,7 +316,7 @@ def test_which_models_are_marked() -> None:
 
 
 def test_manage_does_not_shorten_marks_for_an_hour() -> None:
-    tier = PrefixTier("bedrock", "bedrock", "manage", b"secret", input_price=lambda _endpoint, _model: None)
+    tier = PrefixTier("bedrock", "bedrock", "manage", b"secret", input_price=lambda *_: None)
     times = iter(range(0, 1000, 20))
     tier.clock = lambda: float(next(times))
     for turns in range(1, 8, 2):
@@ -330,7 +330,7 @@ def test_manage_does_not_shorten_marks_for_an_hour() -> None:
 
 
 def test_chat_completions_of_bedrock_are_not_marked() -> None:
-    tier = PrefixTier("bedrock", "bedrock", "on", b"secret", input_price=lambda _endpoint, _model: None)
+    tier = PrefixTier("bedrock", "bedrock", "on", b"secret", input_price=lambda *_: None)
     for model in (SONNET, "openai.gpt-oss-120b-1:0"):
         system = {"role": "system", "content": "s" * 9000}
         body = {"model": model, "messages": [system, {"role": "user", "content": "u" * 9000}]}

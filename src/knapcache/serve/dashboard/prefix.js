@@ -110,9 +110,8 @@ function sentences(sums, mode, today) {
     if (possible) lines.push(h("div", { class: "switch-on" }, h("span", { class: "sub" }, "To place marks, add this line to the settings file and restart:"), copyable('prefix = "on"', "the setting")));
   }
   if (own.requests) {
-    const saved = own.less("none", "paid"), more = own.less("paid", "learned");
-    lines.push(text(`${requests(own.requests)} came with marks of the caller, which were left as they were${saved ? `. They saved ${saved}` : ""}.`,
-      more ? ` Marks by knapcache would have saved another ${more}.` : ""));
+    const saved = own.less("none", "paid");
+    lines.push(text(`${requests(own.requests)} came with marks of the caller, which were left as they were${saved ? `. They saved ${saved}` : ""}.`));
   }
   return lines.length ? lines : [text("No answer with a usage yet, so there is nothing to compare.")];
 }

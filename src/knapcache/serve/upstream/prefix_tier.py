@@ -91,11 +91,11 @@ class PrefixTier:
         mode: PrefixMode,
         secret: bytes,
         *,
-        input_price: Callable[[Endpoint, str], float | None],
+        input_price: Callable[[Endpoint, str, int], float | None],
     ) -> None:
         self._upstream, self._provider, self.mode, self._secret = upstream, provider, mode, secret
         self._input_price = input_price
-        """Dollars of a plain input token, by endpoint and model."""
+        """Dollars of a plain input token, by endpoint, model and number of input tokens."""
         self.clock: Callable[[], float] = time.time
         self._learners: dict[str, PrefixLearner] = {}
         self._lengths = PrefixLengths()
@@ -157,15 +157,15 @@ class PrefixTier:
     def report(self, call: PrefixCall, counted: InputTokens | None) -> PrefixEvent:
         """Count an answer. counted: its input tokens, as the provider has reported them; None: unknown."""
         learner, placement = call.learner, call.placement
+        tokens = 0 if counted is None else counted.total
         fields: dict[str, Any] = {
             "tariff": "" if learner is None else learner.tariff.name,
             "marked": call.changed is not None and placement is not None,
             "own_marks": call.blocks.managed,
-            "usd_per_token": self._price(call.shape, call.model),
+            "usd_per_token": self._price(call.shape, call.model, tokens),
         }
         if learner is None or placement is None:
             return reported_event(self.mode, counted, **fields)
-        tokens = 0 if counted is None else counted.total
         request = self._lengths.correct(placement.request, call.blocks.sizes[-1], tokens, call.model)
         bill = None
         if counted is not None:
@@ -214,12 +214,12 @@ class PrefixTier:
             return BEDROCK if shape in BEDROCK_SHAPES and BEDROCK_MODELS.search(model) else None
         return OPENAI_BREAKPOINTS if BREAKPOINT_MODELS.search(model) else None
 
-    def _price(self, shape: str, model: str) -> float | None:
-        """Return the dollars of a plain input token; None: the price is unknown."""
+    def _price(self, shape: str, model: str, tokens: int) -> float | None:
+        """Return the dollars of a plain token of an input of so many tokens; None: the price is unknown."""
         endpoint = Endpoint.MESSAGES if shape == CONVERSE else Endpoint(shape)
-        price = self._input_price(endpoint, model)
+        price = self._input_price(endpoint, model, tokens)
         if price is None and self._provider == "bedrock":
-            price = self._input_price(endpoint, BEDROCK_PRICES + model)
+            price = self._input_price(endpoint, BEDROCK_PRICES + model, tokens)
         return price
 
     def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff) -> PrefixRequest:
