@@ -126,7 +126,7 @@ def time_path(mode: PrefixMode) -> Row:
     """Return what the tier adds to a request of about BODY_BYTES before it is sent: it reads the blocks, decides, and
     places the marks. Conversations of TURNS requests; texts are fresh, as after parsing.
     """
-    tier = PrefixTier("bench", "anthropic", mode, b"secret", input_price=lambda _endpoint, _model: None)
+    tier = PrefixTier("bench", "anthropic", mode, b"secret", input_price=lambda *_: None)
     model, text, taken = _prefix_traffic.MODEL, "x" * (BODY_BYTES // BODY_BLOCKS), []
     messages: list[dict[str, Any]] = []
     for number in range(ROUNDS):
