@@ -38,7 +38,7 @@ class Continuation(NamedTuple):
 
 
 class Conversations:
-    """Learns how soon conversations are continued. Times must not decrease."""
+    """Learns how soon conversations are continued. Times increase, but for requests that are reported late."""
 
     def __init__(self) -> None:
         self._returns = ReturnTimes()

@@ -51,7 +51,7 @@ class RequestReport(NamedTuple):
 
 
 class PrefixLearner:
-    """Decides for one upstream. Times that decrease are taken for the latest time."""
+    """Decides for one upstream. Requests may be placed and reported a little out of the order of their times."""
 
     def __init__(self, tariff: Tariff) -> None:
         self.tariff = tariff
@@ -59,7 +59,6 @@ class PrefixLearner:
         self._tournament = Tournament(tariff)
         self._cache = PrefixCache(tariff, upgrades=tariff.long > tariff.short)
         """What the provider has cached, as far as is known."""
-        self._now = float("-inf")
         self.upgrades_seen = self.upgrades_missed = 0
         """Reads that depended on an upgrade: reported, and not reported."""
 
@@ -75,9 +74,6 @@ class PrefixLearner:
 
     def place(self, request: PrefixRequest) -> Placement:
         """Choose the marks of a request, and count it."""
-        self._now = now = max(self._now, request.time)
-        if now != request.time:
-            request = request._replace(time=now)
         continues = self._conversations.observe(request)
         rule = self._tournament.leader
         marks = self._tournament.rules[rule](self.tariff, request, continues, self._cache)

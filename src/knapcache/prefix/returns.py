@@ -49,7 +49,7 @@ class ReturnCurve:
 
 
 class ReturnTimes:
-    """Counts by class and age bucket. Times must not decrease."""
+    """Counts by class and age bucket. Times increase, but for requests that are reported late."""
 
     def __init__(self) -> None:
         self._returned: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * len(EDGES))

@@ -84,7 +84,7 @@ class RuleBooks:
 
 
 class Tournament:
-    """All rules on the same requests. Times must not decrease."""
+    """All rules on the same requests. Times increase, but for requests that are reported late."""
 
     def __init__(self, tariff: Tariff) -> None:
         self.rules: dict[str, Rule] = fixed_rules(tariff)

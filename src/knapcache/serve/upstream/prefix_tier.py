@@ -22,7 +22,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from knapcache.keys.cache_marks import CONVERSE
@@ -112,8 +111,10 @@ class PrefixTier:
         """
         return read_blocks(shape, body, (self._upstream, model, account))
 
-    def place(self, shape: str, body: dict[str, Any], model: str, blocks: BodyBlocks) -> PrefixCall:
-        """Choose the marks of a request, and count it."""
+    def place(
+        self, shape: str, body: dict[str, Any], model: str, blocks: BodyBlocks, started: float | None = None
+    ) -> PrefixCall:
+        """Choose the marks of a request, and count it. started: when it was sent; None: it is sent now."""
         tariff = self._tariff(shape, model)
         changes = self.mode != "observe" and model not in self._refused
         if tariff is None:
@@ -125,7 +126,9 @@ class PrefixTier:
         end = blocks.marks[-1][0] if blocks.marks else last_markable(blocks, len(blocks.ids))
         if end < 0:
             return PrefixCall(shape, blocks, model, learner, None)
-        placement = learner.place(self._request(blocks, end, model, tariff))
+        placement = learner.place(
+            self._request(blocks, end, model, tariff, self.clock() if started is None else started)
+        )
         if blocks.managed:
             return self._keep_marks(body, PrefixCall(shape, blocks, model, learner, placement, as_placed=True))
         if not changes:
@@ -134,7 +137,11 @@ class PrefixTier:
         marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
         changed = body
         if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
-            changed = with_marks(shape, changed, marks, len(blocks.ids))
+            try:
+                changed = with_marks(shape, changed, marks, len(blocks.ids))
+            except ValueError as error:  # cannot happen, and must not cost the caller an answer
+                log.error("Request sent without marks for prompt caching: %s", error)
+                return PrefixCall(shape, blocks, model, learner, placement)
         changed = self._with_key(shape, changed, blocks)
         sent = None if changed is body else changed
         return PrefixCall(shape, blocks, model, learner, placement, sent, as_placed=True)
@@ -222,7 +229,7 @@ class PrefixTier:
             price = self._input_price(endpoint, BEDROCK_PRICES + model, tokens)
         return price
 
-    def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff) -> PrefixRequest:
+    def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff, time: float) -> PrefixRequest:
         return self._lengths.request(
             blocks.ids,
             blocks.sizes,
@@ -232,7 +239,7 @@ class PrefixTier:
             model=model,
             kind=blocks.kind,
             minimum=tariff.minimum_of(model),
-            time=self.clock(),
+            time=time,
         )
 
     def _with_key(self, shape: str, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
@@ -276,15 +283,38 @@ class PrefixMarker:
         self._tier, self._shape, self._body, self._size = tier, shape, body, size
         self._model, self._account, self._pool = model, account, pool
         self._call: PrefixCall | None = None
+        self._observed: float | None = None
+        """When the request was sent, in the mode observe."""
+        self._blocks: list[BodyBlocks | None] = []
+        """The blocks of a long request in that mode, when they were read."""
 
     async def mark(self) -> Mapping[str, Any] | None:
-        """Return the marked body, or None: the body is sent as it came."""
-        read = partial(self._tier.read, self._shape, self._body, self._model, self._account)
-        blocks = read() if self._size <= SHORT else await self._pool.call(read)
+        """Return the marked body, or None: the body is sent as it came.
+
+        In the mode observe nothing is changed, so the request does not wait: blocks are read while the provider works,
+        or with the report.
+        """
+        if self._tier.mode == "observe":
+            self._observed = self._tier.clock()
+            if self._size > SHORT:
+                self._pool.submit(lambda: self._blocks.append(self._read()))
+            return None
+        blocks = self._read() if self._size <= SHORT else await self._pool.call(self._read)
         if blocks is None:
             return None
         self._call = self._tier.place(self._shape, self._body, self._model, blocks)
         return self._call.changed
+
+    def _read(self) -> BodyBlocks | None:
+        return self._tier.read(self._shape, self._body, self._model, self._account)
+
+    def _observe(self, sent: float) -> PrefixCall | None:
+        """Return the call of a request that was sent as it came."""
+        if self._size <= SHORT:
+            blocks = self._read()
+        else:
+            blocks = self._blocks.pop() if self._blocks else None
+        return None if blocks is None else self._tier.place(self._shape, self._body, self._model, blocks, sent)
 
     @property
     def refusable(self) -> bool:
@@ -304,7 +334,12 @@ class PrefixMarker:
     def report(self, counted: InputTokens | None) -> PrefixEvent | None:
         """Count the answer, once. Return what is recorded of it; None: the request was not sent."""
         call, self._call = self._call, None
-        return None if call is None else self._tier.report(call, counted)
+        if self._observed is not None:
+            sent, self._observed = self._observed, None
+            call = self._observe(sent)
+        if call is None:
+            return None if counted is None else reported_event(self._tier.mode, counted)
+        return self._tier.report(call, counted)
 
 
 def prefix_tiers(settings: Settings, secret: bytes, meter: Meter) -> dict[str, PrefixTier]:
