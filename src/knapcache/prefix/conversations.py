@@ -25,20 +25,51 @@ class Turn(NamedTuple):
     """How many requests it continues, one after the other."""
 
 
-class Continuation(NamedTuple):
-    """What a request continues, and how likely it is continued itself."""
+class Continuation:
+    """What a request continues, and how likely it is continued itself. The curves are computed when they are needed."""
 
-    parent: Hashable | None
-    """Id of the position at which the continued request ended; None: it continues none that is known."""
-    at: int
-    """Index of that position in the request; -1: none."""
-    returns: ReturnCurve
-    system: ReturnCurve | None
-    """How soon another conversation begins with the same system prompt; None: this request begins none."""
+    __slots__ = ("_curve", "_system_curve", "_times", "at", "classes", "number", "parent", "system_classes")
+
+    def __init__(
+        self,
+        times: ReturnTimes,
+        parent: Hashable | None,
+        at: int,
+        number: int,
+        classes: Sequence[Hashable],
+        system_classes: Sequence[Hashable],
+    ) -> None:
+        self._times = times
+        self._curve: ReturnCurve | None = None
+        self._system_curve: ReturnCurve | None = None
+        self.parent = parent
+        """Id of the position at which the continued request ended; None: it continues none that is known."""
+        self.at = at
+        """Index of that position in the request; -1: none."""
+        self.number = number
+        """How many requests it continues, one after the other."""
+        self.classes = classes
+        """Classes for return times, from the general to the special."""
+        self.system_classes = system_classes
+        """Those of its system prompt; empty: the request begins no conversation, or has no system prompt."""
+
+    @property
+    def returns(self) -> ReturnCurve:
+        """How soon the request is continued."""
+        if self._curve is None:
+            self._curve = self._times.curve(self.classes)
+        return self._curve
+
+    @property
+    def system(self) -> ReturnCurve | None:
+        """How soon another conversation begins with the same system prompt; None: this request begins none."""
+        if self._system_curve is None and self.system_classes:
+            self._system_curve = self._times.curve(self.system_classes)
+        return self._system_curve
 
 
 class Conversations:
-    """Learns how soon conversations are continued. Times increase, but for requests that are reported late."""
+    """Learns how soon conversations are continued. Times increase, but for requests that are counted late."""
 
     def __init__(self) -> None:
         self._returns = ReturnTimes()
@@ -46,39 +77,42 @@ class Conversations:
         self._systems: dict[Hashable, float] = {}
         """Time of the last conversation that began with a system prompt."""
 
-    def observe(self, request: PrefixRequest) -> Continuation:
-        """Count a request, and return what it continues.
-
-        It continues the request with the longest input that it begins with as a whole.
-        """
-        returns, turns, now, positions = self._returns, self._turns, request.time, request.positions
-        returns.advance(now)
+    def find(self, request: PrefixRequest) -> Continuation:
+        """Return what a request continues: the one with the longest input that it begins with as a whole."""
+        turns, now, positions = self._turns, request.time, request.positions
         parent, at, gap, number = None, -1, -1.0, 0
         for k in range(len(positions) - 2, -1, -1):
             before = turns.get(positions[k].id)
             if before is not None:
                 parent, at, gap, number = positions[k].id, k, now - before.time, before.number + 1
-                returns.end(parent, now)
                 break
-        end = request.end
-        put(turns, end.id, Turn(now, number))
-        classes = classes_of(request.kind, number, gap, end.tokens - (positions[at].tokens if at >= 0 else 0))
-        if end.tokens >= request.minimum:
-            returns.begin(end.id, classes, now)
-        system = self._begin_conversation(request) if request.system > at else None
-        return Continuation(parent, at, returns.curve(classes), system)
+        new = request.end.tokens - (positions[at].tokens if at >= 0 else 0)
+        system: Sequence[Hashable] = ()
+        if request.system > at:
+            last = self._systems.get(positions[request.system].id)
+            system = "system", ("system", 0 if last is None else bisect.bisect(GAPS, now - last))
+        return Continuation(self._returns, parent, at, number, classes_of(request.kind, number, gap, new), system)
 
-    def _begin_conversation(self, request: PrefixRequest) -> ReturnCurve:
-        """Count a conversation that begins with a system prompt. Return how soon another one does."""
-        prompt, now = request.positions[request.system].id, request.time
-        key = "system", prompt
-        last = self._systems.get(prompt)
-        self._returns.end(key, now)
-        put(self._systems, prompt, now)
-        pause = 0 if last is None else bisect.bisect(GAPS, now - last)
-        classes = "system", ("system", pause)
-        self._returns.begin(key, classes, now)
-        return self._returns.curve(classes)
+    def count(self, request: PrefixRequest, continues: Continuation) -> None:
+        """Count a request."""
+        returns, now, end = self._returns, request.time, request.end
+        returns.advance(now)
+        if continues.parent is not None:
+            returns.end(continues.parent, now)
+        put(self._turns, end.id, Turn(now, continues.number))
+        if end.tokens >= request.minimum:
+            returns.begin(end.id, continues.classes, now)
+        if continues.system_classes:
+            prompt = request.positions[request.system].id
+            returns.end(("system", prompt), now)
+            put(self._systems, prompt, now)
+            returns.begin(("system", prompt), continues.system_classes, now)
+
+    def observe(self, request: PrefixRequest) -> Continuation:
+        """Count a request, and return what it continues."""
+        continues = self.find(request)
+        self.count(request, continues)
+        return continues
 
 
 def put(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:

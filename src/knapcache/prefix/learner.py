@@ -73,8 +73,8 @@ class PrefixLearner:
         return self._cache.upgrades
 
     def place(self, request: PrefixRequest) -> Placement:
-        """Choose the marks of a request, and count it."""
-        continues = self._conversations.observe(request)
+        """Choose the marks of a request."""
+        continues = self._conversations.find(request)
         rule = self._tournament.leader
         marks = self._tournament.rules[rule](self.tariff, request, continues, self._cache)
         return self._placement(request, rule, marks, continues)
@@ -91,7 +91,9 @@ class PrefixLearner:
         return Placement(request, rule, marks, self._cache.billed(request, marks, hit), hit, certain, continues)
 
     def report(self, placement: Placement, bill: PrefixBill | None) -> RequestReport:
-        """Count an answer. bill: as the provider has reported it; None: the request was not sent with these marks.
+        """Count a request and its answer.
+
+        bill   as the provider has reported it; None: unknown, or the request was not sent with these marks
 
         Other requests may have been placed or reported since, so what was expected is that of the placement.
         """
@@ -102,6 +104,7 @@ class PrefixLearner:
         self._cache.send(request, marks)
         if bill is not None and not (bill.read or bill.short_written or bill.long_written):
             self._cache.forget([request.positions[mark.at] for mark in marks])  # too short for this model
+        self._conversations.count(request, placement.continues)
         return RequestReport(expected, self._tournament.observe(request, placement.continues))
 
     def _check(self, placement: Placement, bill: PrefixBill) -> None:

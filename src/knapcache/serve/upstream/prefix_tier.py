@@ -60,6 +60,8 @@ KEY_PREFIX, KEY_BYTES = "knapcache-", 12
 """Beginning of a `prompt_cache_key`, and the bytes of the digest that follows."""
 MAX_MODELS = 1000
 """Models that are known to accept marks, and to refuse them. Callers choose the names, so their number is bounded."""
+MAX_READ = 1_000_000
+"""Bytes of a request that is read on the event loop, which takes half a millisecond."""
 MAX_FAMILIES = 10_000
 """Prefixes whose `prompt_cache_key` is remembered."""
 
@@ -310,10 +312,10 @@ class PrefixMarker:
 
     def _observe(self, sent: float) -> PrefixCall | None:
         """Return the call of a request that was sent as it came."""
-        if self._size <= SHORT:
-            blocks = self._read()
-        else:
-            blocks = self._blocks.pop() if self._blocks else None
+        if self._blocks:
+            blocks = self._blocks.pop()
+        else:  # a short request, or one that was answered faster than it was read
+            blocks = self._read() if self._size <= MAX_READ else None
         return None if blocks is None else self._tier.place(self._shape, self._body, self._model, blocks, sent)
 
     @property
