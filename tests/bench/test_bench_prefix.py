@@ -132,3 +132,20 @@ def test_the_docs_have_the_committed_numbers() -> None:
     assert f"({100 * (1 - without['learned']):.0f} % if it does not" in readme
     assert f"{100 * (1 - chat['learned']):.0f} % on production chat" in readme
     assert f"for an hour costs {100 * (chat['ratios']['last-1h'] - 1):.0f} % more" in readme
+    guide = " ".join((root / "docs/guides/prefix.md").read_text(encoding="utf-8").split())
+    chat_without = cells["chat_prefixes", False]
+    rules = {
+        "a mark at the end, 5 min": "last-5m",
+        "a mark at the end, 1 h": "last-1h",
+        "system prompt and last two turns, 5 min": "system2-5m",
+        "system prompt and last two turns, 1 h": "system2-1h",
+    }
+    for label, rule in rules.items():
+        assert f"| {label} | {agents['ratios'][rule]:.3f} | {chat['ratios'][rule]:.3f} |" in guide
+    assert f"(below) | **{agents['learned']:.3f}** | **{chat['learned']:.3f}** |" in guide
+    assert f"if it does not | **{without['learned']:.3f}** | **{chat_without['learned']:.3f}** |" in guide
+    worst = {row["metric"].split(",")[0]: 100 * (row["measured"] - 1) for row in record["targets"]}
+    assert f"the tier pays at most {worst['worst of 24 synthetic cells']:.1f} % more" in guide
+    assert f"on 40 random ones at most {worst['worst of 40 random cells']:.1f} %" in guide
+    (on_path,) = (row for row in record["times"] if row["part"].endswith("mode on"))
+    assert f"takes {on_path['median_us'] / 1000:.2f} ms longer" in guide
