@@ -37,6 +37,7 @@ FLAGS = {
     "cost": ("COST", "what to save: usd, seconds, or a blend such as 'usd + 0.01*seconds' (default: usd)"),
     "ttl": ("TIME", "time until an answer expires: 90 (s), 15m, 12h, 30d, none (default: none)"),
     "workers": ("N", "number of worker processes (default: 1)"),
+    "prefix": ("MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
 }
 """Settings with a flag of their own. Written out, because importing the settings model would slow down
 `knapcache --help`, and its packages may not be installed. A test compares the two."""

@@ -82,7 +82,7 @@ class UpstreamSettings(BaseModel):
     )
     prompt_cache: Literal["anthropic", "openai", "bedrock", "off"] = Field(
         "off",
-        description="prefix cache of the provider, for `prefix`; default: anthropic for kind anthropic, openai for "
+        description="prompt cache of the provider, for `prefix`; default: anthropic for kind anthropic, openai for "
         "hosts of openai.com and openai.azure.com, bedrock for bedrock-runtime.*.amazonaws.com, otherwise off",
     )
     key_env: str | None = Field(

@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     )
     prefix: Literal["off", "observe", "on", "manage"] = Field(
         "observe",
-        description="marks for the provider's prefix cache; observe: none, only show what they would save; on: mark "
+        description="marks for the provider's prompt cache; observe: none, only show what they would save; on: mark "
         "requests that carry no marks; manage: also change the TTL of callers' own marks",
     )
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
