@@ -1,8 +1,7 @@
 """Replay requests with rules that place marks, and bill them.
 
 Each rule has a provider's cache of its own (knapcache.prefix.provider_cache). `learned` is the whole tier, as the proxy
-runs it: it is told what its provider has billed, and nothing else. So it finds out by itself whether upgrades are
-honoured.
+runs it: it gets the bills of its provider, and nothing else. So it finds out by itself whether upgrades are honoured.
 """
 
 from __future__ import annotations
