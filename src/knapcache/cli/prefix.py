@@ -32,7 +32,7 @@ marks. --json has the exact numbers. The rules, for each time to live of the tar
 EXAMPLES = r"""examples:
   knapcache prefix agent_sessions.csv.gz
   knapcache prefix conversation_trace.jsonl --rules last-5m,learned --json -
-  knapcache prefix /var/lib/knapcache/requests --no-upgrade --plot ratio.png
+  knapcache prefix /var/lib/knapcache/prefixes --no-upgrade --plot ratio.png
 
 """
 DEFAULT_TARIFF = "anthropic"

@@ -28,7 +28,7 @@ from knapcache.sim.traces.source import TraceSource
 FORMATS = {
     "sessions": f"CSV with the columns {','.join(sessions.COLUMNS)}",
     "mooncake": "Mooncake's traces: hash_ids of blocks of 512 tokens, one object per line",
-    "log": "the proxy's request log, with a field `prefix`",
+    "log": "the proxy's prefix log",
 }
 REQUEST_LOG = frozenset({"time", "key", "size", "cost", "outcome"})
 """Columns by which the proxy's request log is recognised."""
