@@ -177,3 +177,22 @@ def test_a_clock_that_goes_back_is_tolerated() -> None:
     for request in conversations(10, 10, lambda rng: rng.random() * 100):
         placement = learner.place(request._replace(time=request.time + random.Random(1).choice([0.0, -50.0])))
         learner.report(placement, placement.bill)
+
+
+def test_the_memory_of_a_learner_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("provider_cache", "tournament"):
+        monkeypatch.setattr(f"knapcache.prefix.{module}.MAX_ENTRIES", 40)
+    monkeypatch.setattr("knapcache.prefix.provider_cache.SWEEP", 10)
+    monkeypatch.setattr("knapcache.prefix.conversations.MAX_TURNS", 40)
+    monkeypatch.setattr("knapcache.prefix.returns.MAX_OPEN", 40)
+    learner = PrefixLearner(ANTHROPIC)
+    for request in conversations(200, 3, lambda _: 40.0, every=5.0):
+        placement = learner.place(request)
+        learner.report(placement, placement.bill)
+    books = learner._tournament._books
+    for cache in (learner._cache, *(each.cache for each in books.values())):
+        assert len(cache._entries) <= 40 + ANTHROPIC.max_marks
+    assert all(len(each._worth) <= len(each._ends) <= 80 for each in books.values())
+    assert len(learner._conversations._turns) <= 40
+    assert len(learner._conversations._returns._open) <= 40
+    assert learner.place(request).bill.read > 0, "the newest entries are kept"

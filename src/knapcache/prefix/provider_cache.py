@@ -21,6 +21,8 @@ from knapcache.prefix.tariff import Tariff
 
 SWEEP = 4096
 """Entries from which on expired ones are removed, each time that their number has doubled."""
+MAX_ENTRIES = 50_000
+"""Most entries of a cache: those of an hour with 14 requests per second. Of more, half is dropped."""
 
 
 class CachedPrefix:
@@ -155,10 +157,18 @@ class PrefixCache:
                 entry.refresh(now)
             touched.append(entry)
         if len(entries) >= self._sweep_at:
-            self._entries = {key: entry for key, entry in entries.items() if entry.expires > now}
-            self._sweep_at = max(SWEEP, 2 * len(self._entries))
+            self._sweep(now)
         touched.reverse()
         return bill, touched
+
+    def _sweep(self, now: float) -> None:
+        """Remove what has expired, and if there are still too many, what was not used for the longest time."""
+        live = [(key, entry) for key, entry in self._entries.items() if entry.expires > now]
+        if len(live) > MAX_ENTRIES // 2:
+            live.sort(key=lambda each: each[1].expires - each[1].ttl)
+            del live[: -(MAX_ENTRIES // 2)]
+        self._entries = dict(live)
+        self._sweep_at = min(MAX_ENTRIES, max(SWEEP, 2 * len(self._entries)))
 
     def forget(self, positions: Sequence[Position]) -> None:
         """Remove prefixes that the provider turned out not to have."""

@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Hashable, Sequence
 
 from knapcache.prefix.conversations import Continuation
-from knapcache.prefix.provider_cache import CachedPrefix, PrefixCache
+from knapcache.prefix.provider_cache import MAX_ENTRIES, CachedPrefix, PrefixCache
 from knapcache.prefix.request import PrefixRequest
 from knapcache.prefix.returns import ReturnCurve
 from knapcache.prefix.rules import LEARNED, LEARNED_CERTAIN, Rule, fixed_rules, learned_rules
@@ -63,6 +63,8 @@ class RuleBooks:
             self.balance -= worth
             self._worth[key] = until, worth, number
             heapq.heappush(self._ends, (until, number, key))
+            if len(self._ends) >= 2 * MAX_ENTRIES:
+                self._drop_oldest()
         return paid
 
     def advance(self, now: float) -> None:
@@ -72,6 +74,13 @@ class RuleBooks:
             found = self._worth.get(key)
             if found is not None and found[0] <= now:
                 self._realise(key)
+
+    def _drop_oldest(self) -> None:
+        """Write off the oldest prefixes, and forget the ends of those that were written off before."""
+        for key in list(self._worth)[: -MAX_ENTRIES // 2]:
+            self._realise(key)
+        self._ends = [(until, number, key) for key, (until, _, number) in self._worth.items()]
+        heapq.heapify(self._ends)
 
     def _realise(self, key: Hashable | None) -> int:
         """Take the worth of a request's prefixes out of the books. Return the number of the request."""
