@@ -115,7 +115,7 @@ class FakeAdmin:
         self.proxies: list[dict[str, Any]] = []
         self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
-        """What providers' prompt caches did."""
+        """Use of the providers' prompt caches."""
         self.plan: dict[str, Any] = {
             "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
             "amounts": None, "result": None,

@@ -33,7 +33,7 @@ NESTING = frozenset({"tool_result", "search_result", "mcp_tool_result"})
 """Types of Anthropic's blocks whose `content` has blocks that can have marks."""
 
 REMOVED = object()
-"""What `change` of edit_marks returns for a mark that is to be removed."""
+"""Returned by `change` of edit_marks for a mark that is to be removed."""
 
 
 def edit_marks(

@@ -26,7 +26,7 @@ class Turn(NamedTuple):
 
 
 class Continuation:
-    """What a request continues, and how likely it is continued itself. The curves are computed when they are needed."""
+    """The request that a request continues, and its own return curves, which are computed when they are needed."""
 
     __slots__ = ("_curve", "_system_curve", "_times", "at", "classes", "number", "parent", "system_classes")
 

@@ -33,7 +33,7 @@ class Placement(NamedTuple):
     """The rule that led."""
     marks: Sequence[Mark]
     bill: PrefixBill
-    """What the request is expected to be billed."""
+    """The expected bill."""
     hit: CachedPrefix | None
     """The prefix that is expected to be read."""
     certain: bool
@@ -42,7 +42,7 @@ class Placement(NamedTuple):
 
 
 class RequestReport(NamedTuple):
-    """What one request was expected to cost, and would have cost by other rules."""
+    """The expected bill of one request, and its cost by each rule."""
 
     expected: PrefixBill
     """With its marks, by the model of the provider's cache."""
@@ -58,7 +58,7 @@ class PrefixLearner:
         self._conversations = Conversations()
         self._tournament = Tournament(tariff)
         self._cache = PrefixCache(tariff, upgrades=tariff.long > tariff.short)
-        """What the provider has cached, as far as is known."""
+        """A model of the provider's cache, corrected by its reports."""
         self.upgrades_seen = self.upgrades_missed = 0
         """Reads that depended on an upgrade: reported, and not reported."""
 

@@ -36,7 +36,7 @@ nothing."""
 
 
 class RuleBooks:
-    """What one rule has paid, and what it has cached."""
+    """The costs of one rule, and the cache of a provider that gets its marks."""
 
     def __init__(self, tariff: Tariff, rule: Rule, *, upgrades: bool) -> None:
         self.rule, self.cache = rule, PrefixCache(tariff, upgrades=upgrades)

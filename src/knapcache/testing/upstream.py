@@ -75,7 +75,7 @@ class UpstreamCall(NamedTuple):
 
 
 class InputCharge:
-    """What a provider bills for the input of one request. This one changes nothing; see `PrefixProvider`."""
+    """The input bill of one request. This one changes nothing; see `PrefixProvider`."""
 
     refusal: tuple[int, dict[str, Any]] | None = None
     """Status and body of an error answer."""

@@ -270,7 +270,7 @@ def test_metrics() -> None:
         ("tokens_total", "anthropic", "plain"): 1_000,
         ("requests_total", "anthropic", "reported"): 2,
         ("requests_total", "anthropic", "unknown"): 1,
-        ("judged_total", "anthropic"): 3,
+        ("decisions_total", "anthropic"): 3,
         ("marked_total", "anthropic"): 1,
         ("own_marks_total", "anthropic"): 2,
         ("below_minimum_total", "anthropic"): 0,

@@ -27,7 +27,7 @@ class UpstreamInput(ResponseModel):
 
 
 class PrefixBills(ResponseModel):
-    """What some requests would have paid for their input by each rule, and what was paid."""
+    """The input bill of some requests, as paid and by each rule."""
 
     kind: Annotated[
         Group,

@@ -38,7 +38,7 @@ FLUSH_INTERVAL = 0.25
 
 
 class PrefixEvent(NamedTuple):
-    """What the provider's prompt cache did for one request. Built with keywords; crosses processes by field name.
+    """Use of the provider's prompt cache by one request. Built with keywords; crosses processes by field name.
 
     Every request that went upstream has one. Amounts of the tier are in plain tokens: tokens at the price of an input
     token that is neither read nor written.
@@ -125,7 +125,7 @@ class Event(NamedTuple):
     reason: str = ""
     """What in the request explains its outcome: its cache directives, why it has no key, why it was rejected."""
     prefix: PrefixEvent | None = None
-    """What the provider's prompt cache did; None: the request did not go upstream."""
+    """Use of the provider's prompt cache; None: the request did not go upstream."""
 
     @property
     def saved(self) -> bool:

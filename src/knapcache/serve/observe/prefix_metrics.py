@@ -34,7 +34,7 @@ def collect_prefix(totals: PrefixTotals) -> Iterator[Metric]:
     for field, metric, text in (
         (
             "requests",
-            "knapcache_prefix_judged",
+            "knapcache_prefix_decisions",
             "Requests for which the prefix tier computed what its rules would pay.",
         ),
         ("marked", "knapcache_prefix_marked", "Requests on which the prefix tier placed marks, or changed them."),

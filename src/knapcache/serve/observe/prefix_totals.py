@@ -62,7 +62,7 @@ class UpstreamTokens:
 
 @dataclass(slots=True)
 class RuleBills:
-    """What some requests would have cost by each rule, and what was paid."""
+    """The input bill of some requests, as paid and by each rule."""
 
     requests: int = 0
     priced: int = 0

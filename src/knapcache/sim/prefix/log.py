@@ -31,7 +31,7 @@ from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import field
 
 EMPTY = "contains no prefixes: the proxy logs them in the folder `prefixes`, unless its setting `prefix` is off"
-"""What is wrong with a request log that has no prefixes."""
+"""The error for a request log, which has no prefixes."""
 
 
 def read(source: TraceSource, minimum_of: Callable[[str], int]) -> Iterator[PrefixRequest]:

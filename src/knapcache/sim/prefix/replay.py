@@ -24,7 +24,7 @@ REPORT = 1000
 
 @dataclass(frozen=True)
 class RuleBill:
-    """What one rule pays for the input of all requests."""
+    """The input bill of one rule for all requests."""
 
     rule: str
     requests: int

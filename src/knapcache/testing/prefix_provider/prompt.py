@@ -41,7 +41,7 @@ class PromptBlock(NamedTuple):
     ttl: float
     """Seconds that the block's mark asks for; 0: not marked."""
     text: str
-    """What counts as tokens of this block."""
+    """The text whose tokens count for this block."""
     ends_message: bool = False
     """Whether OpenAI may place an implicit breakpoint after it: at the end of a message that may carry breakpoints."""
 
