@@ -1,0 +1,249 @@
+"""Tables of English words for reading questions (words.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def _listed(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+def _keys_by_word(table: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of each word of a table whose values list words."""
+    return {word: key for key, words in table.items() for word in words.split()}
+
+
+FUNCTION_WORDS = _listed("""
+    a about above actually all also am an and any are as at be been being but by can could d did do does doing for from
+    get give got had has have having he her here hers him his how i if in into is it its just kindly know let like ll
+    m may me might mine must my need of on or our ours out over please possible re s shall she should show so some such
+    t tell than that the their them then there these they this those to too under up us ve very want was we were what
+    when where whether which while who whom whose why will with would you your yours""")
+"""Words that carry little of a question's meaning. Negations and antonyms are compared by vetoes instead."""
+
+MOVABLE = _listed("""
+    a am an and are be can could did do does exactly how is just kindly may might must of please shall should so the
+    then was were what when where which who why will would""")
+"""Words that may stand elsewhere in the sentence: "what is the time" and "the time is what"."""
+
+QUESTION_WORDS = _keys_by_word(
+    {
+        "how": "how",
+        "what": "what which name",
+        "when": "when",
+        "where": "where",
+        "who": "who whom whose",
+        "why": "why reason reasons",
+    }
+)
+
+NEGATIONS = _keys_by_word(
+    {
+        "not": "not no none nothing nobody nowhere neither nor unable",
+        "without": "without except excluding lacking minus",
+        "never": "never",
+        "rarely": "hardly barely rarely seldom",
+    }
+)
+
+_DIGITS = """
+    zero|one|two|three third|four fourth|five fifth|six sixth|seven seventh|eight eighth|nine ninth|ten tenth
+    |eleven eleventh|twelve twelfth|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty"""
+NUMBER_WORDS = {word: value for value, words in enumerate(_DIGITS.split("|")) for word in words.split()}
+NUMBER_WORDS |= {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
+MULTIPLIERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SUFFIXES = {"k": 1000, "m": 10**6, "b": 10**9, "bn": 10**9}
+"""Multipliers that follow digits: "10k"."""
+
+UNITS = _keys_by_word(
+    {
+        "mm": "mm millimetre millimeter millimetres millimeters",
+        "cm": "cm centimetre centimeter centimetres centimeters",
+        "m": "metre meter metres meters",
+        "km": "km kms kilometre kilometer kilometres kilometers",
+        "inch": "inch inches",
+        "foot": "foot feet ft",
+        "yard": "yard yards yd",
+        "mile": "mile miles mi",
+        "mg": "mg milligram milligrams",
+        "g": "gram grams",
+        "kg": "kg kgs kilo kilos kilogram kilograms",
+        "ton": "ton tons tonne tonnes",
+        "ounce": "ounce ounces oz",
+        "pound": "pound pounds lb lbs £ gbp quid",
+        "ml": "ml millilitre milliliter millilitres milliliters",
+        "l": "litre liter litres liters",
+        "gallon": "gallon gallons",
+        "cup": "cup cups",
+        "tablespoon": "tablespoon tablespoons tbsp",
+        "teaspoon": "teaspoon teaspoons tsp",
+        "celsius": "celsius centigrade °c",
+        "fahrenheit": "fahrenheit °f",
+        "kelvin": "kelvin",
+        "percent": "percent % percentage",
+        "second": "seconds sec secs",
+        "minute": "minute minutes mins",
+        "hour": "hour hours hr hrs hourly",
+        "day": "day days daily",
+        "week": "week weeks weekly",
+        "month": "month months monthly",
+        "year": "year years yearly annual annually",
+        "century": "century centuries",
+        "byte": "byte bytes",
+        "kb": "kb kilobyte kilobytes",
+        "mb": "mb megabyte megabytes",
+        "gb": "gb gigabyte gigabytes",
+        "tb": "tb terabyte terabytes",
+        "watt": "watt watts",
+        "kw": "kw kilowatt kilowatts",
+        "volt": "volt volts",
+        "dollar": "dollar dollars $ usd buck bucks",
+        "cent": "cent cents",
+        "euro": "euro euros € eur",
+        "yen": "yen ¥ jpy",
+        "rupee": "rupee rupees inr",
+        "peso": "peso pesos",
+    }
+)
+
+MONTHS = _keys_by_word(
+    {
+        "january": "january jan",
+        "february": "february feb",
+        "march": "march",
+        "april": "april apr",
+        "may": "may",
+        "june": "june jun",
+        "july": "july jul",
+        "august": "august aug",
+        "september": "september sep sept",
+        "october": "october oct",
+        "november": "november nov",
+        "december": "december dec",
+    }
+)
+AMBIGUOUS_MONTHS = frozenset({"march", "may"})
+BEFORE_MONTH = _listed("in of on by since until till during from to next last this early late mid before after")
+WEEKDAYS = _listed("monday tuesday wednesday thursday friday saturday sunday")
+FEASTS = _listed("christmas easter thanksgiving halloween ramadan eid diwali hanukkah passover")
+RELATIVE_DAYS = _listed("today tonight tomorrow yesterday now currently nowadays weekend")
+
+ANTONYMS = tuple(
+    tuple(_listed(side) for side in line.split("|"))
+    for line in """
+    increase increases increasing increased raise raises raising raised boost grow growing gain gaining improve strengthen higher more maximize maximise expand upgrade accelerate | reduce reduces reducing reduced decrease decreases decreasing decreased lower lowers lowering lose losing cut less fewer weaken diminish minimize minimise shrink downgrade drop worsen
+    enable enables enabling enabled activate activates activating activated activation | disable disables disabling disabled deactivate deactivates deactivating deactivated deactivation
+    before | after
+    on | off
+    open opens opening opened reopen | close closes closing closed shut
+    start starts starting started begin begins beginning began | stop stops stopping stopped end ends ending ended quit finish cancel cancels cancelling canceling cancelled canceled
+    add adds adding added insert include includes including | remove removes removing removed delete deletes deleting deleted exclude excludes erase
+    largest biggest greatest | smallest tiniest | oldest | newest youngest latest | highest tallest | lowest | longest | shortest | fastest quickest | slowest | cheapest | dearest priciest | richest wealthiest | poorest | hottest warmest | coldest coolest | strongest | weakest | heaviest | lightest | safest | deadliest | easiest simplest | hardest toughest | nearest closest | farthest furthest | best | worst
+    large larger big bigger huge | small smaller tiny little
+    old older | new newer young younger
+    high tall taller | low short shorter
+    long longer | short shorter brief
+    good better | bad worse
+    most | least fewest
+    maximum max | minimum min
+    first | last final
+    fast faster quick quicker quickly | slow slower slowly
+    hot hotter warm warmer | cold colder cool cooler
+    cheap cheaper inexpensive affordable | expensive pricier costly
+    rich richer wealthy | poor poorer
+    early earlier | late later
+    easy easier simple | hard harder difficult
+    safe safer safely | dangerous unsafe risky
+    healthy healthier | unhealthy
+    strong stronger | weak weaker
+    hard | soft
+    heavy heavier | light lighter
+    thick thicker | thin thinner
+    wide wider | narrow narrower
+    deep deeper | shallow
+    full | empty
+    wet | dry
+    clean | dirty
+    loud louder | quiet quieter silent
+    bright brighter | dark darker dim
+    happy happier | sad sadder unhappy
+    love like | hate dislike
+    buy buys buying bought purchase purchasing | sell sells selling sold
+    borrow borrowing | lend lending
+    send sends sending sent | receive receives receiving received
+    push | pull
+    win winning won winner | lose losing lost loser
+    accept accepts accepting accepted | reject rejects rejecting rejected refuse decline declined
+    allow allows allowing allowed permit permits | forbid forbidden prohibit prohibited deny denied block blocked ban banned
+    approve approved | disapprove
+    agree | disagree
+    appear | disappear vanish
+    connect connects connecting connected attach | disconnect disconnects disconnecting disconnected detach
+    install installs installing installed | uninstall uninstalls uninstalling uninstalled
+    lock locks locking locked | unlock unlocks unlocking unlocked
+    encrypt encrypting encrypted encode | decrypt decrypting decrypted decode
+    compress | decompress
+    zip | unzip
+    subscribe | unsubscribe
+    follow | unfollow
+    mute | unmute
+    hide hiding hidden | show showing shown reveal
+    freeze frozen | thaw unfreeze melt
+    upload uploading | download downloading
+    import importing imports | export exporting exports
+    login | logout
+    arrive arrives arriving arrival | depart departs departing departure leave leaves leaving
+    enter | exit leave
+    inside indoor indoors interior internal | outside outdoor outdoors exterior external
+    above over | below under underneath
+    left | right
+    north northern | south southern
+    east eastern | west western
+    positive | negative
+    legal lawful | illegal unlawful
+    possible | impossible
+    true | false
+    valid | invalid
+    correct | incorrect wrong
+    visible | invisible
+    complete | incomplete
+    equal | unequal
+    public | private
+    major | minor
+    male man men boy | female woman women girl
+    father dad | mother mom mum
+    husband | wife
+    brother | sister
+    son | daughter
+    alive | dead
+    advantage advantages pro pros benefit benefits strengths | disadvantage disadvantages con cons drawback drawbacks weaknesses
+    cause causes | prevent prevents avoid cure
+    always | never
+    ancient | modern
+    deposit depositing deposited | withdraw withdrawing withdrew withdrawal
+    debit | credit
+    pass passed | fail failed
+    ascending | descending
+    input | output
+    plus | minus
+    multiply | divide
+    wake | sleep
+    sunrise | sunset
+    breakfast | lunch | dinner supper
+    """.strip().splitlines()  # noqa: E501
+)
+"""Sides of opposites. A side may stand in several lines."""
+
+WEAK_SIDES = _listed("on over under with like more right light hard short most show")
+"""Words of sides that also have another sense. They count only against a word of the opposite side."""
+
+ANTONYM_SIDES: dict[str, tuple[tuple[int, int], ...]] = {}
+"""The sides of each word: the line in ANTONYMS, and the number of the side."""
+for _line, _sides in enumerate(ANTONYMS):
+    for _side, _words in enumerate(_sides):
+        for _word in _words:
+            ANTONYM_SIDES[_word] = (*ANTONYM_SIDES.get(_word, ()), (_line, _side))
+
+ROLES = _listed("from to into than over versus vs before after by against instead between")
+"""Words whose following word has a part of its own in the question: "from Rome to Oslo" is not "from Oslo to Rome"."""

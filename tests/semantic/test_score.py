@@ -1,0 +1,59 @@
+"""Features and score."""
+
+import numpy as np
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.semantic.features import FEATURES, WordCounts, features
+from knapcache.semantic.score import MAX_LABELS, Score
+from knapcache.semantic.words import read_words, stem
+
+
+def test_features_are_finite_and_symmetric_up_to_the_one_sided_ones() -> None:
+    counts = WordCounts()
+    for text in ("How do I cook rice?", "How do I cook oats?", ""):
+        counts.add(read_words(text))
+    counts.check()
+    for one, other in (("How do I cook rice?", "Explain how to cook barley"), ("", ""), ("???", "Why?")):
+        x = features(read_words(one), read_words(other), 0.9, counts)
+        assert len(x) == len(FEATURES)
+        assert np.isfinite(x).all()
+
+
+def test_a_word_in_many_questions_is_less_rare() -> None:
+    counts = WordCounts()
+    for _ in range(20):
+        counts.add(read_words("cook rice"))
+    counts.add(read_words("cook oats"))
+    assert counts.rarity("rice") < counts.rarity(stem("oats")) < counts.rarity("barley")
+
+
+def test_the_score_learns_from_labels_and_is_deterministic() -> None:
+    rng = np.random.default_rng(1)
+    one, other = Score(), Score()
+    for _ in range(600):
+        x = rng.normal(0.5, 0.3, len(FEATURES)).tolist()
+        wrong = bool(x[3] + 0.05 * rng.normal() < 0.5)
+        one.add(x, wrong)
+        other.add(x, wrong)
+    one.check()
+    assert one.weights == other.weights
+    x = [0.5] * len(FEATURES)
+    x[3] = 0.9
+    low = one.risk(x)
+    x[3] = 0.1
+    assert low < 0.1 < 0.9 < one.risk(x)
+
+
+def test_old_labels_are_forgotten() -> None:
+    rng = np.random.default_rng(2)
+    score = Score()
+    for wrong in (True, False):
+        for _ in range(MAX_LABELS):
+            score.add(rng.normal(0.5, 0.3, len(FEATURES)).tolist(), wrong)
+    assert score.risk([0.5] * len(FEATURES)) < 0.02
+
+
+def test_a_label_with_another_number_of_features_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="3 features"):
+        Score().add((1.0, 2.0, 3.0), True)
