@@ -49,7 +49,7 @@ def test_old_labels_are_forgotten() -> None:
     rng = np.random.default_rng(2)
     score = Score()
     for wrong in (True, False):
-        for _ in range(MAX_LABELS):
+        for _ in range(MAX_LABELS + MAX_LABELS // 5):
             score.add(rng.normal(0.5, 0.3, len(FEATURES)).tolist(), wrong)
     assert score.risk([0.5] * len(FEATURES)) < 0.02
 
