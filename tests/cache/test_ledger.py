@@ -20,7 +20,7 @@ def test_more_pairs_of_model_and_tenant_than_rows() -> None:
         if k % 3:
             ledger.add_hit(f"model {k}", f"tenant {k % 7}", 0.5, 2.0, 1.5, 20, 10)
         else:
-            ledger.add_coalesced(f"model {k}", f"tenant {k % 7}", Bill(0.5, 2.0, 1.5, "stored", 20), 10)
+            ledger.add_reused("coalesced", f"model {k}", f"tenant {k % 7}", Bill(0.5, 2.0, 1.5, "stored", 20), 10)
         if k % 500 == 0:
             ledger.check()
     report = ledger.report()
@@ -51,7 +51,7 @@ def test_requests_and_spending_are_counted_in_total_by_model_and_by_tenant() -> 
         ledger.add_request(outcome, model, tenant)
     ledger.add_spent("m", "a", Bill(0.5, 2.0, 1.5, "prices"), admitted=True)
     ledger.add_spent("n", "a", Bill(None, 4.0, 3.0, "seconds"), admitted=False)
-    ledger.add_coalesced("m", "b", Bill(0.25, 1.0, 0.5, "stored"), 7)
+    ledger.add_reused("coalesced", "m", "b", Bill(0.25, 1.0, 0.5, "stored"), 7)
     ledger.count("evictions")
     ledger.count("evictions", 4)
     report = ledger.report()
@@ -134,12 +134,12 @@ def test_a_forked_child_starts_with_an_empty_ledger() -> None:
     assert ledger.report() == Ledger().report()
 
 
-@pytest.mark.parametrize("step", ["add_hit", "add_coalesced", "add_request", "add_spent", "count", "report", "check"])
+@pytest.mark.parametrize("step", ["add_hit", "add_reused", "add_request", "add_spent", "count", "report", "check"])
 def test_every_method_waits_for_the_lock(step: str) -> None:
     ledger, bill = Ledger(), Bill(0.5, 2.0, 1.5, "stored")
     steps: dict[str, Callable[[], object]] = {
         "add_hit": lambda: ledger.add_hit("m", "a", 0.5, 2.0, 1.5, 0, 7),
-        "add_coalesced": lambda: ledger.add_coalesced("m", "a", bill, 7),
+        "add_reused": lambda: ledger.add_reused("coalesced", "m", "a", bill, 7),
         "add_request": lambda: ledger.add_request("misses", "m", "a"),
         "add_spent": lambda: ledger.add_spent("m", "a", bill, admitted=True),
         "count": lambda: ledger.count("evictions"),

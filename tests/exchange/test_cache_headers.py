@@ -23,7 +23,7 @@ def test_only_reused_answers_have_an_age_and_savings(outcome: str) -> None:
     headers = dict(cache_headers(answer(outcome)))
     assert (headers["x-knapcache"], headers["x-knapcache-key"]) == (outcome, "ab12")
     assert headers["cache-status"].startswith("knapcache; ")
-    reused = outcome in ("hit", "stale", "coalesced")
+    reused = outcome in ("hit", "stale", "coalesced", "similar")
     assert (headers.get("age"), headers.get("x-knapcache-saved-usd")) == (
         ("7", "0.00250000") if reused else (None,) * 2
     )
@@ -50,6 +50,7 @@ def test_the_cache_status_of_every_outcome() -> None:
     found = {outcome: dict(outcome_headers(outcome))["cache-status"] for outcome in CACHE_STATUS}
     assert found == {
         "hit": "knapcache; hit",
+        "similar": "knapcache; hit; detail=similar",
         "stale": "knapcache; hit",
         "coalesced": "knapcache; fwd=miss; collapsed",
         "miss": "knapcache; fwd=miss",

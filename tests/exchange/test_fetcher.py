@@ -11,7 +11,8 @@ import pytest
 
 from knapcache import Answer, Cache
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
+from knapcache.exchange.fetched import Fetched, LiveStream
+from knapcache.exchange.fetcher import Fetcher
 from knapcache.keys.parse import SHORT
 from knapcache.threads import run_blocking
 from tests.exchange.conftest import (

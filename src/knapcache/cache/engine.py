@@ -28,7 +28,7 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
 from knapcache.cache.shared_calls import SharedCalls
 from knapcache.cache.single_flight import CallResult, InFlightCall, Leading, SingleFlight
-from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply
+from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply, SimilarMatch
 from knapcache.errors import NotCached
 from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
@@ -110,6 +110,13 @@ class PendingFetch:
         """Release the waiters with a result, and return it as the answer of this fetch."""
         self.release(result)
         return self._replies.finish(self._lookup, result, shared=False)
+
+    def reuse_similar(self, entry: Entry, match: SimilarMatch) -> Answer:
+        """Release the waiters with the answer of the entry of a similar question, and return it."""
+        if self.lease is not None:  # other machines look for a similar question themselves
+            self._replies.end(self.lease, blocking=self._blocking)
+            self.lease = None
+        return self.reuse(stored_result(entry)._replace(similar=match))
 
     def release(self, result: FetchResult) -> None:
         """Release the waiters with a result."""

@@ -1,9 +1,10 @@
 """The ledger: counts and sums of requests, in total, by model and by tenant.
 
-    requests = hits + coalesced + misses + bypasses + failed          in every row; rows sum to the total
+    requests = hits + similar + coalesced + misses + bypasses + failed          in every row; rows sum to the total
 
 "Spent" is what answers cost when they were paid for. "Saved" is what the returned answer had cost when it was paid for;
-what the same call would cost today is unknown. A coalesced request saves like a hit. `cost` is in the policy's unit;
+what the same call would cost today is unknown. A coalesced request saves like a hit, and so does an answer to a similar
+question. `cost` is in the policy's unit;
 dollars are summed where they are known.
 
 Requests are counted in one row per pair of model and tenant, and moved into the three rows on `report`: updating three
@@ -32,6 +33,8 @@ class LedgerRow:
 
     requests: int = 0
     hits: int = 0
+    similar: int = 0
+    """Requests that were served the answer to a question in another wording."""
     coalesced: int = 0
     misses: int = 0
     bypasses: int = 0
@@ -53,6 +56,7 @@ class LedgerRow:
     tokens_saved: int = 0
 
 
+OUTCOMES = ("hits", "similar", "coalesced", "misses", "bypasses", "failed")
 FIELDS = tuple(field.name for field in fields(LedgerRow))
 EXACT = tuple(field.name for field in fields(LedgerRow) if field.type == "int")
 """Fields that are whole numbers; the others are sums of floats."""
@@ -84,12 +88,12 @@ class Ledger:
             row.bytes_saved += size
             row.tokens_saved += tokens
 
-    def add_coalesced(self, model: str, tenant: str, bill: Bill, size: int) -> None:
-        """Count a request that got the answer of a concurrent call."""
+    def add_reused(self, outcome: str, model: str, tenant: str, bill: Bill, size: int) -> None:
+        """Count a request that got the answer of another: outcome "coalesced" or "similar"."""
         usd, seconds, cost, _, tokens, _ = bill
         with self._lock:
             row = self._pairs.get((model, tenant)) or self._new_pair(model, tenant)
-            row.coalesced += 1
+            setattr(row, outcome, getattr(row, outcome) + 1)
             row.usd_saved += usd or 0.0
             row.seconds_saved += seconds
             row.cost_saved += cost
@@ -126,7 +130,7 @@ class Ledger:
 
     def _move(self) -> None:
         for (model, tenant), pair in self._pairs.items():
-            pair.requests = pair.hits + pair.coalesced + pair.misses + pair.bypasses + pair.failed
+            pair.requests = sum(getattr(pair, outcome) for outcome in OUTCOMES)
             for row in (self._total, self._row(self._models, model), self._row(self._tenants, tenant)):
                 for name in FIELDS:
                     setattr(row, name, getattr(row, name) + getattr(pair, name))
@@ -167,5 +171,5 @@ class Ledger:
                     if derived != total if exact else abs(derived - total) > 1e-6 * max(1.0, abs(total)):
                         raise CorruptState(f"{field.name}: the total is {total}, and rows sum to {derived}")
             for row in (self._total, *self._models.values(), *self._tenants.values()):
-                if row.requests != row.hits + row.coalesced + row.misses + row.bypasses + row.failed:
+                if row.requests != sum(getattr(row, outcome) for outcome in OUTCOMES):
                     raise CorruptState(f"outcomes do not sum to requests: {row}")

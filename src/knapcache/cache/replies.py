@@ -10,7 +10,7 @@ import orjson
 
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.values import EMPTY, Answer, Lookup, Reply
+from knapcache.cache.values import EMPTY, Answer, Lookup, Reply, SimilarMatch
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.request import KeyedRequest
 from knapcache.price import Meter
@@ -32,6 +32,8 @@ class FetchResult(NamedTuple):
     fresh: bool
     """The call was made. False: the answer was stored after the leader's lookup."""
     admitted: bool
+    similar: SimilarMatch | None = None
+    """The entry of another question whose answer this is. No call was made."""
 
 
 class ReplyProcessor:
@@ -87,7 +89,12 @@ class ReplyProcessor:
         if not shared and result.fresh:
             self._ledger.add_request("misses", result.model, request.tenant)
             return self._answer(result, request, "miss")
-        self._ledger.add_coalesced(result.model, request.tenant, result.bill, len(result.payload))
+        if result.similar is not None:
+            self._ledger.add_reused("similar", result.model, request.tenant, result.bill, len(result.payload))
+            # The policy counts a request for the entry that answered: it is worth keeping for both questions.
+            self._coordinator.role.count_memory_hit(result.similar.key, result.size, result.bill.cost)
+            return self._answer(result, request, "similar")
+        self._ledger.add_reused("coalesced", result.model, request.tenant, result.bill, len(result.payload))
         if result.size:
             self._coordinator.role.count_coalesced(request.key.digest, lookup.id, result.size, result.bill.cost)
         return self._answer(result, request, "coalesced")
@@ -156,9 +163,9 @@ class ReplyProcessor:
             return None
 
     def _answer(
-        self, result: FetchResult, request: KeyedRequest, outcome: Literal["miss", "coalesced", "bypass"]
+        self, result: FetchResult, request: KeyedRequest, outcome: Literal["miss", "coalesced", "bypass", "similar"]
     ) -> Answer:
-        shared = outcome == "coalesced"
+        shared = outcome in ("coalesced", "similar")
         return Answer(
             payload=result.payload,
             meta=copy_meta(result.meta),
@@ -169,6 +176,7 @@ class ReplyProcessor:
             model=result.model,
             bill=result.bill,
             size=result.size,
+            similar=result.similar,
         )
 
 

@@ -57,14 +57,27 @@ class Reply:
             raise InvalidInput(f"meta must be a mapping of JSON values: {error}") from None
 
 
+class SimilarMatch(NamedTuple):
+    """The entry that answered a request in another wording."""
+
+    key: bytes
+    """The entry's digest."""
+    similarity: float
+    """Cosine of the two questions."""
+    bound: float
+    """The certified share of wrong answers among those served so."""
+    match_id: str
+    """Identifies the match, for feedback."""
+
+
 class Answer(NamedTuple):
     """The result of a request. A tuple, because creating a frozen dataclass took a tenth of a hit."""
 
     payload: bytes
     meta: Mapping[str, Any]
-    outcome: Literal["hit", "miss", "coalesced", "bypass", "stale"]
+    outcome: Literal["hit", "miss", "coalesced", "bypass", "stale", "similar"]
     """hit: from the cache · miss: paid for · coalesced: paid for by a concurrent request · bypass: has no key ·
-    stale: past its age, set by `exchange` only."""
+    stale: past its age, set by `exchange` only · similar: the answer to a question in another wording."""
     key: str
     """The key's digest in hex; empty on a bypass."""
     age: float
@@ -76,6 +89,8 @@ class Answer(NamedTuple):
     """The cost when it was paid for."""
     size: int = 0
     """Bytes that its entry takes, or would take; 0: it may not be stored."""
+    similar: SimilarMatch | None = None
+    """Which entry answered, for the outcome "similar"."""
 
 
 class Lookup(NamedTuple):

@@ -1,8 +1,11 @@
 """Response headers that say how the cache served a request. Every response gets them from here.
 
-    x-knapcache             the outcome: hit, miss, coalesced, stale, bypass or passthrough
+    x-knapcache             the outcome: hit, similar, miss, coalesced, stale, bypass or passthrough
     cache-status            the outcome in the terms of RFC 9211; none for `passthrough`, which never reached the cache
     x-knapcache-key         the digest of the key, in hex
+    x-knapcache-matched-key, x-knapcache-similarity, x-knapcache-bound, x-knapcache-match    of an answer to a similar
+                            question: the entry that answered, the cosine of the two questions, the certified share of
+                            wrong answers, and the id of the match for feedback
     age                     seconds since the answer was fetched
     x-knapcache-saved-usd   US dollars not spent because the answer was stored, if its price is known; otherwise
     x-knapcache-saved-seconds, x-knapcache-saved-tokens    upstream time and tokens not needed
@@ -13,6 +16,7 @@ The last ones are sent with answers that were not paid for again.
 from __future__ import annotations
 
 from knapcache.cache import Answer
+from knapcache.cache.values import SimilarMatch
 from knapcache.price.meter import Bill
 
 Pairs = list[tuple[str, str]]
@@ -20,11 +24,12 @@ Pairs = list[tuple[str, str]]
 CACHE_STATUS = {
     "hit": "knapcache; hit",
     "stale": "knapcache; hit",
+    "similar": "knapcache; hit; detail=similar",
     "coalesced": "knapcache; fwd=miss; collapsed",
     "miss": "knapcache; fwd=miss",
     "bypass": "knapcache; fwd=bypass",
 }
-REUSED = ("hit", "stale", "coalesced")
+REUSED = ("hit", "stale", "coalesced", "similar")
 
 
 def outcome_headers(outcome: str, *, forwarded: bool = True) -> Pairs:
@@ -37,6 +42,8 @@ def outcome_headers(outcome: str, *, forwarded: bool = True) -> Pairs:
 def cache_headers(answer: Answer) -> Pairs:
     """Return the headers of an answer."""
     headers = [*outcome_headers(answer.outcome), ("x-knapcache-key", answer.key)]
+    if answer.similar is not None:
+        headers += similar_headers(answer.similar)
     if answer.outcome in REUSED:
         headers.append(("age", str(int(answer.age))))
         if answer.saved_usd is not None:
@@ -45,6 +52,16 @@ def cache_headers(answer: Answer) -> Pairs:
             headers.append(("x-knapcache-saved-seconds", f"{answer.bill.seconds:.3f}"))
             headers.append(("x-knapcache-saved-tokens", str(answer.bill.tokens)))
     return headers
+
+
+def similar_headers(match: SimilarMatch) -> Pairs:
+    """Return the headers of an answer to a similar question."""
+    return [
+        ("x-knapcache-matched-key", match.key.hex()),
+        ("x-knapcache-similarity", f"{match.similarity:.4f}"),
+        ("x-knapcache-bound", f"{match.bound:.4f}"),
+        ("x-knapcache-match", match.match_id),
+    ]
 
 
 def hit_header_lines(key: str, usd: float | None, seconds: float, tokens: int) -> tuple[bytes, bytes]:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from knapcache.cache import Answer, Reply
+from knapcache.cache.values import SimilarMatch
 from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange.cache_headers import Pairs, cache_headers, outcome_headers
 from knapcache.exchange.headers import (
@@ -30,9 +31,11 @@ from knapcache.exchange.headers import (
 )
 from knapcache.keys.canonical import embedding_inputs, reject_fields
 from knapcache.keys.parse import SHORT, ParsedBody, parse_body
+from knapcache.keys.request import KeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS
 from knapcache.keys.scan import check_cost
 from knapcache.model import Endpoint
+from knapcache.store.base import Entry
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
 from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form, compacted
 from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
@@ -53,6 +56,13 @@ class BodyMarker(Protocol):
         """Whether the upstream has not yet accepted a marked body for this model."""
 
 
+class SimilarFinder(Protocol):
+    """Looks for the answer to a question in another wording, after an exact miss. It raises no exception."""
+
+    async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
+        """Return the entry that may answer the request, or None: the request is sent upstream."""
+
+
 class Exchange(NamedTuple):
     """A request to an endpoint whose answers are cached. A tuple, which is created in a third of a dataclass' time."""
 
@@ -71,6 +81,8 @@ class Exchange(NamedTuple):
     """Whether the caller gets a stream."""
     marker: BodyMarker | None = None
     """None: the body is sent as it came."""
+    finder: SimilarFinder | None = None
+    """None: only the answer to the same request is served."""
 
     @property
     def endpoint(self) -> Endpoint:

@@ -15,9 +15,9 @@ coroutines, so that blocking callers can run the same code (`threads.run_blockin
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from knapcache.cache import Answer, Cache, PendingFetch, Reply
 from knapcache.cache.values import Lookup
@@ -32,6 +32,7 @@ from knapcache.exchange.exchange import (
     plain_reply,
     to_response,
 )
+from knapcache.exchange.fetched import Fetched, FetchedAnswer, LiveStream, UpstreamResponse
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stream_tee import StreamTee
 from knapcache.keys import KeyedRequest
@@ -47,151 +48,9 @@ UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""
 
 
-class UpstreamResponse(Protocol):
-    """A response whose body is still to be read."""
-
-    status: int
-    headers: dict[str, str]
-    """By lower-case names."""
-    pairs: Pairs
-    """The same, as they came."""
-
-    async def read(self) -> bytes:
-        """Return the whole body."""
-
-    def iter_bytes(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes."""
-
-    async def close(self) -> None:
-        """Release the connection. May be called more than once."""
-
-
 Send = Callable[[bytes], Awaitable[UpstreamResponse]]
 Offload = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function elsewhere, and returns its result."""
-
-
-class Fetched:
-    """A response. Write its body, then call `finish`; call `abort` if writing raises an exception."""
-
-    def __init__(self, response: CachedResponse, answers: tuple[Answer, ...] = ()) -> None:
-        self.status, self.headers = response.status, response.headers
-        self.body = response.body
-        """Bytes, or an iterable of blocks that are all in memory. Empty for a live stream."""
-        self.answers = answers
-        """One for each item of the request. Empty before `finish` if the answer was fetched, and after a failure."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the provider's answer is an error. Known after `finish`."""
-        return self.status != 200
-
-    async def finish(self) -> tuple[Answer, ...]:
-        """Store an answer that was fetched, release its waiters, and return `answers`.
-
-        A stream that was not read to its end is read, or aborted if the fetcher has finish_abandoned=False.
-        """
-        return self.answers
-
-    async def drain(self) -> tuple[Answer, ...]:
-        """Read the rest of the body, and finish."""
-        return await self.finish()
-
-    async def abort(self) -> None:
-        """End the fetch at once, and release the waiters."""
-
-
-class FetchedAnswer(Fetched):
-    """A plain answer that was paid for and is not stored yet."""
-
-    def __init__(self, response: CachedResponse, pending: PendingFetch, reply: Reply, seconds: float) -> None:
-        super().__init__(response)
-        self._pending, self._reply, self._seconds = pending, reply, seconds
-
-    async def finish(self) -> tuple[Answer, ...]:
-        if not self.answers:
-            self.answers = (self._pending.complete(self._reply, self._seconds),)
-        return self.answers
-
-    async def abort(self) -> None:
-        await self.finish()  # it was paid for
-
-
-class LiveStream(Fetched):
-    """A stream that the provider is still sending: `blocks` in place of a body.
-
-    A stream that is longer than the tee's limit is forwarded, and not stored. Its waiters are released, and it is
-    aborted when its caller leaves.
-    """
-
-    def __init__(
-        self,
-        response: UpstreamResponse,
-        tee: StreamTee,
-        pending: PendingFetch,
-        started: float,
-        *,
-        finish_abandoned: bool,
-        run: Callable[[int, Callable[[], Any]], Awaitable[Any]],
-    ) -> None:
-        super().__init__(CachedResponse(200, [*forwarded_headers(response.pairs), *outcome_headers("miss")], b""))
-        self.blocks = self._read()
-        """Blocks that arrive together are yielded together. The last ones are yielded after the answer is stored."""
-        self._response, self._tee, self._pending, self._started = response, tee, pending, started
-        self._finish_abandoned, self._reading, self._run = finish_abandoned, True, run
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether the stream is too long to be stored."""
-        return self._tee.overflowed
-
-    @property
-    def failed(self) -> bool:
-        return not self.answers or "status" in self.answers[0].meta
-
-    async def _read(self) -> AsyncGenerator[bytes, None]:
-        tee = self._tee
-        try:
-            async for data in self._response.iter_bytes():
-                if blocks := tee.feed(data):
-                    yield blocks[0] if len(blocks) == 1 else b"".join(blocks)
-                if tee.ended:
-                    break
-                if tee.overflowed:
-                    self._pending.abandon()
-                    if not self._reading:
-                        return
-            for block in tee.close():
-                yield block
-            if tee.overflowed:
-                self._pending.abandon()
-                return
-            reply = await self._run(tee.size, tee.reply)
-        except BaseException as error:
-            self._pending.abandon(error)
-            raise
-        finally:
-            await self._response.close()
-        self.answers = (self._pending.complete(reply, time.perf_counter() - self._started),)
-        for block in tee.tail:
-            yield block
-
-    async def finish(self) -> tuple[Answer, ...]:
-        if self._finish_abandoned or self.answers:
-            return await self.drain()
-        await self.abort()
-        return ()
-
-    async def drain(self) -> tuple[Answer, ...]:
-        self._reading = False
-        async for _ in self.blocks:
-            pass
-        return self.answers
-
-    async def abort(self) -> None:
-        await self.blocks.aclose()
-        self._pending.abandon()  # if no block was read, the generator has not begun and cannot do it
-        await self._response.close()
 
 
 class Fetcher:
@@ -243,7 +102,12 @@ class Fetcher:
             except NotCached:
                 return Fetched(not_cached())
             if isinstance(found, PendingFetch):
-                return await self.lead(exchange, upstream, send, found)
+                similar = None
+                if exchange.finder is not None and not refresh:
+                    similar = await find_similar(exchange, keyed, found)
+                if similar is None:
+                    return await self.lead(exchange, upstream, send, found)
+                found = similar
             try:
                 return Fetched(await self.response(exchange, found), (found,))
             except Incomplete:
@@ -385,6 +249,17 @@ class Fetcher:
             await response.close()
         headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("miss")]
         return Fetched(CachedResponse(response.status, headers, content))
+
+
+async def find_similar(exchange: Exchange, request: KeyedRequest, pending: PendingFetch) -> Answer | None:
+    """Return the answer to a question in another wording, which ends the fetch; None: the fetch goes on."""
+    assert exchange.finder is not None
+    try:
+        found = await exchange.finder.find(request)
+    except BaseException as error:
+        pending.abandon(error)
+        raise
+    return None if found is None else pending.reuse_similar(*found)
 
 
 def is_plain(exchange: Exchange, answer: Answer) -> bool:

@@ -18,7 +18,8 @@ from dataclasses import replace
 from knapcache.cache import Answer, Cache, PendingFetch
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange
-from knapcache.exchange.fetcher import Fetched, Fetcher, Send
+from knapcache.exchange.fetched import Fetched
+from knapcache.exchange.fetcher import Fetcher, Send
 
 
 def extend_ttl(exchange: Exchange, ttl: float | None, window: float) -> Exchange:

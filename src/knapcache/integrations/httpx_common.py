@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange, exchange_of
-from knapcache.exchange.fetcher import Fetched, LiveStream
+from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.model import Endpoint
 
 CLOSE_TIMEOUT = 5.0

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from knapcache.cache import Cache
 from knapcache.exchange.exchange import cacheable_endpoint
-from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
+from knapcache.exchange.fetched import Fetched, LiveStream
+from knapcache.exchange.fetcher import Fetcher
 from knapcache.integrations.httpx_common import (
     CLOSE_TIMEOUT,
     Handover,

@@ -6,6 +6,7 @@ Directives come in the standard `Cache-Control` header
     no-cache           fetch a fresh answer and store it
     only-if-cached     a stored answer, or status 504
     max-age=N          a stored answer only if it is at most N seconds old
+    no-transform       not the answer to a question in another wording; also `x-knapcache-semantic: off`
 
 or in the forms of other caches: LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and
 Helicone. Unknown directives are ignored, as the standard demands. So are numbers that do not parse or are negative.
@@ -21,7 +22,7 @@ from knapcache.wire.json_util import to_json
 
 CONTROL_HEADERS = frozenset(
     ("cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh",
-     "helicone-cache-enabled")
+     "helicone-cache-enabled", "x-knapcache-semantic")
 )  # fmt: skip
 """Headers that hold directives for the cache."""
 
@@ -43,6 +44,8 @@ class CacheControl:
     """Seconds until the answer expires."""
     namespace: str | None = None
     """LiteLLM's namespace: a part of the caller's own cache. It never gives access to another caller's entries."""
+    similar: bool = True
+    """The answer to a question in another wording may be served."""
 
     @property
     def asked(self) -> str:
@@ -68,8 +71,12 @@ def parse_cache_control(headers: Mapping[str, str], body: Mapping[str, Any] | No
             control = replace(control, store=False)
         elif name == "only-if-cached":
             control = replace(control, only_cached=True)
+        elif name == "no-transform":
+            control = replace(control, similar=False)
         elif name == "max-age" and (seconds := parse_seconds(value.strip('"'))) is not None:
             control = replace(control, max_age=seconds)
+    if headers.get("x-knapcache-semantic", "").strip().lower() == "off":
+        control = replace(control, similar=False)
     if is_true(headers, "cf-aig-skip-cache") or headers.get("helicone-cache-enabled", "").strip().lower() == "false":
         control = replace(control, refresh=True, store=False)
     if is_true(headers, "x-portkey-cache-force-refresh"):

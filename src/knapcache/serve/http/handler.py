@@ -22,7 +22,8 @@ from knapcache.cache import Answer
 from knapcache.errors import Incomplete, Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange, make_exchange, parse_request
-from knapcache.exchange.fetcher import Fetched, Fetcher, LiveStream
+from knapcache.exchange.fetched import Fetched, LiveStream
+from knapcache.exchange.fetcher import Fetcher
 from knapcache.exchange.headers import fingerprint, forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher
 from knapcache.keys.parse import SHORT, ParsedBody
