@@ -7,7 +7,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from knapcache.serve.observe.events import Event, PrefixEvent
+from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent, VerdictEvent
+
+ROWS = ("models", "tenants", "minutes", "hours", "days")
 
 
 class EventList(list[Event]):
@@ -61,6 +63,49 @@ def prefix_event(**other: Any) -> PrefixEvent:
         "kind": "tool",
     }
     return PrefixEvent(**fields | other)
+
+
+def semantic_event(**other: Any) -> SemanticEvent:
+    """Return what the semantic tier did with a request that it answered."""
+    fields: dict[str, Any] = {
+        "kind": "served",
+        "match_id": "m-1",
+        "scope": "team-a",
+        "key": "ab" * 32,
+        "matched_key": "cd" * 32,
+        "similarity": 0.93,
+        "risk": 0.003,
+        "level": 0,
+        "features": (0.93, 0.5, 1.0),
+        "seconds": 0.008,
+    }
+    return SemanticEvent(**fields | other)
+
+
+def verdict_event(**other: Any) -> VerdictEvent:
+    """Return the verdict on a match in the shadow."""
+    fields: dict[str, Any] = {
+        "match_id": "m-1",
+        "scope": "team-a",
+        "kind": "shadow",
+        "verdict": "same",
+        "rung": "equal",
+        "judge_usd": 0.0,
+        "time": 1.7e9,
+    }
+    return VerdictEvent(**fields | other)
+
+
+def older_document(document: dict[str, Any], version: int, *without: str) -> dict[str, Any]:
+    """Return a history document as versions before 4 wrote it: rows without their last number."""
+
+    def row(values: list[Any]) -> list[Any]:
+        numbers = [one for one in values if not isinstance(one, dict)]
+        return [*numbers[:-1], *values[len(numbers) :]]
+
+    rows = {kind: {name: row(values) for name, values in document[kind].items()} for kind in ROWS}
+    kept = {name: value for name, value in document.items() if name not in without}
+    return kept | rows | {"version": version, "total": row(document["total"])}
 
 
 def traffic(count: int, seed: int = 0) -> list[Event]:

@@ -47,7 +47,7 @@ MAX_CONNECT_FAILURES = 3
 """Consecutive failed connections after which the server counts as down."""
 EMBEDDED_MODEL = "smollm2-135m"
 """The name of the embedded model in its answers."""
-CACHED_OUTCOMES = ("hit", "coalesced", "stale")
+CACHED_OUTCOMES = ("hit", "similar", "coalesced", "stale")
 FATAL_STATUSES = (401, 403, 404, 405)
 """Every further request would get the same response."""
 

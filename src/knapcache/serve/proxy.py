@@ -171,13 +171,14 @@ class Proxy:
         await self._become_owner()
         assert self._pipeline is not None
         self._pipeline.consume(unsent)
+        self._pipeline.consume_verdicts(client.unsent_verdicts)
         self._owner_client = None
         client.close()
 
     async def _deliver_last_events(self, client: OwnerClient) -> None:
         """Send the last events to the owner. If it ended first, become the owner and consume them here."""
         unsent = await client.stop(send_unsent=True)
-        if unsent and self._pipeline is None:
+        if (unsent or client.unsent_verdicts) and self._pipeline is None:
             try:
                 await asyncio.wait_for(self._wait_for_ownership(), LAST_EVENTS_TIMEOUT)
             except TimeoutError:

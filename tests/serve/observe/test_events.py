@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import pytest
 
 from knapcache.serve.observe import events as subject
-from knapcache.serve.observe.events import MAX_POSITIONS, MAX_TEXT, EventBuffer
+from knapcache.serve.observe.events import MAX_POSITIONS, MAX_QUESTION, MAX_TEXT, EventBuffer, VerdictEvent
 from knapcache.serve.observe.recent import MAX_RECENT, RecentRequests
-from tests.support.events import EventList, event, prefix_event, traffic
+from tests.support.events import EventList, event, prefix_event, semantic_event, traffic, verdict_event
 
 
 def test_a_flush_passes_every_event_once_to_every_consumer() -> None:
@@ -74,6 +75,42 @@ def test_positions_are_kept_for_few_events(monkeypatch: pytest.MonkeyPatch) -> N
     assert [len(one.positions) for one in prefixes] == [2, 2, 2, 0, 0]
     assert {one.read for one in prefixes} == {8_000}
     assert not any(one.prefix and one.prefix.positions for _, one in recent.newest(5))
+
+
+def test_verdicts_follow_the_requests_that_they_are_about() -> None:
+    class Consumer(EventList):
+        def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+            order.append((len(self), list(verdicts)))
+
+    order: list[tuple[int, list[VerdictEvent]]] = []
+    buffer, consumer, plain = EventBuffer(), Consumer(), EventList()
+    buffer.append_verdict(verdict_event())
+    buffer.flush()
+    for each in (consumer, plain):
+        buffer.add_consumer(each)
+    for one in traffic(5):
+        buffer.append(one)
+    assert buffer.flush(3)
+    assert order == [], "its request may be among those that wait"
+    assert not buffer.flush(3)
+    buffer.append_verdict(verdict_event(verdict="different"))
+    buffer.flush()
+    assert order == [(5, [verdict_event()]), (5, [verdict_event(verdict="different")])]
+    assert len(plain) == 5
+
+
+def test_verdicts_and_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_VERDICTS", 2)
+    buffer, seen = EventBuffer(), EventList()
+    buffer.add_consumer(seen)
+    for _ in range(5):
+        buffer.append_verdict(verdict_event())
+    assert buffer.dropped == 3
+    buffer.append(event("similar", semantic=semantic_event(question="q" * 10**6, matched_question="m" * 10**6)))
+    buffer.flush()
+    found = seen[0].semantic
+    assert found is not None
+    assert (found.question, found.matched_question) == ("q" * MAX_QUESTION, "m" * MAX_QUESTION)
 
 
 async def test_the_last_events_are_flushed_at_the_end() -> None:

@@ -64,12 +64,12 @@ def test_every_outcome_is_counted_once() -> None:
     history = new_history()
     history.consume([event(outcome, usd=2.0, upstream_seconds=3.0, size=10) for outcome in ALL_OUTCOMES])
     row = history.total().report()
-    outcomes = ("hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed")
-    assert [row[name] for name in outcomes] == [1, 1, 1, 1, 1, 1, 3]
-    assert row["requests"] == 9
-    assert (row["usd_saved"], row["seconds_saved"], row["cost_saved"], row["bytes_saved"]) == (6.0, 9.0, 3.0, 30)
+    outcomes = ("hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed")
+    assert [row[name] for name in outcomes] == [1, 1, 1, 1, 1, 1, 1, 3]
+    assert row["requests"] == 10
+    assert (row["usd_saved"], row["seconds_saved"], row["cost_saved"], row["bytes_saved"]) == (8.0, 12.0, 4.0, 40)
     assert (row["usd_spent"], row["seconds_spent"], row["cost_spent"]) == (12.0, 18.0, 6.0)
-    assert row["would"] == {"none": 9.0}
+    assert row["would"] == {"none": 10.0}
     history.check()
 
 
@@ -298,7 +298,7 @@ def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
     assert row.shadows == {"lru": 0.2}
     history.consume([event()])
     history.close()
-    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 3
+    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 4
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     history.close()
     path = tmp_path / "data" / "history.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads(path.read_bytes())["version"] == 3
+    assert json.loads(path.read_bytes())["version"] == 4
     again = History(tmp_path / "data", Shadows(none=0.0, lru=0.0), clock, UTC)
     assert again.total() == history.total()
     assert again.models() == history.models()
@@ -360,9 +360,9 @@ def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: py
         lambda text: text[: len(text) // 2],
         lambda _: b"[]",
         lambda _: b"\xff\xfe",
-        lambda text: text.replace(b'"version":3', b'"version":4'),
-        lambda text: text.replace(b'"version":3', b'"version":1'),
-        lambda text: text.replace(b'"version":3', b'"version":[3]'),
+        lambda text: text.replace(b'"version":4', b'"version":5'),
+        lambda text: text.replace(b'"version":4', b'"version":1'),
+        lambda text: text.replace(b'"version":4', b'"version":[4]'),
         lambda text: text.replace(b'"since":', b'"since":-'),
         lambda text: text.replace(b'"total":[2', b'"total":[3'),
         lambda text: text.replace(b'"total":[2', b'"total":[-2'),

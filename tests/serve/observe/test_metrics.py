@@ -70,6 +70,7 @@ def test_requests_and_money() -> None:
         event("hit", usd=0.5, upstream_seconds=2.0),
         event("coalesced", usd=0.5, upstream_seconds=2.0, model="gpt-5"),
         event("stale", usd=None, upstream_seconds=1.0),
+        event("similar", usd=0.25, upstream_seconds=1.0),
         event("bypass", usd=0.25, tenant="team-b"),
         event("passthrough", usd=None, endpoint="", model=""),
         event("failed", usd=None, status=502, attempts=(0, 429, 502)),
@@ -82,12 +83,14 @@ def test_requests_and_money() -> None:
         ]
         == 2
     )
-    assert [total(of, "knapcache_requests_total", outcome=outcome) for outcome in OUTCOMES] == [2, 1, 1, 1, 1, 1, 1, 1]
-    assert total(of, "knapcache_usd_saved_total") == 1.5
+    assert [total(of, "knapcache_requests_total", outcome=outcome) for outcome in OUTCOMES] == [
+        2, 1, 1, 1, 1, 1, 1, 1, 1,
+    ]  # fmt: skip
+    assert total(of, "knapcache_usd_saved_total") == 1.75
     assert total(of, "knapcache_usd_saved_total", model="gpt-5") == 0.5
     assert total(of, "knapcache_usd_spent_total") == 0.75
     assert total(of, "knapcache_usd_spent_total", tenant="team-b") == 0.25
-    assert total(of, "knapcache_seconds_saved_total") == 7.0
+    assert total(of, "knapcache_seconds_saved_total") == 8.0
     for code in ("2xx", "4xx", "5xx", "none"):
         assert total(of, "knapcache_calls_total", upstream="openai", code=code) == 1
 

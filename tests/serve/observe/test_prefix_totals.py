@@ -19,7 +19,7 @@ from knapcache.serve.observe.history import History
 from knapcache.serve.observe.history_view import HistoryView
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.prefix_totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, group_of
-from tests.support.events import event, prefix_event
+from tests.support.events import event, older_document, prefix_event
 
 
 def miss(time: float = 1.7e9, upstream: str = "anthropic", **prefix: Any) -> Event:
@@ -222,7 +222,7 @@ def test_a_file_of_version_2_is_still_read(tmp_path: Path) -> None:
     history.close()
     path = tmp_path / "history.json"
     document = json.loads(path.read_bytes())
-    path.write_text(json.dumps({name: value for name, value in document.items() if name != "prefix"} | {"version": 2}))
+    path.write_text(json.dumps(older_document(document, 2, "prefix", "semantic")))
     again = History(tmp_path, dict, Clock())
     assert again.total().requests == 1
     assert not again.prefix()[1]

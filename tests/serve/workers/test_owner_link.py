@@ -28,7 +28,7 @@ from knapcache.serve.workers.owner_link import (
     encode_events,
 )
 from knapcache.testing import FakeUpstream
-from tests.support.events import event, prefix_event, traffic
+from tests.support.events import event, prefix_event, semantic_event, traffic, verdict_event
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 
 
@@ -197,7 +197,9 @@ def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstre
 def test_events_cross_processes_by_name() -> None:
     events = [*traffic(20), event("failed", attempts=(0, 429, 503), usd=None, trace="00-x"), event("hit", model="é")]
     events += [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
-    assert decode_events(encode_events(events, dropped=7)) == (events, 7)
+    events += [event("similar", semantic=semantic_event(question="é")), event("miss", semantic=semantic_event())]
+    verdicts = [verdict_event(), verdict_event(verdict="different", judge_usd=0.25)]
+    assert decode_events(encode_events(events, 7, verdicts)) == (events, verdicts, 7)
     (fields,) = orjson.loads(encode_events(events[:1]))["events"]
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts)}
 
@@ -217,7 +219,7 @@ def test_a_message_has_as_many_events_as_fit() -> None:
     count, message = encode_batch(events, 3)
     assert 10 < count < 800
     assert len(message) <= MAX_MESSAGE
-    assert decode_events(message) == (events[:count], 3)
+    assert decode_events(message) == (events[:count], [], 3)
     assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH
 
 

@@ -129,7 +129,7 @@ ROUTES: tuple[Route, ...] = (
 )  # fmt: skip
 
 CACHE_RESPONSE_HEADERS = {
-    "x-knapcache": "Outcome: hit, miss, coalesced, stale, bypass, passthrough.",
+    "x-knapcache": "Outcome: hit, similar, miss, coalesced, stale, bypass, passthrough.",
     "x-knapcache-key": "Digest of the key of the entry.",
     "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache, if its price is known.",
     "x-knapcache-saved-seconds": "If the price is not known: upstream time not needed because of the cache.",

@@ -10,8 +10,9 @@ from pydantic.json_schema import SkipJsonSchema
 from knapcache.serve.admin.models import MAX_SERIAL, Count, QueryInt, RequestModel, RequestRow, ResponseModel
 
 Kind = Literal[
-    "hit", "stale", "coalesced", "bypass", "passthrough", "rejected", "failed", "asked", "too_old", "new", "different",
-    "other_tenant", "evicted", "not_admitted", "not_stored", "expired", "lost", "purged", "unusable", "other_worker",
+    "hit", "similar", "stale", "coalesced", "bypass", "passthrough", "rejected", "failed", "asked", "too_old", "new",
+    "different", "other_tenant", "evicted", "not_admitted", "not_stored", "expired", "lost", "purged", "unusable",
+    "other_worker",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ class Usage(ResponseModel):
 
     requests: Count
     hits: Count
+    similar: Annotated[Count, Field(description="Answers to similar questions, served by the semantic tier.")]
     coalesced: Count
     stale: Count
     misses: Count

@@ -10,7 +10,7 @@ import { OUTCOMES } from "./why.js";
 export const MAX_ROWS = 500, MAX_SHOWN = 100;
 
 const KINDS = [["all", "All"], ["cached", "From cache"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
-const KIND = { hit: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
+const KIND = { hit: "cached", similar: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
 const HEADINGS = [["time", "Time"], ["outcome", "Outcome"], ["model", "Model"], ["tenant", "Tenant"], ["proxy", "Proxy"], ["endpoint", "Endpoint"], ["status", "Status"], ["ttfb", "First byte"], ["seconds", "Total"], ["cost", "Saved or spent"]];
 const TITLES = {
   outcome: "Where the answer came from. Click a row to see why.", ttfb: "Time until the first byte of the answer was sent", seconds: "Time until the last byte of the answer was sent",

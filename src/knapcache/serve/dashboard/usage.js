@@ -1,12 +1,12 @@
 // Formulas on usage totals of the admin API (its schema `Usage`).
 //
-//     fromCache        = hits + coalesced + stale          requests without an upstream call of their own
+//     fromCache        = hits + similar + coalesced + stale   requests without an upstream call of their own
 //     lookups          = fromCache + misses + bypasses     answered requests to cacheable endpoints
 //     saved by X       = would.none − would.X              X: a shadow policy on the same requests, with its own cache
 //
 // The cost of requests that no policy can cache is in every `would`, so it cancels in every difference.
 
-const COUNTS = ["requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions"];
+const COUNTS = ["requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions"];
 
 /** Add up rows. */
 export function sum(list) {
@@ -19,7 +19,7 @@ export function sum(list) {
   return total;
 }
 
-export const fromCache = (row) => (row.hits ?? 0) + (row.coalesced ?? 0) + (row.stale ?? 0);
+export const fromCache = (row) => (row.hits ?? 0) + (row.similar ?? 0) + (row.coalesced ?? 0) + (row.stale ?? 0);
 export const lookups = (row) => fromCache(row) + (row.misses ?? 0) + (row.bypasses ?? 0);
 export const hitRate = (row) => fromCache(row) / lookups(row);
 

@@ -9,6 +9,7 @@ import { bytes, clock, count, day, digits, fractionalCount, moment, time } from 
 /** What each outcome means, in a sentence. */
 export const OUTCOMES = {
   hit: "The answer came from the cache.",
+  similar: "The answer to a similar question came from the cache.",
   miss: "The answer was not in the cache. It was fetched from the upstream and paid for.",
   coalesced: "An identical request was under way. This one waited for its answer and cost nothing.",
   stale: "The stored answer was past its time to live, and was served nevertheless.",

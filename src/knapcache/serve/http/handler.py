@@ -321,7 +321,7 @@ class Call:
         calls: tuple[int, ...] = ()
         if attempts and (self._attempts or self._error):
             upstream, calls, error = self._take_attempts()
-        elif outcome in ("hit", "stale"):
+        elif outcome in ("hit", "similar", "stale"):
             upstream = ""
         return Event(  # positional: keywords take twice as long
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,

@@ -6,7 +6,8 @@
 
 A request only appends its event to the buffer of its process, which takes less than a microsecond. The buffer is
 flushed four times a second, and before the admin API answers. Every event reaches the same consumers, whichever process
-has served the request (pipeline.py, workers/owner_link.py).
+has served the request (pipeline.py, workers/owner_link.py). Verdicts on matches of the semantic tier, which are known
+later than their request, take the same way as events of their own.
 
     Invariant: the buffer holds at most MAX_BUFFERED events of bounded size. When it is full, new events are dropped
     and counted.
@@ -18,10 +19,10 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-OUTCOMES = ("hit", "miss", "coalesced", "stale", "bypass", "passthrough", "failed", "rejected")
-SAVED = frozenset({"hit", "coalesced", "stale"})
+OUTCOMES = ("hit", "similar", "miss", "coalesced", "stale", "bypass", "passthrough", "failed", "rejected")
+SAVED = frozenset({"hit", "similar", "coalesced", "stale"})
 """Outcomes whose answer was served without paying for it."""
 MAX_BUFFERED = 100_000
 """Events: some seconds of the fastest traffic."""
@@ -33,6 +34,10 @@ is more. So a flush adds little to the latency of requests that arrive meanwhile
 MAX_POSITIONS, MAX_DETAILED = 1024, 1000
 """Positions of a prefix event, and waiting events up to which they are kept. Of a request with more, or in a longer
 queue, none are kept: some of them would be a wrong request. A position takes 130 bytes."""
+MAX_QUESTION = 1024
+"""Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
+MAX_VERDICTS = 10_000
+"""Verdicts that wait for the owner. A verdict follows a call of the upstream, so few are waiting at any time."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -83,6 +88,75 @@ class PrefixEvent(NamedTuple):
     """`tool` if the last message is the result of a tool, else `text`."""
 
 
+MatchKind = Literal["served", "shadow", "audit", "none", "excluded", "refused", "failed"]
+MATCH_KINDS: tuple[MatchKind, ...] = ("served", "shadow", "audit", "none", "excluded", "refused", "failed")
+"""What the semantic tier did with a request:
+
+served     a stored answer to a similar question was sent
+shadow     there was a match, but its level is not certified: the request went upstream
+audit      the match could have been served, but was drawn to be checked: the request went upstream
+none       no stored question came near, or vetoes excluded those that did
+excluded   requests of its form are never matched
+refused    the client asked not to be served by similarity
+failed     the tier could not answer in time
+"""
+MatchVerdict = Literal["", "same", "different", "undecided"]
+
+
+class SemanticEvent(NamedTuple):
+    """What the semantic tier did with one request, after an exact miss. Built with keywords; crosses processes by name.
+
+    None of it is a prompt, unless the setting `show_content` is on.
+    """
+
+    kind: MatchKind
+    match_id: str = ""
+    """Id of the match, as in `x-knapcache-match`; empty: there was none."""
+    reason: str = ""
+    """Name of the exclusion or of the veto; empty if there is none to name."""
+    scope: str = ""
+    """The tenant whose labels decide; empty without tenants."""
+    key: str = ""
+    """The request's own key, in hex."""
+    matched_key: str = ""
+    """Key of the entry that matched, in hex."""
+    similarity: float = 0.0
+    """Cosine of the two questions."""
+    risk: float = 1.0
+    """Estimated probability that the stored answer is wrong for this request."""
+    level: int = -1
+    """Index of the level that the risk falls into (semantic/certificate.py); -1: none."""
+    features: tuple[float, ...] = ()
+    """Features of the match, from which a label is made."""
+    seconds: float = 0.0
+    """Time that the tier took before the request went on."""
+    question: str = ""
+    """The request's question; empty unless `show_content`."""
+    matched_question: str = ""
+    """The question of the entry that matched; empty unless `show_content`."""
+    verdict: MatchVerdict = ""
+    """Whether both answers say the same. Set when the match is judged, which is later than the request."""
+    rung: str = ""
+    """What decided the verdict: a rung of the judge, or `feedback`."""
+    judge_usd: float = 0.0
+    """Dollars paid for the verdict."""
+
+
+class VerdictEvent(NamedTuple):
+    """The verdict on a match, known after the request has finished. Crosses processes by field name."""
+
+    match_id: str
+    scope: str
+    kind: MatchKind
+    """That of the match: shadow, audit or served."""
+    verdict: MatchVerdict
+    rung: str
+    """What decided: a rung of the judge, or `feedback`."""
+    judge_usd: float
+    time: float
+    """When it was decided, Unix time."""
+
+
 class Event(NamedTuple):
     """One finished request. Built with keywords; events cross processes by field name."""
 
@@ -126,6 +200,8 @@ class Event(NamedTuple):
     """What in the request explains its outcome: its cache directives, why it has no key, why it was rejected."""
     prefix: PrefixEvent | None = None
     """Use of the provider's prompt cache; None: the request did not go upstream."""
+    semantic: SemanticEvent | None = None
+    """What the semantic tier did; None: it is off, or the request was no exact miss."""
 
     @property
     def saved(self) -> bool:
@@ -147,11 +223,20 @@ class EventConsumer(Protocol):
         """Take a batch. Runs on the event loop's thread: it must be fast and must not raise."""
 
 
+@runtime_checkable
+class VerdictConsumer(Protocol):
+    """Takes batches of verdicts, too."""
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Take a batch, after the events of the requests that finished before it. As `EventConsumer.consume`."""
+
+
 class EventBuffer:
     """The events of this process that no consumer has seen yet. All methods run on the event loop's thread."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
+        self._verdicts: deque[VerdictEvent] = deque()
         self._consumers: list[EventConsumer] = []
         self.dropped = 0
         """Events that did not fit."""
@@ -165,12 +250,22 @@ class EventBuffer:
             len(event.prefix.positions) > MAX_POSITIONS or len(self._events) >= MAX_DETAILED
         ):
             event = without_positions(event)
+        if event.semantic is not None and (event.semantic.question or event.semantic.matched_question):
+            question, matched = event.semantic.question[:MAX_QUESTION], event.semantic.matched_question[:MAX_QUESTION]
+            event = event._replace(semantic=event.semantic._replace(question=question, matched_question=matched))
         self.append_short(event)
 
     def append_short(self, event: Event) -> None:
         """Add the event of a finished request whose texts are known to be short."""
         if len(self._events) < MAX_BUFFERED:
             self._events.append(event)
+        else:
+            self.dropped += 1
+
+    def append_verdict(self, verdict: VerdictEvent) -> None:
+        """Add the verdict on a match."""
+        if len(self._verdicts) < MAX_VERDICTS:
+            self._verdicts.append(verdict)
         else:
             self.dropped += 1
 
@@ -188,11 +283,17 @@ class EventBuffer:
         Without consumers they stay in the buffer.
         """
         events = self._events
-        if not events or not self._consumers:
+        if not self._consumers or not (events or self._verdicts):
             return False
         batch = [events.popleft() for _ in range(len(events) if limit is None else min(limit, len(events)))]
-        for consumer in self._consumers:
+        for consumer in self._consumers if batch else ():
             consumer.consume(batch)
+        if self._verdicts and not events:  # after the requests that they are about
+            verdicts = list(self._verdicts)
+            self._verdicts.clear()
+            for consumer in self._consumers:
+                if isinstance(consumer, VerdictConsumer):
+                    consumer.consume_verdicts(verdicts)
         return bool(events)
 
     async def flush_periodically(self) -> None:

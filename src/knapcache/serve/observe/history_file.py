@@ -1,10 +1,11 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
-    {"version": 3, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
+    {"version": 4, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
      "days": …, "prefix": {"total": sums, "day": number, "today": sums}}
 
 Version 1 had rows without the fields from `tokens_spent` on, and version 2 had no sums of providers' prompt caches
-(prefix_totals.py). Both are still read.
+(prefix_totals.py). Version 3 had rows without `similar`, and no sums of the semantic tier (semantic_totals.py). All of
+them are still read.
 
 A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
@@ -23,8 +24,13 @@ from knapcache.serve.observe.labels import MAX_LABELS
 from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
-VERSION = 3
-NUMBERS_OF_VERSION = {1: NUMBERS.index("tokens_spent"), 2: len(NUMBERS), VERSION: len(NUMBERS)}
+VERSION = 4
+NUMBERS_OF_VERSION = {
+    1: NUMBERS.index("tokens_spent"),
+    2: NUMBERS.index("similar"),
+    3: NUMBERS.index("similar"),
+    VERSION: len(NUMBERS),
+}
 """Numbers in a row, by version of the file."""
 MAX_MINUTES, MAX_HOURS = 26 * 60, 32 * 24
 """Rows kept: a day of minutes and a month of hours, and some more because days with a clock change are longer."""
@@ -144,7 +150,7 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         hours=_unpack_numbered(found.get("hours"), numbers, 2 * MAX_HOURS, LAST_DAY * 24),
         days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
-    if version == VERSION:
+    if version in (3, VERSION):
         _unpack_prefix(found.get("prefix"), table)
     try:
         if whole:

@@ -57,9 +57,8 @@ LOOKS_SECRET = re.compile(
     re.VERBOSE,
 )
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-ACCESS_FIELDS = tuple(
-    name for name in Event._fields if name not in ("time", "cost", "upstream_seconds", "attempts", "trace", "prefix")
-)
+UNLOGGED = frozenset({"time", "cost", "upstream_seconds", "attempts", "trace", "prefix", "semantic"})
+ACCESS_FIELDS = tuple(name for name in Event._fields if name not in UNLOGGED)
 
 
 class Redactor:

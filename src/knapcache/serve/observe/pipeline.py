@@ -14,7 +14,7 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
+from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer, VerdictConsumer, VerdictEvent
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.logs import AccessLog, dropped_lines
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
@@ -84,6 +84,13 @@ class EventPipeline:
         """Pass a batch to every consumer."""
         for consumer in self._consumers:
             consumer.consume(events)
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Pass verdicts to the consumers that count them."""
+        if verdicts:
+            for consumer in self._consumers:
+                if isinstance(consumer, VerdictConsumer):
+                    consumer.consume_verdicts(verdicts)
 
     def close(self) -> None:
         """Write what is still buffered and close the files."""

@@ -21,8 +21,8 @@ VERSION = 1
 MAX_EVENTS = 100
 """Recent requests in a status."""
 MAX_UPSTREAMS = 1000
-UNPUBLISHED = "prefix"
-"""Field of an event that is published as a sum only, in the history."""
+UNPUBLISHED = ("prefix", "semantic")
+"""Fields of an event that are published as sums only, in the history."""
 _LAST_TIME = 1e11
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Time = Annotated[float, Field(ge=0.0, lt=_LAST_TIME)]
@@ -51,7 +51,7 @@ class PublishedUpstream(_Document):
 _fields: dict[str, Any] = {
     name: (annotation, Event._field_defaults.get(name, ...))
     for name, annotation in Event.__annotations__.items()
-    if name != UNPUBLISHED
+    if name not in UNPUBLISHED
 }
 _PublishedEvent = create_model("_PublishedEvent", __base__=_Document, serial=(Count, ...), **_fields)
 """An event and its serial."""
@@ -86,7 +86,7 @@ class PublishedStatus(_Document):
 
 def encode_status(status: dict[str, Any], recent: Sequence[tuple[int, Event]]) -> bytes:
     """Return the document of a status. status: the fields of PublishedStatus but version and recent."""
-    events = [{"serial": serial} | event._replace(prefix=None)._asdict() for serial, event in recent]
+    events = [{"serial": serial} | event._replace(prefix=None, semantic=None)._asdict() for serial, event in recent]
     return compress(orjson.dumps({"version": VERSION, **status, "recent": events}))
 
 

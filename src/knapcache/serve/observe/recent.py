@@ -15,7 +15,8 @@ from typing import Any
 from knapcache.serve.observe.events import Event, without_positions
 
 MAX_RECENT = 1000
-FIELDS = (*(name for name in Event._fields if name not in ("attempts", "prefix", "reason", "trace")), "saved")
+UNLISTED = frozenset({"attempts", "prefix", "reason", "semantic", "trace"})
+FIELDS = (*(name for name in Event._fields if name not in UNLISTED), "saved")
 
 
 class RecentRequests:

@@ -42,7 +42,7 @@ from knapcache.threads import MAX_WAITING, BatchWorker
 HEADER = b"time,key,size,cost,usd,seconds,outcome\n"
 UNKNOWN = "unknown"
 """Dollars of an unknown price. With an empty field the lab would have to read the file the slow way."""
-ANSWERED = frozenset({"hit", "miss", "coalesced", "stale"})
+ANSWERED = frozenset({"hit", "similar", "miss", "coalesced", "stale"})
 PARTS = 8
 MIN_CAPACITY = 1 << 16
 CURRENT = "requests.csv"

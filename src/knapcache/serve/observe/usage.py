@@ -1,6 +1,6 @@
 """Usage: counts and sums over some requests, and what they would have cost otherwise.
 
-    requests    = hits + coalesced + stale + misses + bypasses + passthrough + failed
+    requests    = hits + similar + coalesced + stale + misses + bypasses + passthrough + failed
     would(none) = spent + saved                         without a cache every answer is paid for
     would(p)    = spent + saved − what policy p would have saved
 
@@ -30,6 +30,7 @@ from knapcache.serve.observe.events import SAVED, Event
 
 COUNTED_AS = {
     "hit": "hits",
+    "similar": "similar",
     "coalesced": "coalesced",
     "stale": "stale",
     "miss": "misses",
@@ -68,6 +69,8 @@ class UsageRow:
     """Answers of unknown price, and of free models."""
     evictions: int = 0
     """Entries that were evicted, and answers not admitted, for lack of space. Only in rows of times, not of names."""
+    similar: int = 0
+    """Answers to similar questions, served by the semantic tier. Last, because older files have no such number."""
     shadows: dict[str, float] = field(default_factory=dict)
     """Savings of other policies on the same requests, by name."""
 

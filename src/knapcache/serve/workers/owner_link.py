@@ -26,7 +26,16 @@ import uvicorn
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
-from knapcache.serve.observe.events import MAX_BUFFERED, MAX_DETAILED, Event, PrefixEvent, without_positions
+from knapcache.serve.observe.events import (
+    MAX_BUFFERED,
+    MAX_DETAILED,
+    MAX_VERDICTS,
+    Event,
+    PrefixEvent,
+    SemanticEvent,
+    VerdictEvent,
+    without_positions,
+)
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.upstream import Client, encode_headers
 from knapcache.serve.upstream.upstream import HOP_BY_HOP
@@ -91,11 +100,12 @@ class OwnerServer:
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            events, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
+            events, verdicts, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
         except (RequestRejected, ValueError, TypeError, LookupError) as error:
             log.error("Events of a worker dropped: unreadable message: %s", error)
         else:
             self._pipeline.consume(events)
+            self._pipeline.consume_verdicts(verdicts)
             self._pipeline.dropped += dropped
         await request.respond(200, [], b"")
 
@@ -113,6 +123,8 @@ class OwnerClient:
 
     def __init__(self, folder: Path) -> None:
         self._unsent: list[Event] = []
+        self.unsent_verdicts: list[VerdictEvent] = []
+        """Verdicts that the owner has not received."""
         self._dropped = 0
         self._client = Client("the owner", CONNECT_TIMEOUT, RESPONSE_TIMEOUT, socket_path=folder / SOCKET)
         self._task: asyncio.Task[None] | None = None
@@ -129,22 +141,31 @@ class OwnerClient:
         self._unsent.extend(map(without_positions, events[detailed:free]))
         self._dropped += max(0, len(events) - free)
 
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Queue verdicts for the owner, as `consume` does with events."""
+        free = MAX_VERDICTS - len(self.unsent_verdicts)
+        self.unsent_verdicts.extend(verdicts[:free])
+        self._dropped += max(0, len(verdicts) - free)
+
     async def _send_periodically(self) -> None:
         while True:
             await asyncio.sleep(SEND_INTERVAL)
             await self._send()
 
     async def _send(self) -> None:
-        """Send all queued events. Without an owner they stay queued."""
+        """Send all queued events and verdicts. Without an owner they stay queued."""
         with contextlib.suppress(UpstreamFailed):
-            while self._unsent:
+            while self._unsent or self.unsent_verdicts:
                 dropped = self._dropped
-                count, message = encode_batch(self._unsent, dropped)
+                # After the events of the requests that they are about.
+                verdicts = self.unsent_verdicts[:MAX_BATCH] if len(self._unsent) <= MAX_BATCH else []
+                count, message = encode_batch(self._unsent, dropped, verdicts)
                 response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
                 await response.read()
                 if response.status != 200:  # the owner process is changing
                     break
                 del self._unsent[:count]
+                del self.unsent_verdicts[: len(verdicts)]
                 self._dropped -= dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,35 +204,40 @@ class OwnerClient:
         self._client.close()
 
 
-def encode_batch(events: Sequence[Event], dropped: int) -> tuple[int, bytes]:
+def encode_batch(events: Sequence[Event], dropped: int, verdicts: Sequence[VerdictEvent] = ()) -> tuple[int, bytes]:
     """Return how many of the events fit into one message, and the message."""
     batch = events[:MAX_BATCH]
-    while len(message := encode_events(batch, dropped)) > MAX_MESSAGE and len(batch) > 1:
+    while len(message := encode_events(batch, dropped, verdicts)) > MAX_MESSAGE and len(batch) > 1:
         batch = batch[: len(batch) // 2]
     return len(batch), message
 
 
-def encode_events(events: Sequence[Event], dropped: int = 0) -> bytes:
-    """Return the message of a worker: its events by field name, and how many it has dropped."""
+def encode_events(events: Sequence[Event], dropped: int = 0, verdicts: Sequence[VerdictEvent] = ()) -> bytes:
+    """Return the message of a worker: its events and verdicts by field name, and how many it has dropped."""
     fields = [event._asdict() for event in events]
     for event, values in zip(events, fields, strict=True):
         if event.prefix is not None:
             values["prefix"] = event.prefix._asdict() | {"bills": dict(event.prefix.bills)}
-    return orjson.dumps({"dropped": dropped, "events": fields})
+        if event.semantic is not None:
+            values["semantic"] = event.semantic._asdict()
+    return orjson.dumps({"dropped": dropped, "events": fields, "verdicts": [one._asdict() for one in verdicts]})
 
 
-def decode_events(message: bytes) -> tuple[list[Event], int]:
-    """Return events and number of dropped events. Raises ValueError, TypeError or LookupError for other messages."""
+def decode_events(message: bytes) -> tuple[list[Event], list[VerdictEvent], int]:
+    """Return events, verdicts and number of dropped ones. Other messages: ValueError, TypeError or LookupError."""
     found = orjson.loads(message)
-    return [decode_event(fields) for fields in found["events"]], found["dropped"]
+    verdicts = [VerdictEvent(**fields) for fields in found["verdicts"]]
+    return [decode_event(fields) for fields in found["events"]], verdicts, found["dropped"]
 
 
 def decode_event(fields: dict[str, Any]) -> Event:
     """Return the event of its fields."""
-    prefix = fields["prefix"]
+    prefix, semantic = fields["prefix"], fields["semantic"]
     if prefix is not None:
         prefix = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
-    return Event(**fields | {"attempts": tuple(fields["attempts"]), "prefix": prefix})
+    if semantic is not None:
+        semantic = SemanticEvent(**semantic | {"features": tuple(semantic["features"])})
+    return Event(**fields | {"attempts": tuple(fields["attempts"]), "prefix": prefix, "semantic": semantic})
 
 
 def is_forwarded(name: str) -> bool:
