@@ -247,3 +247,32 @@ for _line, _sides in enumerate(ANTONYMS):
 
 ROLES = _listed("from to into than over versus vs before after by against instead between")
 """Words whose following word has a part of its own in the question: "from Rome to Oslo" is not "from Oslo to Rome"."""
+
+COMMON_WORDS = FUNCTION_WORDS | _listed("""
+    account after again against another are aren ask available back balance bank because become before begin best
+    better between big bill book both buy call can cannot card change check city code compare convert cost couldn
+    country date day describe didn different doesn don each easy email end every example explain fast few find first
+    food free generate good great hadn hard hasn haven help high home idea important isn job kind language large
+    last learn leave less life list live long look lot low made main make many mean meaning means money more most
+    much name near never new next no not now number off often old once one only open order other own part pay people
+    phone place play price problem product put read real reset right run same say schedule see send set short
+    shouldn sign simple since small song speak start still stop story summarize summary take talk text thanks thing
+    think time today tomorrow top translate translation travel true try turn two type update use used using value
+    wait wasn way weather week well weren without won word words work world wouldn write year yes""")
+"""Frequent English words, which tell that a text is in English."""
+AMBIGUOUS_WORDS = _listed("a am an as at do he i in is me no on or so to was will")
+"""Those that are frequent in another language as well."""
+
+FOREIGN_WORDS = _listed("""
+    aan apa att au auf aux avec bagaimana bei bir bu ce ces cette che chi co com combien comment como con cual
+    cuales cuanta cuanto cuál cuáles cuándo cuánto czy cómo da dan dans das de dei del della delle dem dengan der
+    des det di donde dos du dónde een ein eine einem einen einer el elle em en er eres es est esta está están et eu
+    för für gdzie gibt gli hay het hij hoch hoe hoeveel hur ich ihr ik il ile ils im ini inte ist itu için jag jak
+    je jest jij kan kann kaç kde kdo kdy kiedy kostet la las le les lo los ma med mein meine mes met meu mi mia mijn
+    minha mio mit mitt mon muy más naar nas nasıl ne nedir nel nella nerede neresi nicht nie niet non nos nous não
+    när och onde os où para pas perché pero por porque posso pour pourquoi proč puedo på quale quali quand quando
+    quanta quanto que quel quelle quelles quels quem qui quiero quién qué saya sie sind się sono sont soy su sur são
+    till tu um uma umas un una unas und une uno unos uns untuk van varför ve vem você von voor vous waar waarom wann
+    wanneer warum wat welche welcher welches welk welke wer wie wieviel wij wir wo yang zij zu zum zur är è é""")
+"""Frequent words of Spanish, French, German, Italian, Portuguese, Dutch, Swedish, Czech, Polish, Turkish, Indonesian.
+Without those that are also English words."""
