@@ -38,6 +38,7 @@ FLAGS = {
     "ttl": ("TIME", "time until an answer expires: 90 (s), 15m, 12h, 30d, none (default: none)"),
     "workers": ("N", "number of worker processes (default: 1)"),
     "prefix": ("MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
+    "semantic": ("MODE", "answers to questions in another wording: off, shadow or on (default: off)"),
 }
 """Settings with a flag of their own. Written out, because importing the settings model would slow down
 `knapcache --help`, and its packages may not be installed. A test compares the two."""

@@ -45,6 +45,8 @@ class LevelReport(NamedTuple):
     bound: float
     """The least error for which these labels would be enough; 1: none."""
     certified: bool
+    serves: bool
+    """Whether it, or a wider level, is certified."""
 
 
 class Certificate:
@@ -113,7 +115,13 @@ class Certificate:
         """Return the state of each level."""
         return [
             LevelReport(
-                threshold, self._labels[at], self._wrongs[at], self.e_value(at), self.bound(at), at <= self.level
+                threshold,
+                self._labels[at],
+                self._wrongs[at],
+                self.e_value(at),
+                self.bound(at),
+                self.e_value(at) >= self.needed,
+                at <= self.level,
             )
             for at, threshold in enumerate(LEVELS)
         ]

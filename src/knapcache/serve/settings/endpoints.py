@@ -192,6 +192,10 @@ class UpstreamSettings(BaseModel):
         return os.environ.get(self.key_env) if self.key_env else None
 
 
+SemanticMode = Literal["off", "shadow", "on"]
+ErrorRate = Annotated[float, Field(gt=0.0, lt=0.5)]
+
+
 class TenantSettings(BaseModel):
     """A configured caller and its share of the cache."""
 
@@ -202,6 +206,12 @@ class TenantSettings(BaseModel):
     group: Label | None = Field(None, description="tenants of one group share their entries; none: no group")
     quota: ByteSize | None = Field(
         None, description="maximum size of the entries of the tenant or its group; none: no limit"
+    )
+    semantic: SemanticMode | None = Field(
+        None, description="answers to questions in another wording: off, shadow or on; none: as the proxy's setting"
+    )
+    semantic_error: ErrorRate | None = Field(
+        None, description="allowed share of wrong answers among those; none: as the proxy's setting"
     )
     pass_key: bool = Field(False, description="pass the tenant's key to the upstream, if it is the provider's key")
 

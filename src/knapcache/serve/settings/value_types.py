@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from knapcache.errors import InvalidInput
 from knapcache.price.weights import MAX_AMOUNT
@@ -173,6 +174,25 @@ def valid_token(text: str) -> bool:
     return len(text) >= MIN_TOKEN_LENGTH and re.fullmatch(r"[!-~]+", text) is not None
 
 
+def admin_token(token: SecretStr) -> SecretStr:
+    """Check an admin token."""
+    if not valid_token(token.get_secret_value()):
+        raise InvalidInput(f"must be {TOKEN_CHARACTERS}")
+    return token
+
+
+def absolute_path(path: Path) -> Path:
+    """Return a path from the root, with ~ replaced."""
+    return path.expanduser().absolute()
+
+
+def existing_file(path: Path) -> Path:
+    """Check that a path is a file's."""
+    if not path.is_file():
+        raise InvalidInput("must be an existing file")
+    return path
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
     if host == "localhost":
@@ -191,5 +211,8 @@ NameList = Annotated[tuple[str, ...], BeforeValidator(name_list)]
 Networks = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(networks)]
 RequestPatterns = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(request_patterns)]
 HeaderPatterns = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(header_patterns)]
+AdminToken = Annotated[SecretStr, AfterValidator(admin_token)]
+AbsolutePath = Annotated[Path, AfterValidator(absolute_path)]
+ExistingFile = Annotated[Path, AfterValidator(absolute_path), AfterValidator(existing_file)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]
