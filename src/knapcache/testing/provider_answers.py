@@ -33,9 +33,13 @@ def last_text(body: Body) -> str:
     return str(content)
 
 
+SCRIPTED = "scripted answer"
+"""Key of a request body under which the fake provider puts the text of a scripted answer."""
+
+
 def answer_text(body: Body, k: int = 0) -> str:
     """Return the text of choice k."""
-    return f"You said: {last_text(body)}" + (f" ({k})" if k else "")
+    return str(body.get(SCRIPTED, f"You said: {last_text(body)}")) + (f" ({k})" if k else "")
 
 
 def openai_usage(body: Body, answer: str) -> Body:

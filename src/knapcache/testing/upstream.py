@@ -27,13 +27,13 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from knapcache.errors import InvalidInput
-from knapcache.testing.provider_answers import PLAIN, STREAM
+from knapcache.testing.provider_answers import PLAIN, SCRIPTED, STREAM
 
 ERROR_STATUSES = ("429", "500", "529")
 FAULTS = (*ERROR_STATUSES, "reset", "cut", "stall", "no-finish", "error-event", "html", "no-options")
@@ -97,6 +97,8 @@ class FakeUpstream:
 
     def __init__(self, delay: float = 0.0, pace: float = 0.0, stall: float = 5.0) -> None:
         self.delay, self.pace, self.stall = delay, pace, stall
+        self.answer: Callable[[dict[str, Any]], str] | None = None
+        """Returns the text of the answer to a request body; None: answers echo the request."""
         self.calls: list[UpstreamCall] = []
         self.disconnects = 0
         """Clients that disconnected during a stream."""
@@ -199,6 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         is_valid = bool(endpoint) and isinstance(body, dict) and "model" in body
         charge = upstream.charge(endpoint, call) if is_valid and fault not in ERROR_STATUSES else InputCharge()
         upstream.wait(upstream.delay)
+        if is_valid and upstream.answer is not None:
+            body = {**body, SCRIPTED: upstream.answer(body)}
         if fault in ERROR_STATUSES:
             error = json.dumps({"error": {"message": "try again", "type": "fault", "code": fault}}).encode()
             self._send(int(fault), error, {"retry-after": "0", "retry-after-ms": "1"} if fault == "429" else {})
