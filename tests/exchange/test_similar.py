@@ -83,9 +83,9 @@ async def test_the_entry_of_another_question_answers(cache: Cache) -> None:
 async def test_the_policy_counts_a_request_for_the_entry_that_answered(cache: Cache) -> None:
     provider = Provider(plain())
     entry = await stored(cache, provider)
-    (before,) = cache.entries()["entries"]
+    (before,) = cache.entries()["rows"]
     await fetch(cache, provider, similar(Finder(entry)))
-    (after,) = cache.entries()["entries"]
+    (after,) = cache.entries()["rows"]
     assert after["requests"] == before["requests"] + 1
 
 

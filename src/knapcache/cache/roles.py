@@ -91,6 +91,14 @@ class Owner:
         """Count requests that were answered elsewhere. Return how many were for known keys."""
         return self.admission.touch(counts)
 
+    def inherit(self, key: bytes, other: bytes) -> None:
+        """Let a key that is not stored start with at least as many requests as another one, if both are known."""
+        admission = self.admission
+        with admission.deciding:
+            i, j = admission.ids.find(key), admission.ids.find(other)
+            if i >= 0 and j >= 0 and not admission.policy.rows["resident"][i]:
+                admission.policy.inherit(i, j)
+
     # Maintenance.
 
     def maintain(self, *, sweep: bool) -> None:
@@ -235,6 +243,9 @@ class Reader:
                 if key in self._hits or len(self._hits) < self._max_counted_keys:
                     self._hits[key] += 1
         return True
+
+    def inherit(self, key: bytes, other: bytes) -> None:
+        """Do nothing: only the owner has a policy."""
 
     def count_coalesced(self, key: bytes, i: int, size: int, cost: float) -> None:
         """Count nothing: the owner counts the answer that is handed over."""

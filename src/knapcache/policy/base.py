@@ -216,6 +216,15 @@ class Policy:
             return np.asarray(self.rows["requests"][ids], np.float64)
         return np.ones(len(ids))
 
+    def inherit(self, i: int, other: int) -> None:
+        """Let id `i`, which is not resident, start with at least as many requests as id `other`.
+
+        For a request that means the same as another one. It has no effect in a policy that does not count requests, or
+        that counts them only while the answer is resident.
+        """
+        if "requests" in (self.rows.dtype.names or ()):
+            self.rows["requests"][i] = max(self.rows["requests"][i], self.rows["requests"][other])
+
     def compacted(self, head: Records, rows: Records, limit: int) -> CompactState | None:  # noqa: ARG002
         """Reduce a copy of the state to `limit` ids, for a snapshot. None: this policy cannot."""
         return None

@@ -279,6 +279,11 @@ class Adaptive(HeapPolicy):
         decay = 2.0 ** ((self.rows["last"][ids] - self.head["t"][0]) / HALF_LIVES[0])
         return np.asarray(self.rows["recent"][ids, 0] * decay)
 
+    def inherit(self, i: int, other: int) -> None:
+        rows = self.rows  # counts are discounted up to the last request of their id
+        decay = 2.0 ** ((rows["last"][other] - rows["last"][i]) / np.array(HALF_LIVES))
+        rows["recent"][i] = np.maximum(rows["recent"][i], rows["recent"][other] * decay)
+
     def compacted(self, head: Records, rows: Records, limit: int) -> CompactState:
         return compacted(head, rows, limit)
 

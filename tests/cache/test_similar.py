@@ -1,0 +1,79 @@
+"""What the semantic tier reads of a cache, and the counts that a request takes over from one that means the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from knapcache import Cache, Reply
+from knapcache.keys import KeyedRequest
+from knapcache.model import Endpoint
+from knapcache.price.meter import Bill
+
+
+def keyed(cache: Cache, text: str) -> KeyedRequest:
+    found = cache.keyed_request(Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": text}]})
+    assert found is not None
+    return found
+
+
+def ask(cache: Cache, text: str) -> None:
+    cache.fetch(Endpoint.CHAT, keyed(cache, text), lambda: Reply(b"x" * 100, cost=1.0))
+
+
+@pytest.mark.parametrize("policy", ["gdsf-cost-history", "adaptive"])
+def test_a_newcomer_starts_with_the_count_of_a_request_that_means_the_same(policy: str) -> None:
+    with Cache("1MB", policy=policy, shadows=()) as cache:
+        for _ in range(6):
+            ask(cache, "popular")
+        for text in ("alone", "newcomer"):
+            ask(cache, text)
+            cache.forget(keyed(cache, text).key.digest)
+        cache.similar.inherit(keyed(cache, "newcomer").key.digest, keyed(cache, "popular").key.digest)
+        for text in ("alone", "newcomer"):
+            ask(cache, text)
+        counts = {row["key"]: row["requests"] for row in cache.entries()["rows"]}
+        alone, popular, newcomer = (
+            counts[keyed(cache, text).key.digest.hex()] for text in ("alone", "popular", "newcomer")
+        )
+        assert newcomer > 2.0 * alone
+        assert newcomer == pytest.approx(popular, abs=1.5)
+        cache.check()
+
+
+def test_a_stored_entry_and_an_unknown_key_inherit_nothing() -> None:
+    with Cache("1MB", policy="gdsf-cost", shadows=()) as cache:
+        for _ in range(6):
+            ask(cache, "popular")
+        ask(cache, "other")
+        cache.similar.inherit(keyed(cache, "other").key.digest, keyed(cache, "popular").key.digest)
+        cache.similar.inherit(keyed(cache, "unknown").key.digest, keyed(cache, "popular").key.digest)
+        assert sorted(row["requests"] for row in cache.entries()["rows"]) == [1, 6]
+
+
+def test_a_policy_that_does_not_count_inherits_nothing() -> None:
+    with Cache("1MB", policy="lru", shadows=()) as cache:
+        ask(cache, "a")
+        cache.similar.inherit(keyed(cache, "b").key.digest, keyed(cache, "a").key.digest)
+        cache.check()
+
+
+def test_entries_are_read_without_counting_a_request() -> None:
+    now = [1000.0]
+    with Cache("1MB", policy="lru", shadows=(), ttl=60.0, clock=lambda: now[0]) as cache:
+        ask(cache, "a")
+        a, b = keyed(cache, "a").key.digest, keyed(cache, "b").key.digest
+        entry = cache.similar.entry(a)
+        assert entry is not None
+        assert entry.key == a
+        assert cache.similar.entry(b) is None
+        assert cache.similar.missing([a, b]) == [b]
+        assert cache.stats()["requests"] == 1
+        now[0] += 61.0
+        assert cache.similar.entry(a) is None
+
+
+def test_the_cost_of_other_calls_is_counted_for_their_model() -> None:
+    with Cache("1MB", policy="lru", shadows=()) as cache:
+        cache.similar.add_spent("judge", "a", Bill(0.5, 1.0, 0.5, "price", 10))
+        stats = cache.stats()
+        assert (stats["requests"], stats["usd_spent"], stats["by_model"]["judge"]["usd_spent"]) == (0, 0.5, 0.5)
