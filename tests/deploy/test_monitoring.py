@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.testing import FakeUpstream
-from tests.support.events import event, prefix_event
+from tests.support.events import event, prefix_event, semantic_event
 from tests.support.programs import find_program, run_program
 from tests.support.running_proxy import RunningProxy
 
@@ -46,9 +46,10 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
                 )
             text = client.get(f"{proxy.url}/metrics").text
     found: Labels = {}
-    prefix = Metrics(dict)  # its samples need a provider with a tariff
-    prefix.consume([event("miss", prefix=prefix_event())])
-    for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(prefix.render().decode())]:
+    tiers = Metrics(dict)  # their samples need a provider with a tariff, and a semantic tier
+    tiers.consume([event("miss", prefix=prefix_event(), semantic=semantic_event())])
+    tiers.semantic_reports = lambda: [{"scope": "", "state": "serving", "bound": 0.01, "alarms": 0}]
+    for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(tiers.render().decode())]:
         name = family.name + "_total" if family.type == "counter" else family.name
         found.setdefault(name, set())
         for sample in family.samples:
@@ -158,6 +159,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "KnapcacheStoreNotUsed": {"knapcache_breaker_open{%s}": "1x500"},
     "KnapcacheEngineAway": {"knapcache_engine_nodes_away{%s}": "1x500"},
     "KnapcacheSavesNothing": {'knapcache_requests_total{%s, outcome="miss"}': "0+10x500"},
+    "KnapcacheSemanticErrors": {'knapcache_semantic_alarms_total{%s, scope="a"}': "0x490 1x10"},
     "KnapcacheEventLoopStalls": {
         'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+1x500",
         'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="1"}': "0+9x500",
@@ -179,6 +181,7 @@ HEALTHY = {
     'knapcache_requests_total{%s, outcome="hit"}': "0+1x500",
     "knapcache_breaker_open{%s}": "0x500",
     "knapcache_engine_nodes_away{%s}": "0x500",
+    'knapcache_semantic_alarms_total{%s, scope="a"}': "1x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+9x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="+Inf"}': "0+9x500",
     "knapcache_events_dropped_total{%s}": "0x500",

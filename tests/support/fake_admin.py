@@ -33,7 +33,7 @@ POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-acti
 TOKEN = "the-admin-token"
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
 COUNTS = (
-    "requests", "hits", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved",
+    "requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved",
     "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions",
 )  # fmt: skip
 COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")

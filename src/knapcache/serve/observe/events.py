@@ -34,7 +34,7 @@ is more. So a flush adds little to the latency of requests that arrive meanwhile
 MAX_POSITIONS, MAX_DETAILED = 1024, 1000
 """Positions of a prefix event, and waiting events up to which they are kept. Of a request with more, or in a longer
 queue, none are kept: some of them would be a wrong request. A position takes 130 bytes."""
-MAX_QUESTION = 1024
+MAX_QUESTION = 512
 """Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
 MAX_VERDICTS = 10_000
 """Verdicts that wait for the owner. A verdict follows a call of the upstream, so few are waiting at any time."""
@@ -122,8 +122,10 @@ class SemanticEvent(NamedTuple):
     """Key of the entry that matched, in hex."""
     similarity: float = 0.0
     """Cosine of the two questions."""
+    score: float = 1.0
+    """The estimate of the score alone that the stored answer is wrong for this request."""
     risk: float = 1.0
-    """Estimated probability that the stored answer is wrong for this request."""
+    """The same, corrected by the labels of the entry (semantic/learner.py)."""
     level: int = -1
     """Index of the level that the risk falls into (semantic/certificate.py); -1: none."""
     features: tuple[float, ...] = ()

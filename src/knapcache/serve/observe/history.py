@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, VerdictEvent
 from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
 from knapcache.serve.observe.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.serve.observe.history_view import HOUR, MINUTE, HistoryView
 from knapcache.serve.observe.labels import LabelLimiter
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
 
 log = logging.getLogger("knapcache.serve")
@@ -71,7 +72,7 @@ class History:
         self._models, self._tenants = LabelLimiter(self._table.models), LabelLimiter(self._table.tenants)
         self._pending: dict[tuple[str, str], UsageRow] = {}
         """By model and tenant: what was consumed in the current minute and is not in the table yet."""
-        self._pending_prefix = PrefixTotals()
+        self._pending_prefix, self._pending_semantic = PrefixTotals(), SemanticTotals()
         self._pending_time = clock()
         self._changes = self._polled = self._saved = 0  # change counters: now, at the last poll, at the last save
         self._thread: threading.Thread | None = None
@@ -100,6 +101,19 @@ class History:
                 row.count(event)
                 if event.prefix is not None:
                     self._pending_prefix.count(event)
+                if event.semantic is not None:
+                    self._pending_semantic.count(event)
+            self._changed()
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Add a batch of verdicts."""
+        now = self._clock()
+        with self._lock:
+            if now // MINUTE != self._pending_time // MINUTE:
+                self._merge()
+            self._pending_time = now
+            for verdict in verdicts:
+                self._pending_semantic.count_verdict(verdict)
             self._changed()
 
     def _merge(self) -> None:
@@ -107,6 +121,9 @@ class History:
 
         Not called for every batch: batches are small, and this adds to seven rows.
         """
+        if self._pending_semantic:
+            self._table.add_semantic(self._pending_semantic, self._ordinal(self._pending_time))
+            self._pending_semantic = SemanticTotals()
         if not self._pending:
             return
         pending, self._pending = self._pending, {}
@@ -207,6 +224,10 @@ class History:
     def prefix(self) -> tuple[PrefixTotals, PrefixTotals]:
         """Return the sums of providers' prompt caches, since midnight and since the history began."""
         return self.read(lambda view, now: view.prefix(now))
+
+    def semantic(self) -> tuple[SemanticTotals, SemanticTotals]:
+        """Return the sums of the semantic tier, since midnight and since the history began."""
+        return self.read(lambda view, now: view.semantic(now))
 
     def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
         """Return the seconds between two points, and start time and row of each. Times without requests are zero."""

@@ -1,7 +1,7 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
     {"version": 4, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
-     "days": …, "prefix": {"total": sums, "day": number, "today": sums}}
+     "days": …, "prefix": {"total": sums, "day": number, "today": sums}, "semantic": {"total": …, "day": …, "today": …}}
 
 Version 1 had rows without the fields from `tokens_spent` on, and version 2 had no sums of providers' prompt caches
 (prefix_totals.py). Version 3 had rows without `similar`, and no sums of the semantic tier (semantic_totals.py). All of
@@ -22,6 +22,7 @@ import orjson
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.serve.observe.labels import MAX_LABELS
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
 VERSION = 4
@@ -57,6 +58,19 @@ class HistoryTable:
     """Ordinal of the date of the next one."""
     prefix_today: PrefixTotals = field(default_factory=PrefixTotals)
     """The same of one day."""
+    semantic: SemanticTotals = field(default_factory=SemanticTotals)
+    """Sums of the semantic tier."""
+    semantic_day: int = 0
+    """Ordinal of the date of the next one."""
+    semantic_today: SemanticTotals = field(default_factory=SemanticTotals)
+    """The same of one day."""
+
+    def add_semantic(self, more: SemanticTotals, day: int) -> None:
+        """Add to the sums of the semantic tier, and to those of a day. Other days are forgotten."""
+        self.semantic.add(more)
+        if day != self.semantic_day:
+            self.semantic_day, self.semantic_today = day, SemanticTotals()
+        self.semantic_today.add(more)
 
     def add_prefix(self, more: PrefixTotals, day: int) -> None:
         """Add to the sums of providers' prompt caches, and to those of a day. Other days are forgotten."""
@@ -121,6 +135,11 @@ def pack(table: HistoryTable) -> bytes:
                 "day": table.prefix_day,
                 "today": table.prefix_today.to_json(),
             },
+            "semantic": {
+                "total": table.semantic.to_json(),
+                "day": table.semantic_day,
+                "today": table.semantic_today.to_json(),
+            },
         }
     )
 
@@ -151,7 +170,13 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
     if version in (3, VERSION):
-        _unpack_prefix(found.get("prefix"), table)
+        sums = found.get("prefix")
+        table.prefix_day = _unpack_day("prefix", sums)
+        table.prefix, table.prefix_today = (PrefixTotals.from_json(sums.get(name)) for name in ("total", "today"))
+    if version == VERSION:
+        sums = found.get("semantic")
+        table.semantic_day = _unpack_day("semantic", sums)
+        table.semantic, table.semantic_today = (SemanticTotals.from_json(sums.get(k)) for k in ("total", "today"))
     try:
         if whole:
             table.check()
@@ -160,12 +185,12 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
     return table
 
 
-def _unpack_prefix(sums: Any, table: HistoryTable) -> None:
+def _unpack_day(name: str, sums: Any) -> int:
+    """Return the day of some sums."""
     day = sums.get("day") if isinstance(sums, dict) else None
     if type(day) is not int or not 0 <= day <= LAST_DAY:
-        raise InvalidInput(f"prefix must have a day from 0 to {LAST_DAY}, not {str(day)[:40]!r}")
-    table.prefix_day = day
-    table.prefix, table.prefix_today = (PrefixTotals.from_json(sums.get(name)) for name in ("total", "today"))
+        raise InvalidInput(f"{name} must have a day from 0 to {LAST_DAY}, not {str(day)[:40]!r}")
+    return day
 
 
 def _unpack_named(rows: Any, numbers: int, limit: int) -> dict[str, UsageRow]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import UsageRow, sum_rows
 
 BOUNDARY_STEP = 600
@@ -47,6 +48,9 @@ def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
     found.add_prefix(table.prefix_today, table.prefix_day)
     found.prefix = PrefixTotals()
     found.prefix.add(table.prefix)
+    found.add_semantic(table.semantic_today, table.semantic_day)
+    found.semantic = SemanticTotals()
+    found.semantic.add(table.semantic)
     found.tenants = {name: sum_rows([row]) for name, row in table.tenants.items()}
     for kind, first in zip(CLOSED, boundary, strict=True):
         rows: dict[int, UsageRow] = getattr(found, kind)

@@ -14,6 +14,7 @@ from knapcache.errors import InvalidInput
 from knapcache.serve.observe.history_file import MAX_DAYS, HistoryTable
 from knapcache.serve.observe.labels import LabelLimiter
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import UsageRow, sum_rows
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -61,6 +62,15 @@ class HistoryView:
             total.add(table.prefix)
             if table.prefix_day == day:
                 today.add(table.prefix_today)
+        return today, total
+
+    def semantic(self, now: float) -> tuple[SemanticTotals, SemanticTotals]:
+        """Return the sums of the semantic tier, since midnight and since the histories began."""
+        today, total, day = SemanticTotals(), SemanticTotals(), self._day(now).toordinal()
+        for table in self._tables:
+            total.add(table.semantic)
+            if table.semantic_day == day:
+                today.add(table.semantic_today)
         return today, total
 
     def points(self, span: str, now: float) -> Points:

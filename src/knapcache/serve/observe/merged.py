@@ -16,6 +16,7 @@ from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.published import PublishedProxies
 from knapcache.serve.observe.publisher import ProxyPublisher
 from knapcache.serve.observe.recent import RecentRequests, earlier, row_of, serial_at
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.observe.usage import UsageRow, sum_rows
 
@@ -66,6 +67,13 @@ class MergedHistory:
         """Return the sums of providers' prompt caches, since midnight and since the histories began."""
         found, now = self._own.read(lambda view, now: (view.prefix(now), now))
         for own, others in zip(found, self._view().prefix(now), strict=True):
+            own.add(others)
+        return found
+
+    def semantic(self) -> tuple[SemanticTotals, SemanticTotals]:
+        """Return the sums of the semantic tier, since midnight and since the histories began."""
+        found, now = self._own.read(lambda view, now: (view.semantic(now), now))
+        for own, others in zip(found, self._view().semantic(now), strict=True):
             own.add(others)
         return found
 

@@ -24,11 +24,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.serve.observe.events import OUTCOMES, SAVED, Event
+from knapcache.serve.observe.events import OUTCOMES, SAVED, Event, VerdictEvent
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
 from knapcache.serve.observe.loop_watchdog import CLOCKS, LoopWatchdog
 from knapcache.serve.observe.prefix_metrics import collect_prefix
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.semantic_metrics import ScopeReports, collect_semantic
+from knapcache.serve.observe.semantic_totals import SemanticTotals
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -95,7 +97,9 @@ class Metrics(Collector):
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
         self._upstreams = LabelLimiter()
-        self._prefix = PrefixTotals()
+        self._prefix, self._semantic = PrefixTotals(), SemanticTotals()
+        self.semantic_reports: ScopeReports = tuple
+        """Returns the state of each scope of the semantic tier. Set by the process that has the tier."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -106,7 +110,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-                upstream, attempts, _, _, _, prefix, _,
+                upstream, attempts, _, _, _, prefix, semantic,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
@@ -127,6 +131,13 @@ class Metrics(Collector):
                 calls[call] = calls.get(call, 0) + 1
             if prefix is not None:
                 self._prefix.count(event)
+            if semantic is not None:
+                self._semantic.count(event)
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Count a batch of verdicts."""
+        for verdict in verdicts:
+            self._semantic.count_verdict(verdict)
 
     def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> list[float]:
         labels = (
@@ -155,6 +166,7 @@ class Metrics(Collector):
         yield from self._collect_durations()
         yield from self._collect_cache()
         yield from collect_prefix(self._prefix)
+        yield from collect_semantic(self._semantic, self.semantic_reports)
         if self._tasks is not None:
             yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
         if self._watchdog is not None:

@@ -21,6 +21,7 @@ from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.prefix_log import PrefixLog
 from knapcache.serve.observe.recent import RecentRequests
+from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.request_log import RequestLog
 from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
@@ -49,6 +50,7 @@ class EventPipeline:
         dropped = {"events": lambda: buffer.dropped + self.dropped, "log_lines": dropped_lines}
         self.history = History(folder, cache.stats)
         self.recent = RecentRequests(None if settings.store is None else time.time)
+        self.matches = RecentMatches()
         self.upstream_health = UpstreamHealth(settings.upstreams)
         self.request_log: RequestLog | None = None
         self.prefix_log: RequestLog | None = None
@@ -74,6 +76,7 @@ class EventPipeline:
             self.metrics,
             self.history,
             self.recent,
+            self.matches,
             self.upstream_health,
             AccessLog(),
             *logs,

@@ -1,0 +1,73 @@
+"""Prometheus metrics of the semantic tier: from its sums (semantic_totals.py), and from its live state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from knapcache.serve.observe.events import MATCH_KINDS
+from knapcache.serve.observe.labels import MAX_LABELS
+from knapcache.serve.observe.semantic_totals import SOURCES, VERDICTS, SemanticTotals
+
+ScopeReports = Callable[[], Iterable[Mapping[str, Any]]]
+"""Returns the state of each scope, as `SemanticControl.report` does (admin/context.py)."""
+
+
+def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[Metric]:
+    """Yield all families, in an order that does not depend on the traffic."""
+    scopes = list(totals.scopes.items())
+    requests = CounterMetricFamily(
+        "knapcache_semantic_requests",
+        "Requests that reached the semantic tier, by what it did with them.",
+        labels=["scope", "result"],
+    )
+    labels = CounterMetricFamily(
+        "knapcache_semantic_labels",
+        "Matches that were judged, by source (shadow, audit, feedback) and verdict. All but `same` count as wrong.",
+        labels=["scope", "source", "verdict"],
+    )
+    for name, one in scopes:
+        for kind in MATCH_KINDS:
+            requests.add_metric([name, kind], one.kinds.get(kind, 0))
+        for source in SOURCES:
+            for verdict in VERDICTS:
+                labels.add_metric([name, source, verdict], one.labels.get(f"{source} {verdict}", 0))
+    yield requests
+    yield labels
+    for field, metric, text in (
+        ("seconds", "knapcache_semantic_seconds", "Time that the tier took before its requests went on."),
+        (
+            "usd_saved",
+            "knapcache_semantic_usd_saved",
+            "US dollars that answers served by similarity had cost. Only answers of known price.",
+        ),
+        ("judge_usd", "knapcache_semantic_judge_usd", "US dollars paid to the model that judges matches."),
+    ):
+        family = CounterMetricFamily(metric, text, labels=["scope"])
+        for name, one in scopes:
+            family.add_metric([name], getattr(one, field))
+        yield family
+    serving = GaugeMetricFamily(
+        "knapcache_semantic_serving", "1 while a level is certified, so that the tier serves.", labels=["scope"]
+    )
+    bound = GaugeMetricFamily(
+        "knapcache_semantic_bound",
+        "Certified bound on the share of wrong answers; 1 while nothing is certified.",
+        labels=["scope"],
+    )
+    alarms = CounterMetricFamily(
+        "knapcache_semantic_alarms",
+        "How often wrong labels have ended the certificate of a level that served.",
+        labels=["scope"],
+    )
+    for report in islice(reports(), MAX_LABELS):
+        where = [str(report["scope"])]
+        serving.add_metric(where, report["state"] == "serving")
+        bound.add_metric(where, 1.0 if report["bound"] is None else report["bound"])
+        alarms.add_metric(where, report["alarms"])
+    yield serving
+    yield bound
+    yield alarms
