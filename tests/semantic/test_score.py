@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.semantic.features import FEATURES, WordCounts, features
-from knapcache.semantic.score import MAX_LABELS, Score
+from knapcache.semantic.features import FEATURES, WordCounts, features, word_id
+from knapcache.semantic.score import MAX_LABELS, MAX_WORDS, Score, WordRisks
 from knapcache.semantic.words import read_words, stem
 
 
@@ -16,8 +16,39 @@ def test_features_are_finite_and_symmetric_up_to_the_one_sided_ones() -> None:
     counts.check()
     for one, other in (("How do I cook rice?", "Explain how to cook barley"), ("", ""), ("???", "Why?")):
         x = features(read_words(one), read_words(other), 0.9, counts)
-        assert len(x) == len(FEATURES)
+        assert len(x) >= len(FEATURES)
         assert np.isfinite(x).all()
+
+
+def test_word_ids_tell_shared_words_from_unmatched_ones() -> None:
+    x = features(read_words("cook rice"), read_words("cook barley"), 0.9, WordCounts())
+    ids = {word: word_id(stem(word)) for word in ("cook", "rice", "barley")}
+    assert sorted(x[len(FEATURES) :]) == sorted((-ids["cook"], ids["rice"], ids["barley"]))
+
+
+def test_labels_of_a_word_change_the_risk_of_pairs_with_that_word_in_the_same_part() -> None:
+    score, base = Score(), [0.5] * len(FEATURES)
+    for _ in range(50):
+        score.add([*base, 1.0, -9.0], True)
+        score.add([*base, 2.0, -9.0], False)
+    score.check()
+    right, unknown, wrong = (score.risk([*base, each]) for each in (2.0, 3.0, 1.0))
+    assert 4 * right < unknown
+    assert 4 * (1 - wrong) < 1 - unknown
+    assert score.risk([*base, -1.0]) == score.risk([*base, -2.0]) == unknown
+
+
+def test_counts_of_words_are_bounded_and_follow_a_change() -> None:
+    words = WordRisks()
+    for _ in range(1000):
+        words.add([1.0], 0.5, True)
+    before = words.shift([1.0])
+    for _ in range(100):
+        words.add([1.0], 0.5, False)
+    assert before > 0 > words.shift([1.0])
+    for each in range(MAX_WORDS + 10):
+        words.add([float(each + 2)], 0.5, False)
+    assert words.shift([1.0]) == 0
 
 
 def test_a_word_in_many_questions_is_less_rare() -> None:

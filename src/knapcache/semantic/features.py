@@ -1,9 +1,15 @@
-"""Numbers that describe how two questions differ, for the score (score.py)."""
+"""Numbers that describe how two questions differ, for the score (score.py).
+
+The first len(FEATURES) numbers are measurements. The ids of the words follow: positive for a word that only one of the
+two questions has, negative for a word that both have. An id is a hash of WORD_BITS bits.
+"""
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from knapcache.errors import InvalidInput
 from knapcache.semantic.words import QuestionWords
@@ -24,6 +30,10 @@ FEATURES = (
     "last word",
     "order of common words",
 )
+
+WORD_BITS = 20
+MAX_IDS = 32
+"""Ids that a pair of questions has at most. The words of a longer pair that come first in the alphabet are taken."""
 
 MAX_WORDS = 50_000
 """Different words that are counted. When there are more, counts are halved and words with 0 dropped."""
@@ -58,11 +68,12 @@ class WordCounts:
 
 
 def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts: WordCounts) -> tuple[float, ...]:
-    """Return the numbers named in FEATURES for a pair of questions."""
+    """Return the numbers named in FEATURES for a pair of questions, and then the ids of their words."""
     ours, theirs = asked.stem_set, stored.stem_set
     ours_only, theirs_only = ours - theirs, theirs - ours
     rare_ours = [counts.rarity(word) for word in sorted(ours_only)]
     rare_theirs = [counts.rarity(word) for word in sorted(theirs_only)]
+    words = sorted(ours | theirs)[:MAX_IDS]
     distance = max(0.0, 1 - cosine)
     return (
         math.sqrt(distance),
@@ -79,7 +90,14 @@ def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts:
         float(asked.kind != stored.kind),
         float(asked.stems[-1:] != stored.stems[-1:]),
         _inversions(asked.stems, stored.stems),
+        *[word_id(word) if word not in ours or word not in theirs else -word_id(word) for word in words],
     )
+
+
+@lru_cache(maxsize=20_000)
+def word_id(word: str) -> float:
+    """Return the id of a word, between 1 and 2^WORD_BITS. It is the same in every process."""
+    return float((zlib.crc32(word.encode()) & ((1 << WORD_BITS) - 1)) + 1)
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> float:
