@@ -287,10 +287,40 @@ return found
 """
 )
 
+APPEND = """
+-- KEYS: stream, ids by name, epoch. ARGV: new epoch, most records, names and records. A name "" is that of no record.
+redis.call('SET', KEYS[3], ARGV[1], 'NX')
+local function forget(name)
+  local id = redis.call('HGET', KEYS[2], name)
+  if id then
+    redis.call('XDEL', KEYS[1], id)
+    redis.call('HDEL', KEYS[2], name)
+  end
+end
+for k = 3, #ARGV, 2 do
+  local name, record = ARGV[k], ARGV[k + 1]
+  if name ~= '' then forget(name) end
+  if record ~= '' then
+    local id = redis.call('XADD', KEYS[1], '*', 'n', name, 'r', record)
+    if name ~= '' then redis.call('HSET', KEYS[2], name, id) end
+  end
+end
+local excess = redis.call('XLEN', KEYS[1]) - tonumber(ARGV[2])
+if excess > 0 then
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', excess)) do
+    redis.call('XDEL', KEYS[1], entry[1])
+    if entry[2][1] == 'n' and redis.call('HGET', KEYS[2], entry[2][2]) == entry[1] then
+      redis.call('HDEL', KEYS[2], entry[2][2])
+    end
+  end
+end
+return 1
+"""
+
 SHA1 = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in (
         OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
-        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS,
+        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS, APPEND,
     )
 }  # fmt: skip

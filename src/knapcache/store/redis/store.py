@@ -45,6 +45,7 @@ from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
 from knapcache.store.redis.owner_exchange import OwnerExchange
+from knapcache.store.redis.record_logs import RecordLogs
 from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
 from knapcache.store.redis.urls import Address, parse
 from knapcache.store.redis.writer import EngineWriter, QueuedChange
@@ -88,6 +89,7 @@ class RedisStore(OwnerExchange):
         channels = layout.channels(address.prefix)
         self._near = NearCache(self._member.engine, channels, near, near_name, self._on_arrival)
         self.documents = Documents(self._member, self._counters)
+        self.record_logs = RecordLogs(self._member)
         self.may_own = True
         """Whether `own` may make this process the owner."""
         _STORES.add(self)
