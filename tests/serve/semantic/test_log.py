@@ -153,6 +153,10 @@ def test_a_position_in_another_log_is_the_beginning(open_log: OpenLog) -> None:
     assert not same_log(position, other)
     assert questions(log, other) == ([question(1)], position)
     assert questions(log, b"\xff")[0] == [question(1)]
+    nothing, begin = log.read_drops(other)  # at the end of an empty log the position is in it, too
+    assert nothing == []
+    assert same_log(begin, position)
+    assert log.read_drops(begin) == ([], begin)
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

@@ -96,6 +96,13 @@ def place_in(epoch: str, position: bytes) -> str:
     return place if log == epoch else ""
 
 
+def next_position(epoch: str, after: bytes, last: int | str | None) -> bytes:
+    """Return the position after a read. last: the place of the last record; None: there was none."""
+    if last is not None:
+        return position_in(epoch, last)
+    return after if after == START or place_in(epoch, after) else position_in(epoch, 0)
+
+
 def same_log(one: bytes, other: bytes) -> bool:
     """Return whether two positions are in the same log. START is in every log."""
     return START in (one, other) or one.partition(b"/")[0] == other.partition(b"/")[0]
@@ -176,12 +183,12 @@ class _Numbered(Generic[T]):
         del self._records[number]
 
     def after(self, position: bytes, limit: int) -> tuple[list[T], bytes]:
-        last, numbers = int(place_in(self._epoch, position) or 0), []
+        place, numbers = place_in(self._epoch, position), []
+        last = int(place) if place.isdigit() else 0
         for number in reversed(self._records):  # few are new, of many
             if number <= last:
                 break
             numbers.append(number)
         numbers = numbers[::-1][:limit]
-        return [self._records[number] for number in numbers], (
-            position_in(self._epoch, numbers[-1]) if numbers else position
-        )
+        last_read = numbers[-1] if numbers else None
+        return [self._records[number] for number in numbers], next_position(self._epoch, position, last_read)

@@ -17,8 +17,8 @@ from knapcache.serve.semantic.log import (
     START,
     LabelRecord,
     QuestionRecord,
+    next_position,
     place_in,
-    position_in,
 )
 from knapcache.serve.semantic.log_records import RecordCodec
 from knapcache.store.redis.record_logs import NO_RECORD, RecordLogs
@@ -73,4 +73,4 @@ class RedisLog:
         epoch = self._logs.epoch()
         rows = self._logs.read(kind, place_in(epoch, after), limit)
         found = [record for _, content in rows if (record := decode(content)) is not None]
-        return found, position_in(epoch, rows[-1][0]) if rows else after
+        return found, next_position(epoch, after, rows[-1][0] if rows else None)

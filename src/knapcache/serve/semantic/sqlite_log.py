@@ -32,8 +32,8 @@ from knapcache.serve.semantic.log import (
     START,
     LabelRecord,
     QuestionRecord,
+    next_position,
     place_in,
-    position_in,
 )
 from knapcache.serve.semantic.log_records import RecordCodec
 from knapcache.store.sqlite.database import DAMAGE
@@ -146,7 +146,7 @@ class SqliteLog:
                 select = f"SELECT id, record FROM {table} WHERE id > ? ORDER BY id LIMIT ?"
                 rows = connection.execute(select, (int(place) if place.isdigit() else 0, limit)).fetchall()
             found = [record for _, content in rows if (record := decode(content)) is not None]
-            return found, position_in(epoch, int(str(rows[-1][0]))) if rows else after
+            return found, next_position(epoch, after, int(str(rows[-1][0])) if rows else None)
 
         return self._run(read)
 
@@ -219,23 +219,23 @@ class SqliteLog:
 
     def _prepare(self, connection: apsw.Connection) -> None:
         """Create the tables in an empty file, and empty a log that these keys cannot read."""
+        version, identity = connection.pragma("user_version"), connection.pragma("application_id")
+        if identity == APPLICATION_ID and version > FORMAT:
+            raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
+        existing = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
+        if existing and (identity != APPLICATION_ID or {sql for (sql,) in existing} != set(SCHEMA)):
+            raise apsw.CorruptError("its tables are not those of a log")
         if connection.pragma("journal_mode", "wal") != "wal":
             raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
         connection.pragma("synchronous", "normal")
         connection.pragma("secure_delete", True)  # what was dropped is overwritten
         connection.pragma("journal_size_limit", 8 << 20)
         with _writing(connection):
-            version, identity = connection.pragma("user_version"), connection.pragma("application_id")
-            if identity == APPLICATION_ID and version > FORMAT:
-                raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
-            existing = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
             if not existing:
                 for statement in SCHEMA:
                     connection.execute(statement)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", FORMAT)
-            elif identity != APPLICATION_ID or {sql for (sql,) in existing} != set(SCHEMA):
-                raise apsw.CorruptError("its tables are not those of a log")
             if _meta(connection, "mark") != self._mark or not _meta(connection, "epoch"):
                 if existing:
                     log.warning("the semantic log %s was written with another secret or key; it is emptied", self.path)

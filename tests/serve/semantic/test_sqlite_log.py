@@ -1,0 +1,212 @@
+"""The semantic log in a file: damage, several processes, kill -9, other secrets, and what stays on the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.serve.semantic.log import START, same_log
+from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.store.encryption import Encryption
+from knapcache.store.sqlite.rows import Sealer
+from tests.serve.semantic.test_log import key, label, question, questions
+
+WRITER = """
+import sys
+from pathlib import Path
+from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.store.sqlite.rows import Sealer
+from tests.serve.semantic.test_log import key, label, question
+
+first, count = int(sys.argv[2]), int(sys.argv[3])
+log = SqliteLog(Path(sys.argv[1]), Sealer(b"secret"), 400)
+for number in range(first, first + count):
+    log.append([question(number), question(number + 1)], [label(number)])
+    if number % 5 == 0:
+        log.drop([key(number)])
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "semantic.sqlite"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[SqliteLog]:
+    with_log = open_log(path)
+    yield with_log
+    with_log.close()
+
+
+def open_log(path: Path, secret: bytes = b"secret", encryption: Encryption | None = None) -> SqliteLog:
+    return SqliteLog(path, Sealer(secret, encryption), 400)
+
+
+def write_in_process(path: Path, first: int, count: int) -> subprocess.Popen[bytes]:
+    root = Path(__file__).resolve().parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    command = [sys.executable, "-c", WRITER, str(path), str(first), str(count)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+
+def test_two_processes_append_while_one_is_killed(path: Path, log: SqliteLog) -> None:
+    killed, other = write_in_process(path, 0, 100_000), write_in_process(path, 1_000_000, 60)
+    assert killed.stdout is not None
+    printed = [int(killed.stdout.readline()) for _ in range(30)]
+    killed.send_signal(signal.SIGKILL)
+    last = max(printed + [int(line) for line in killed.stdout.read().split()])
+    killed.communicate(timeout=30)
+    other_output, _ = other.communicate(timeout=60)
+    assert len(other_output.split()) == 60
+    log.check()
+    labels = [int(record.match_id.split()[1]) for record in log.read_labels(limit=10_000)[0]]
+    # What a process was told is written; what it was killed in is there or is not, as a whole.
+    mine, others = [n for n in labels if n < 1_000_000], [n for n in labels if n >= 1_000_000]
+    assert others == list(range(1_000_000, 1_000_060))
+    assert mine in (list(range(last + 1)), list(range(last + 2)))
+    found, _ = questions(log)
+    assert {record.key for record in found} >= {key(1_000_059), key(last)} - {key(last // 5 * 5)}
+    log.append([question(5)])
+    log.check()
+
+
+def test_a_damaged_file_is_set_aside_and_a_new_log_is_begun(
+    path: Path, log: SqliteLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append([question(number) for number in range(300)], [label(1)])
+    old = log.read_questions()[1]
+    log.close()
+    content = bytearray(path.read_bytes())
+    content[4096:-4096] = os.urandom(len(content) - 8192)
+    path.write_bytes(content)
+    first, second = open_log(path), open_log(path)
+    for each in (first, second):
+        assert each.read_questions(old)[0] == []
+        assert not same_log(each.read_questions(old)[1], old)
+    second.append([question(7)])
+    assert questions(first)[0] == [question(7)]
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "is damaged" in warnings[0]
+    assert "begins again in shadow" in warnings[0]
+    assert Path(f"{path}.damaged").read_bytes()[4096:8192] == content[4096:8192]
+    first.check()
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 1000, b"SQLite format 3\0" + bytes(5000)])
+def test_a_file_that_is_no_log_is_set_aside(path: Path, log: SqliteLog, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    log.append([question(1)])
+    assert questions(log)[0] == [question(1)]
+    assert Path(f"{path}.damaged").read_bytes() == content
+
+
+def test_a_database_of_another_program_is_set_aside_unchanged(path: Path, log: SqliteLog) -> None:
+    path.parent.mkdir()
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (42)")
+    connection.close()
+    log.append([question(1)])
+    connection = apsw.Connection(f"{path}.damaged")
+    assert connection.execute("SELECT x FROM theirs").fetchall() == [(42,)]
+    connection.close()
+
+
+def test_a_log_of_a_newer_version_is_not_changed(path: Path, log: SqliteLog) -> None:
+    log.append([question(1)])
+    log.close()
+    connection = apsw.Connection(str(path))
+    connection.pragma("user_version", 2)
+    connection.close()
+    newer = open_log(path)
+    with pytest.raises(StoreError, match="newer version"):
+        newer.read_questions()
+    newer.close()
+    assert not Path(f"{path}.damaged").exists()
+
+
+def test_a_log_that_is_deleted_or_replaced_while_it_is_open_is_begun_again(path: Path, log: SqliteLog) -> None:
+    log.append([question(1)])
+    position = log.read_questions()[1]
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink()
+    assert log.read_questions(position)[0] == []
+    log.append([question(2)])
+    assert questions(log, position)[0] == [question(2)]
+
+
+@pytest.mark.parametrize("secret", [b"another secret", b"secret"])
+def test_a_log_of_another_secret_or_without_encryption_is_emptied(
+    path: Path, log: SqliteLog, secret: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append([question(200)], [label(1)])
+    position = log.read_questions()[1]
+    encryption = Encryption([bytes(32)]) if secret == b"secret" else None
+    other = open_log(path, secret, encryption)
+    assert other.read_questions(position)[0] == []
+    assert other.read_labels()[0] == []
+    other.append([question(201)])
+    assert questions(other)[0] == [question(201)]
+    other.check()
+    other.close()
+    assert "another secret or key; it is emptied" in caplog.text
+
+
+def test_an_encrypted_log_contains_no_key_and_no_vector(path: Path) -> None:
+    log = open_log(path, encryption=Encryption([bytes(32)]))
+    log.append([question(200)], [label(200)])
+    content = b"".join(Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal"))
+    for secret in (key(200), key(200).hex().encode(), question(200).vector[:16], b"match 200", b"tenant"):
+        assert secret not in content
+    log.close()
+
+
+def test_dropped_vectors_are_overwritten_in_the_file(path: Path, log: SqliteLog) -> None:
+    log.append([question(200), question(201)])
+    log.drop([key(200)])
+    log.close()  # writes the write-ahead log into the file
+    content = path.read_bytes()
+    assert question(201).vector in content
+    assert question(200).vector not in content
+    assert not Path(f"{path}-wal").exists()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"a file where the directory should be")
+    log = open_log(tmp_path / "data" / "semantic.sqlite")
+    with pytest.raises(StoreError, match=r"semantic\.sqlite failed"):
+        log.append([question(1)])
+    log.close()
+    with pytest.raises(StoreError, match="closed"):
+        log.read_questions()
+
+
+def test_threads_share_a_log(log: SqliteLog) -> None:
+    def append(first: int) -> None:
+        for number in range(first, first + 20):
+            log.append([question(number)], [label(number)])
+            log.read_questions(START, 10)
+
+    threads = [threading.Thread(target=append, args=(first,)) for first in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(questions(log)[0]) == len(log.read_labels()[0]) == 60
+    log.check()
