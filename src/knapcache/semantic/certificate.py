@@ -159,3 +159,8 @@ def log_e_value(labels: int, wrong: int, error: float) -> float:
     ]  # fmt: skip
     most = max(logs)
     return most + math.log(sum(math.exp(log - most) for log in logs) / len(BETS))
+
+
+def level_of(risk: float) -> int:
+    """Return the narrowest level that contains a risk; −1: none does."""
+    return next((at for at, threshold in enumerate(LEVELS) if risk <= threshold), -1)

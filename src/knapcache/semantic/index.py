@@ -103,6 +103,11 @@ class FrameIndexes:
             best = np.lexsort((found.labels, -found.cosines))[:count]
             return [(self._questions[int(found.labels[k])][0], float(found.cosines[k])) for k in best]
 
+    def keys(self) -> list[bytes]:
+        """Return the keys of all questions, the oldest first."""
+        with self._lock:
+            return [key for key, _ in self._questions.values()]
+
     def remove(self, key: bytes) -> None:
         """Remove a question, if it is there."""
         with self._lock:

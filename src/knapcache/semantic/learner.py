@@ -152,6 +152,10 @@ class SemanticLearner:
             self._entries.popitem(last=False)
         self.sources[label.source] += 1
 
+    def feedback(self, key: bytes, x: tuple[float, ...], risk: float, time: float) -> Label:
+        """Return the label of a match that a person has marked as wrong."""
+        return Label(key, x, self._score.risk(x), risk, True, "feedback", time)
+
     def report(self) -> dict[str, Any]:
         """Return the state for people: levels, labels, and what other errors would serve."""
         certificate, recent = self.certificate, self._recent[-RECENT:]

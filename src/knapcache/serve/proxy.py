@@ -36,6 +36,7 @@ from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.pipeline import EventPipeline
+from knapcache.serve.semantic.opening import open_semantic
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
@@ -111,10 +112,20 @@ class Proxy:
             quotas=self.authenticator.quotas(),
             synchronous=settings.synchronous,
         )
-        self.upstreams = Upstreams(
-            settings, self.embedded_model, prefix_tiers(settings, self.secret, Meter(settings.cost, prices))
-        )
+        meter = Meter(settings.cost, prices)
+        self.upstreams = Upstreams(settings, self.embedded_model, prefix_tiers(settings, self.secret, meter))
         self.events = EventBuffer()
+        self.semantic = open_semantic(
+            settings,
+            self.cache,
+            self.upstreams,
+            meter,
+            self.events.append_verdict,
+            folder=self.folder,
+            secret=self.secret,
+            encryption_keys=self.encryption_keys,
+            shared_store=self._shared_store,
+        )
         self.body_pool = DeadlinePool("knapcache-bodies", threads=1)
         """Parses long bodies. One thread: of several, each could hold the interpreter's lock before the event loop's
         turn comes, and each needs the memory of its body."""
@@ -136,6 +147,8 @@ class Proxy:
         """Start serving on the running event loop."""
         if self.embedded_model is not None:
             await self.embedded_model.start()
+        if self.semantic is not None:
+            self.semantic.tier.start()
         if self.settings.workers == 1 or self._acquire_ownership():
             await self._become_owner()
         else:
@@ -187,6 +200,8 @@ class Proxy:
 
     async def _become_owner(self) -> None:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
+        if self.semantic is not None:
+            self.semantic.tier.sweeps = True
         pipeline = self._pipeline = EventPipeline(
             self.settings, self.folder, self.cache, self.events, self.watchdog, self.encryption_keys
         )
@@ -248,6 +263,8 @@ class Proxy:
             log.error("Settings not reloaded: %s", error)
             return
         self.authenticator.replace_tenants(applied.tenants)
+        if self.semantic is not None:
+            self.semantic.tier.configure(applied)
         self.settings = applied
         log.info("Settings reloaded: tenants and admin tokens.")
         others = [name for name in Settings.model_fields if getattr(new, name) != getattr(applied, name)]
@@ -265,6 +282,8 @@ class Proxy:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self.semantic is not None:
+            await self.semantic.close()
         if self._owner_client is not None:
             await self._deliver_last_events(self._owner_client)
         if self._owner_server is not None:

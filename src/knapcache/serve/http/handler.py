@@ -38,7 +38,8 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
 )
 from knapcache.serve.http.fast_path import FastPath
-from knapcache.serve.observe.events import Event, PrefixEvent
+from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
+from knapcache.serve.semantic.call import SemanticCall, SemanticCalls
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
 from knapcache.serve.upstream.upstream import Upstream
@@ -64,7 +65,7 @@ class Handler:
         self._access, self._upstreams, self._append_event = access, proxy.upstreams, proxy.events.append
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
-        self._max_cached, self._workers = settings.max_cached_body, proxy.body_pool
+        self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
             finish_abandoned=settings.finish_abandoned,
@@ -103,7 +104,9 @@ class Handler:
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
-            fetched = await self._fetch(call.marked_exchange(self._workers), call.upstream.name, call.send)
+            fetched = await self._fetch(
+                call.full_exchange(self._workers, self._semantic), call.upstream.name, call.send
+            )
             if fetched is None:
                 await call.forward()
                 return
@@ -167,8 +170,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_time", "_ttfb", "_writer", "exchange",
-        "model", "upstream",
+        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_semantic", "_semantic_event", "_time",
+        "_ttfb", "_writer", "exchange", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -184,15 +187,20 @@ class Call:
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self._writer: ResponseWriter | None = None
         self._marker: PrefixMarker | None = None
+        self._semantic: SemanticCall | None = None
+        self._semantic_event: SemanticEvent | None = None
         self._time, self._ttfb = time.time(), 0.0
         self._attempts: list[int] = []
         """Statuses of upstream calls that are in no event yet."""
         self._error = ""
         """Why the last of them failed."""
 
-    def marked_exchange(self, workers: DeadlinePool) -> Exchange:
-        """Return the exchange with its marker, if the upstream has a prefix tier."""
+    def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
+        """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
         upstream, exchange = self.upstream, self.exchange
+        if semantic is not None:
+            self._semantic = semantic.begin(exchange, self._head.principal.name)
+            exchange = exchange._replace(finder=self._semantic)
         if upstream.prefix is None:
             return exchange
         account = upstream.account(self._head.principal.credential)
@@ -240,6 +248,8 @@ class Call:
             answers = await finish_within(fetched, abandoned_timeout)
         else:
             answers = await fetched.finish()
+        if self._semantic is not None:
+            self._semantic_event = await self._semantic.finish(answers[0] if answers else None)
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
             event = self._event("stale", status, answers[0])
@@ -327,7 +337,7 @@ class Call:
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
             self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
             error, self._request.headers.get("traceparent", ""), self._reason(outcome),
-            self._prefix_event(answer) if outcome == "miss" else None,
+            self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event,
         )  # fmt: skip
 
     def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:

@@ -1,0 +1,311 @@
+"""Finds stored answers to questions in another wording, and follows the log. Blocking: one thread calls all of it.
+
+    find      embed the question, search its frame, match, check the entry of the match
+    follow    read the log: questions into the index, labels into the learners
+
+Texts of stored questions are read from their entries: beside the entries, no text is written to a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from knapcache.cache import Cache
+from knapcache.cache.values import SimilarMatch
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.keys.request import KeyedRequest
+from knapcache.model import Endpoint
+from knapcache.semantic.embedding import Embedder
+from knapcache.semantic.index import FrameIndexes, pack_vector
+from knapcache.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
+from knapcache.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
+from knapcache.serve.observe.events import MatchKind, SemanticEvent
+from knapcache.serve.semantic.log import START, LabelRecord, QuestionRecord, SemanticLog, same_log
+from knapcache.store.base import Entry
+
+log = logging.getLogger("knapcache.serve")
+
+SWEEP_SECONDS = 600.0
+"""Between two sweeps, which remove questions whose entries are gone."""
+MAX_TEXTS = 20_000
+"""Texts of stored questions that stay in memory."""
+
+draw = random.SystemRandom().random
+
+
+class Asked(NamedTuple):
+    """A question on its way through the tier."""
+
+    scope: str
+    mode: str
+    endpoint: Endpoint
+    question: Question
+    request: KeyedRequest
+    namespace: str | None
+    context: Mapping[str, str]
+    max_age: float | None
+
+
+class Found(NamedTuple):
+    """What the tier has found for a question."""
+
+    kind: MatchKind
+    reason: str = ""
+    frame: bytes = b""
+    vector: bytes = b""
+    match: Match | None = None
+    entry: Entry | None = None
+    """The entry of the match."""
+    similar: SimilarMatch | None = None
+    """What is served with it; None: it is not."""
+    match_id: str = ""
+
+
+class Matcher:
+    """The index, the learners and the log of one process.
+
+    errors   allowed share of wrong answers, by scope
+    limit    questions in the index
+    file     of the index; None: there is none
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        embedder: Embedder,
+        semantic_log: SemanticLog,
+        errors: Mapping[str, float],
+        limit: int,
+        file: Path | None = None,
+        protect: Callable[[bytes], bytes] = bytes,
+        reveal: Callable[[bytes], bytes | None] = bytes,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache, self.embedder, self._log, self._clock = cache, embedder, semantic_log, clock
+        self._errors, self._limit = dict(errors), limit
+        self._file, self._protect, self._reveal = file, protect, reveal
+        self.failure = ""
+        """Why the log cannot be used; empty: it can."""
+        self.levels: dict[str, int] = {}
+        """The certified level by scope. Replaced as a whole, for readers in other threads."""
+        self._learners = self._new_learners()
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._swept_at = clock()
+        self._index = FrameIndexes(embedder.dimensions, limit)
+        self._questions_read = self._labels_read = self._drops_read = self._saved = START
+        """Up to where each part of the log was read, and up to which question the index is in its file."""
+        if file is not None and (found := self._index.load(file, reveal)) is not None:
+            build, _, position = found.partition(b"\n")
+            if build == embedder.build.encode():
+                self._questions_read = self._saved = position
+            else:
+                self._index = FrameIndexes(embedder.dimensions, limit)
+        self.configure(errors)
+
+    def configure(self, errors: Mapping[str, float]) -> None:
+        """Use these errors from now on: all labels are read again."""
+        self._errors = dict(errors)
+        self._learners = self._new_learners()
+        self._labels_read = START
+        self.follow()
+
+    def _new_learners(self) -> dict[str, SemanticLearner]:
+        return {scope: SemanticLearner(error) for scope, error in self._errors.items()}
+
+    # The log.
+
+    def follow(self) -> None:
+        """Read what was appended to the log."""
+        try:
+            while self._read_drops() or self._read_questions() or self._read_labels():
+                pass
+            self.failure = ""
+        except StoreError as error:
+            self._note_failure(error)
+        self.levels = {scope: learner.certificate.level for scope, learner in self._learners.items()}
+
+    def _read_drops(self) -> bool:
+        """Remove questions whose entries are gone. Drops come first: a question may be dropped and stored again."""
+        keys, self._drops_read = self._log.read_drops(self._drops_read)
+        for key in keys:
+            self._forget(key)
+        return bool(keys)
+
+    def _read_questions(self) -> bool:
+        """Add new questions to the index. If the log was lost and begun again, nothing of the old one counts."""
+        questions, position = self._log.read_questions(self._questions_read)
+        if self._questions_read != START and not same_log(position, self._questions_read):
+            self._index = FrameIndexes(self.embedder.dimensions, self._limit)
+        for each in questions:
+            if each.build == self.embedder.build and len(each.vector) == self.embedder.dimensions:
+                self._index.add(each.frame, each.key, each.vector)
+        self._questions_read = position
+        return bool(questions)
+
+    def _read_labels(self) -> bool:
+        """Pass new labels to the learners, in their order."""
+        labels, position = self._log.read_labels(self._labels_read)
+        if self._labels_read != START and not same_log(position, self._labels_read):
+            self._learners = self._new_learners()
+        for each in labels:
+            if each.build == self.embedder.build and each.scope in self._learners:
+                self._learners[each.scope].add(each.label)
+        self._labels_read = position
+        return bool(labels)
+
+    def add_question(self, frame: bytes, key: bytes, vector: bytes) -> None:
+        """Add a question whose answer was stored, here and for all processes."""
+        self._append(questions=[QuestionRecord(self.embedder.build, frame, key, vector, self._clock())])
+
+    def add_label(self, scope: str, match_id: str, rung: str, label: Label) -> None:
+        """Add a label, here and for all processes."""
+        self._append(labels=[LabelRecord(self.embedder.build, scope, match_id, rung, label)])
+
+    def _append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
+        try:
+            self._log.append(questions, labels)
+        except StoreError as error:
+            self._note_failure(error)
+        else:
+            self.follow()
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self.failure:
+            log.error("The semantic tier serves nothing now: %s", error)
+        self.failure = str(error) or type(error).__name__
+
+    # Requests.
+
+    def find(self, asked: Asked) -> Found:
+        """Return what there is for a question. It raises nothing: the request goes upstream, whatever is broken."""
+        if self.failure:
+            return Found("failed", "log")
+        try:
+            return self._find(asked)
+        except Exception as error:
+            self._note_failure(error)
+            return Found("failed", type(error).__name__)
+
+    def _find(self, asked: Asked) -> Found:
+        text = asked.question.text
+        if self.embedder.tokens(text) > MAX_TOKENS:
+            return Found("excluded", "long text")
+        keyed = self._cache.keyed_request(
+            asked.endpoint, asked.question.frame, namespace=asked.namespace, context=asked.context
+        )
+        if keyed is None:
+            return Found("excluded", "no key")
+        frame = keyed.key.digest
+        vector = self.embedder.embed([text])[0]
+        candidates = []
+        for key, cosine in self._index.search(frame, vector, CANDIDATES + 1):
+            if cosine < MIN_COSINE:
+                break
+            if key != asked.request.key.digest and (stored := self._text(key)) is not None:
+                candidates.append(Candidate(key, stored, cosine))
+        learner = self._learners[asked.scope]
+        match = learner.match(text, candidates[:CANDIDATES])
+        found = Found("none", "", frame, pack_vector(vector), match)
+        if match is None:
+            return found._replace(reason="veto" if candidates else "")
+        return self._decide(asked, found, match, learner)
+
+    def _decide(self, asked: Asked, found: Found, match: Match, learner: SemanticLearner) -> Found:
+        """Return what becomes of a match."""
+        certified = asked.mode == "on" and learner.serves(match)
+        key, entry = asked.request.key.digest, self._cache.similar.entry(match.key)
+        if entry is None:
+            if certified:  # its answer was evicted: the new one starts with its count
+                self._cache.similar.inherit(key, match.key)
+            return found._replace(reason="evicted")
+        if entry.tenant != asked.request.tenant or not same_frame(entry.request, asked.request.key.canonical):
+            self._forget(match.key)
+            return found._replace(reason="other frame", match=None)
+        found = found._replace(kind="shadow", entry=entry, match_id=secrets.token_hex(8))
+        if not certified or not self._is_fresh(entry, asked.max_age):
+            return found
+        bound = learner.bound
+        if bound is None or draw() < learner.audit_rate:
+            self._cache.similar.inherit(key, match.key)
+            return found._replace(kind="audit")
+        return found._replace(kind="served", similar=SimilarMatch(match.key, match.cosine, bound, found.match_id))
+
+    def _is_fresh(self, entry: Entry, max_age: float | None) -> bool:
+        age = self._clock() - entry.created
+        fresh_for = entry.meta.get("meta", {}).get("fresh")
+        return (max_age is None or age <= max_age) and (fresh_for is None or age <= float(fresh_for))
+
+    def _text(self, key: bytes) -> str | None:
+        """Return the text of a stored question; None if its entry is gone."""
+        text = self._texts.get(key)
+        if text is None:
+            entry = self._cache.similar.entry(key)
+            text = None if entry is None else stored_text(entry.request)
+            if text is None:
+                return None
+            self._texts[key] = text
+            if len(self._texts) > MAX_TEXTS:
+                self._texts.popitem(last=False)
+        return text
+
+    def _forget(self, key: bytes) -> None:
+        self._texts.pop(key, None)
+        self._index.remove(key)
+
+    # For people.
+
+    def feedback(self, event: SemanticEvent) -> None:
+        """Add the label of a match that a person has marked as wrong."""
+        learner = self._learners.get(event.scope)
+        if learner is None:
+            raise InvalidInput("the semantic tier is off for this tenant")
+        label = learner.feedback(bytes.fromhex(event.matched_key), event.features, event.risk, self._clock())
+        self.add_label(event.scope, event.match_id, "feedback", label)
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each scope."""
+        common = {"model": self.embedder.build, "questions": len(self._index), "limit": self._limit}
+        return {scope: {**common, **learner.report()} for scope, learner in self._learners.items()}
+
+    # Maintenance.
+
+    def maintain(self, *, sweep: bool) -> None:
+        """Follow the log; every SWEEP_SECONDS also sweep and write the index, in the process that does so."""
+        self.follow()
+        if sweep and self._clock() - self._swept_at >= SWEEP_SECONDS:
+            with contextlib.suppress(StoreError):
+                self.sweep()
+            self.save()
+
+    def sweep(self) -> None:
+        """Remove the questions whose entries are gone, here and from the log. Raises StoreError."""
+        self._swept_at = self._clock()
+        gone = self._cache.similar.missing({*self._index.keys(), *self._texts})
+        for key in gone:
+            self._forget(key)
+        if gone:
+            self._log.drop(gone)
+            self._saved = START
+
+    def save(self) -> None:
+        """Write the index, so that the next start need not build it."""
+        if self._file is None or (self._questions_read == self._saved and self._file.exists()):
+            return
+        try:
+            position = self.embedder.build.encode() + b"\n" + self._questions_read
+            self._index.save(self._file, position, self._protect)
+            self._saved = self._questions_read
+        except OSError as error:
+            log.warning("Index of the semantic tier not written: %s", error)
+
+    def close(self) -> None:
+        """Release the log."""
+        self._log.close()

@@ -1,0 +1,86 @@
+"""Builds the semantic tier from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from knapcache.cache import Cache
+from knapcache.cache.options import seal_secret
+from knapcache.price.meter import Meter
+from knapcache.semantic.embedding import Embedder, local_embedder
+from knapcache.serve.observe.events import VerdictEvent
+from knapcache.serve.semantic.call import SemanticCalls
+from knapcache.serve.semantic.judging import Judge
+from knapcache.serve.semantic.log import MemoryLog, SemanticLog
+from knapcache.serve.semantic.matcher import Matcher
+from knapcache.serve.semantic.redis_log import RedisLog
+from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.serve.semantic.tier import SemanticTier, scopes
+from knapcache.serve.settings import Settings
+from knapcache.serve.upstream.upstream import Upstreams
+from knapcache.store.encryption import Encryption
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.sqlite.rows import Sealer
+
+LOG_FILE, INDEX_FILE = "semantic.sqlite", "semantic.index"
+INDEX_CONTEXT = b"semantic index"
+
+
+def open_semantic(
+    settings: Settings,
+    cache: Cache,
+    upstreams: Upstreams,
+    meter: Meter,
+    append_verdict: Callable[[VerdictEvent], None],
+    *,
+    folder: Path | None,
+    secret: bytes,
+    encryption_keys: tuple[bytes, ...],
+    shared_store: RedisStore | None,
+) -> SemanticCalls | None:
+    """Return the semantic tier; None if it is off for all callers. `SemanticTier.start` loads its model.
+
+    folder         of the log and the index; None: both are in memory
+    shared_store   has the log, if it is given
+    """
+    if set(scopes(settings)[0].values()) == {"off"}:
+        return None
+    encryption = Encryption(encryption_keys) if encryption_keys else None
+
+    def protect(content: bytes) -> bytes:
+        return content if encryption is None else b"".join(encryption.encrypt(INDEX_CONTEXT, content))
+
+    def reveal(content: bytes) -> bytes | None:
+        if encryption is None:
+            return content
+        found = encryption.decrypt(INDEX_CONTEXT, content)
+        return None if found is None else found[0]
+
+    def open_matcher(errors: Mapping[str, float]) -> Matcher:
+        embedder = open_embedder(settings)
+        file = None if folder is None else folder / INDEX_FILE
+        return Matcher(cache, embedder, open_log(), errors, settings.semantic_questions, file, protect, reveal)
+
+    def open_log() -> SemanticLog:
+        sealer = Sealer(seal_secret(secret), encryption)
+        if shared_store is not None:
+            return RedisLog(shared_store.record_logs, settings.semantic_questions)
+        if folder is not None:
+            return SqliteLog(folder / LOG_FILE, sealer, settings.semantic_questions)
+        return MemoryLog(settings.semantic_questions)
+
+    tier = SemanticTier(settings, open_matcher)
+    judge = Judge(
+        tier.embed,
+        upstreams=upstreams,
+        model=settings.semantic_judge or "",
+        meter=meter,
+        spent=cache.similar.add_spent,
+    )
+    return SemanticCalls(tier, judge, append_verdict)
+
+
+def open_embedder(settings: Settings) -> Embedder:
+    """Return the embedding model of the settings. Raises InvalidInput or MissingExtra."""
+    return local_embedder()
