@@ -93,7 +93,8 @@ class Matcher:
         self._errors, self._limit = dict(errors), limit
         self._file, self._protect, self._reveal = file, protect, reveal
         self.failure = ""
-        """Why the log cannot be used; empty: it can."""
+        """Why nothing is served now; empty: it may be."""
+        self._logged = False
         self.levels: dict[str, int] = {}
         """The certified level by scope. Replaced as a whole, for readers in other threads."""
         self._learners = self._new_learners()
@@ -129,7 +130,7 @@ class Matcher:
                 pass
             self.failure = ""
         except StoreError as error:
-            self._note_failure(error)
+            self._note_failure(f"its log cannot be used: {error}")
         self.levels = {scope: learner.certificate.level for scope, learner in self._learners.items()}
 
     def _read_drops(self) -> bool:
@@ -173,26 +174,30 @@ class Matcher:
         try:
             self._log.append(questions, labels)
         except StoreError as error:
-            self._note_failure(error)
+            self._note_failure(f"its log cannot be used: {error}")
         else:
             self.follow()
 
-    def _note_failure(self, error: Exception) -> None:
-        if not self.failure:
-            log.error("The semantic tier serves nothing now: %s", error)
-        self.failure = str(error) or type(error).__name__
+    def _note_failure(self, reason: str) -> None:
+        """Serve nothing until the log is read next. Failures that follow each other are logged once."""
+        if not self._logged:
+            self._logged = True
+            log.error("The semantic tier serves nothing now: %s", reason)
+        self.failure = reason
 
     # Requests.
 
     def find(self, asked: Asked) -> Found:
         """Return what there is for a question. It raises nothing: the request goes upstream, whatever is broken."""
         if self.failure:
-            return Found("failed", "log")
+            return Found("failed", "waiting after a failure")
         try:
-            return self._find(asked)
-        except Exception as error:
-            self._note_failure(error)
+            found = self._find(asked)
+        except Exception as error:  # the embedding API, the disk, or a fault of ours
+            self._note_failure(f"{type(error).__name__}: {error}")
             return Found("failed", type(error).__name__)
+        self._logged = False
+        return found
 
     def _find(self, asked: Asked) -> Found:
         text = asked.question.text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.cache.options import seal_secret
+from knapcache.errors import InvalidInput
 from knapcache.price.meter import Meter
 from knapcache.semantic.embedding import Embedder, local_embedder
 from knapcache.serve.observe.events import VerdictEvent
@@ -83,4 +84,6 @@ def open_semantic(
 
 def open_embedder(settings: Settings) -> Embedder:
     """Return the embedding model of the settings. Raises InvalidInput or MissingExtra."""
+    if settings.semantic_embeddings is not None:
+        raise InvalidInput("semantic_embeddings is not supported yet")
     return local_embedder()
