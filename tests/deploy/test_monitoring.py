@@ -48,7 +48,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     found: Labels = {}
     tiers = Metrics(dict)  # their samples need a provider with a tariff, and a semantic tier
     tiers.consume([event("miss", prefix=prefix_event(), semantic=semantic_event())])
-    tiers.semantic_reports = lambda: [{"scope": "", "state": "serving", "bound": 0.01, "alarms": 0}]
+    tiers.semantic_reports = [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]
     for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(tiers.render().decode())]:
         name = family.name + "_total" if family.type == "counter" else family.name
         found.setdefault(name, set())

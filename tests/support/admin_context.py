@@ -12,12 +12,14 @@ from knapcache import Cache, Reply
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.semantic_control import SemanticControl
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
+from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
 
@@ -30,7 +32,13 @@ CHAT = "chat/completions"
 class AdminHarness:
     """An `AdminContext`, and requests that fill it. folder: the data directory, or None for memory only."""
 
-    def __init__(self, folder: Path | None = None, request_log: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        request_log: Path | None = None,
+        tier: SemanticControl | None = None,
+        **settings: Any,
+    ) -> None:
         values: dict[str, Any] = {"upstreams": [{"name": "fake", "url": "http://127.0.0.1:9/v1"}], "cost": "seconds"}
         values |= {"policy": "lru", "shadows": ("lru",), "capacity": "20MB", "memory_only": folder is None}
         values |= {"path": folder} if folder is not None else {}
@@ -45,6 +53,7 @@ class AdminHarness:
         )
         self.events = EventBuffer()
         self.history, metrics = History(folder, self.cache.stats), Metrics(self.cache.stats)
+        matches = RecentMatches()
         recent, upstream_health = RecentRequests(), UpstreamHealth(self.settings.upstreams)
         self.context = AdminContext(
             settings=self.settings,
@@ -55,13 +64,16 @@ class AdminHarness:
             memory_fallback=False,
             authenticator=self.authenticator,
             flush_events=self.events.flush,
+            append_verdict=self.events.append_verdict,
+            matches=matches,
+            semantic=tier,
             history=self.history,
             metrics=metrics,
             recent=recent,
             upstream_health=upstream_health,
             request_log=request_log,
         )
-        consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, upstream_health)
+        consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, matches, upstream_health)
         for consumer in consumers:
             self.events.add_consumer(consumer)
 

@@ -231,6 +231,8 @@ class Proxy:
                 memory_fallback=self.memory_fallback,
                 authenticator=self.authenticator,
                 flush_events=self.events.flush,
+                append_verdict=self.events.append_verdict,
+                matches=pipeline.matches,
                 metrics=pipeline.metrics,
                 **fields,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,

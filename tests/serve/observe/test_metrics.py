@@ -215,7 +215,7 @@ def test_every_metric_is_documented() -> None:
     table = page.split("## Metrics")[1].split("\n## ")[0]
     documented = dict(re.findall(r"^\| `(knapcache_\w+)`(?: `\{([\w,]+)\}`)? \|", table, re.MULTILINE))
     of = metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event(), semantic=semantic_event()))
-    of.semantic_reports = lambda: [{"scope": "", "state": "shadow", "bound": None, "alarms": 0}]
+    of.semantic_reports = [{"scope": "", "mode": "on"}]
     there = {
         (family.name + "_total" if family.type == "counter" else family.name): ",".join(
             sorted({label for sample in family.samples for label in sample.labels} - {"le"})

@@ -157,9 +157,10 @@ def test_metrics_have_the_sums_and_the_state_of_each_scope() -> None:
     metrics = Metrics(dict)
     metrics.consume([similar(), similar(kind="audit"), event("hit")])
     metrics.consume_verdicts([verdict_event(kind="audit", verdict="undecided", judge_usd=0.25)])
-    metrics.semantic_reports = lambda: [
-        {"scope": "team-a", "state": "serving", "bound": 0.0083, "alarms": 1},
-        {"scope": "team-b", "state": "shadow", "bound": None, "alarms": 0},
+    metrics.semantic_reports = [
+        {"scope": "team-a", "mode": "on", "bound": 0.0083, "alarms": 1},
+        {"scope": "team-b", "mode": "shadow", "bound": 0.0083, "alarms": 0},
+        {"scope": "team-c", "mode": "on", "failure": "starting"},
     ]
     found = {
         (sample.name.removeprefix("knapcache_semantic_"), *sorted(sample.labels.values())): sample.value
@@ -171,9 +172,9 @@ def test_metrics_have_the_sums_and_the_state_of_each_scope() -> None:
     assert found["labels_total", "audit", "team-a", "undecided"] == 1
     assert found["seconds_total", "team-a"] == pytest.approx(0.016)
     assert (found["usd_saved_total", "team-a"], found["judge_usd_total", "team-a"]) == (0.5, 0.25)
-    assert [found["serving", name] for name in ("team-a", "team-b")] == [1, 0]
-    assert [found["bound", name] for name in ("team-a", "team-b")] == [0.0083, 1.0]
-    assert [found["alarms_total", name] for name in ("team-a", "team-b")] == [1, 0]
+    assert [found["serving", name] for name in ("team-a", "team-b", "team-c")] == [1, 0, 0]
+    assert [found["bound", name] for name in ("team-a", "team-b", "team-c")] == [0.0083, 0.0083, 1.0]
+    assert [found["alarms_total", name] for name in ("team-a", "team-b", "team-c")] == [1, 0, 0]
 
 
 def test_recent_matches_are_bounded_and_get_their_verdicts() -> None:

@@ -5,6 +5,7 @@
     models.py     requests and responses      overview.py  the numbers of cache and history
     planning.py   the capacity plan           pages.py     the dashboard's files
     responses.py  errors and headers          explain.py   why a request was a hit or a miss
+    semantic.py   the semantic tier
 
 Work that may wait for the disk runs in a few threads of its own, for at most DEADLINE seconds. A hanging disk then
 shows on the dashboard, and the proxy continues to serve.
@@ -31,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 
-from knapcache.serve.admin import access_models, models, proxy_models, request_models, summary_models
+from knapcache.serve.admin import access_models, models, proxy_models, request_models, semantic_models, summary_models
 from knapcache.serve.admin.admin_request import AdminRequest, SetCookie, fields_of, session_info
 from knapcache.serve.admin.amounts import amounts
 from knapcache.serve.admin.audit import Record, new_record
@@ -47,12 +48,13 @@ from knapcache.serve.admin.auth import (
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain import Explainer
 from knapcache.serve.admin.models import ResponseModel, parse_query
-from knapcache.serve.admin.openapi import ROOT, ROUTES, Route, document
+from knapcache.serve.admin.openapi import ALIASES, ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages
 from knapcache.serve.admin.planning import Planner
 from knapcache.serve.admin.request_body import read_body
 from knapcache.serve.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
+from knapcache.serve.admin.semantic import SemanticAdmin
 from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.observe.recent import row_of
 
@@ -81,6 +83,7 @@ class Admin:
         self._explainer = Explainer(context)
         self._listed: dict[tuple[str, ...], float] = {}
         """When a caller's reading of first words was recorded."""
+        self._semantic = SemanticAdmin(context)
         self._planner = Planner(context.request_log)
         self._document = orjson.dumps(document())
         self._threads = anyio.CapacityLimiter(THREADS)
@@ -112,7 +115,7 @@ class Admin:
         return await self.in_thread(lambda: self._overview.history(request.parameters.span))
 
     async def entries(self, request: AdminRequest) -> models.EntryPage:
-        content = await self.listed_content(request)
+        content = await self.listed_content(request, "entries")
         return await self.in_thread(lambda: self._overview.entries(request.parameters, content=content))
 
     def shows_content(self, request: AdminRequest) -> bool:
@@ -120,16 +123,16 @@ class Admin:
         assert request.caller is not None
         return self._context.settings.show_content and request.caller.identity.role == "operator"
 
-    async def listed_content(self, request: AdminRequest) -> bool:
-        """Return whether a list has the first words of prompts. The page polls, so one record an hour is written.
+    async def listed_content(self, request: AdminRequest, action: str) -> bool:
+        """Return whether a list has parts of prompts. The page polls, so one record an hour is written.
 
         Without a record it has none: the rest of the list does not depend on the audit log.
         """
         content, now = self.shows_content(request), time.monotonic()
-        caller = tuple(fields_of(request.caller).values())
+        caller = (action, *fields_of(request.caller).values())
         if content and now - self._listed.get(caller, -math.inf) > LISTED_EVERY:
             try:
-                await self.write_record(request.record("entries", 200, content=True))
+                await self.write_record(request.record(action, 200, content=True))
             except RequestRejected:
                 return False
             self._listed = {who: at for who, at in self._listed.items() if now - at < LISTED_EVERY} | {caller: now}
@@ -177,6 +180,18 @@ class Admin:
             await self.write_record(request.record("request", 200, key=event.key, content=True))
         return found
 
+    async def semantic(self, request: AdminRequest) -> semantic_models.SemanticStatus:
+        content = await self.listed_content(request, "semantic")
+        self._context.flush_events()
+        matches = self._context.matches.newest(request.parameters.limit, request.parameters.scope)
+        reports = await self._semantic.report()
+        return await self.in_thread(lambda: self._semantic.status(reports, matches, content=content))
+
+    async def mark_match(self, request: AdminRequest) -> semantic_models.MarkedMatch:
+        self._context.flush_events()
+        scope = await self._semantic.mark(request.body.match)
+        return semantic_models.MarkedMatch(match=request.body.match, scope=scope, verdict="different")
+
     async def plan(self, _: AdminRequest) -> summary_models.PlanStatus:
         return self._planner.status()
 
@@ -191,7 +206,7 @@ class Admin:
         return found
 
     async def purge(self, request: AdminRequest) -> models.Purged:
-        content = request.body.dry_run and await self.listed_content(request)
+        content = request.body.dry_run and await self.listed_content(request, "entries")
         return await self.in_thread(lambda: self._overview.purge(request.body, content=content))
 
     async def snapshot(self, _: AdminRequest) -> models.Saved:
@@ -284,7 +299,8 @@ def admin_app(context: AdminContext) -> Starlette:
     # One Starlette route per path: with one per method, a wrong method would list only the first method as allowed.
     paths: dict[str, dict[str, StarletteEndpoint]] = {}
     for route in ROUTES:
-        paths.setdefault(ROOT + route.path, {})[route.method] = _endpoint(admin, route)
+        for path in filter(None, (ROOT + route.path, ALIASES.get(route.path))):
+            paths.setdefault(path, {})[route.method] = _endpoint(admin, route)
     routes = [StarletteRoute(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
     if context.settings.dashboard:
         pages = Pages()
@@ -364,6 +380,8 @@ def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
                 if rejected.kind in RECORDED_REFUSALS:
                     await admin.write_refused("metrics", None, client_address(request), rejected.status)
                 raise
+        if context.semantic is not None:
+            context.metrics.semantic_reports = await context.semantic.report()
         text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from knapcache.cache import Cache
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.auth import Sessions
+from knapcache.serve.admin.semantic_control import SemanticControl
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.observe.events import VerdictEvent
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
+from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.upstream_health import UpstreamHealth
 from knapcache.serve.settings import Settings
 
@@ -34,9 +37,13 @@ class AdminContext:
     authenticator: Authenticator
     flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
+    append_verdict: Callable[[VerdictEvent], object]
+    """Add a verdict on a match to the buffered events. Runs on the event loop's thread."""
     history: History | MergedHistory
     metrics: Metrics
     recent: RecentRequests | MergedRecent
+    matches: RecentMatches
+    """Recent matches of the semantic tier."""
     upstream_health: UpstreamHealth | MergedHealth
     request_log: Path | None
     """The folder of the request log, if there is one."""
@@ -44,6 +51,8 @@ class AdminContext:
     """Those of a shared store; None: those of this process."""
     shared: SharedProxies | None = None
     """The proxies of a shared store; None without one."""
+    semantic: SemanticControl | None = None
+    """The semantic tier of this process; None: it is off."""
 
     def refresh(self) -> None:
         """Read the numbers of other proxies, which may wait for the engine of a shared store."""

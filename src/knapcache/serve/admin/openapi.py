@@ -14,12 +14,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import access_models, models, proxy_models, request_models, summary_models
+from knapcache.serve.admin import access_models, models, proxy_models, request_models, semantic_models, summary_models
 from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
 from knapcache.serve.admin.tokens import Role
 
 ROOT = "/admin/v1"
+ALIASES = {"/semantic": "/admin/api/semantic", "/semantic/feedback": "/admin/api/semantic/feedback"}
+"""Second addresses of some routes."""
 ERRORS = {
     400: "Invalid request.",
     401: "No token, or a wrong one.",
@@ -108,6 +110,12 @@ ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="/requests/{serial}", name="request",
           summary="One request, and why it was a hit or a miss",
           response=request_models.RequestDetail, parameters=request_models.RequestPath, errors=(404, 503)),
+    Route(method="GET", path="/semantic", name="semantic",
+          summary="State of the semantic tier, its certificates and its recent matches",
+          response=semantic_models.SemanticStatus, parameters=semantic_models.SemanticQuery, errors=(503,)),
+    Route(method="POST", path="/semantic/feedback", name="mark_match",
+          summary="Mark a match of the semantic tier as wrong", response=semantic_models.MarkedMatch,
+          body=semantic_models.MatchFeedback, errors=(404, 409, 503)),
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
           response=models.Saved, errors=(409, 503)),
     Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",
@@ -130,7 +138,11 @@ ROUTES: tuple[Route, ...] = (
 
 CACHE_RESPONSE_HEADERS = {
     "x-knapcache": "Outcome: hit, similar, miss, coalesced, stale, bypass, passthrough.",
-    "x-knapcache-key": "Digest of the key of the entry.",
+    "x-knapcache-key": "Digest of the key of the request.",
+    "x-knapcache-similarity": "With the outcome similar: cosine of the two questions.",
+    "x-knapcache-matched-key": "With the outcome similar: digest of the key of the entry that answered.",
+    "x-knapcache-bound": "With the outcome similar: certified bound on the share of wrong answers.",
+    "x-knapcache-match": "With the outcome similar: id of the match, for POST /admin/v1/semantic/feedback.",
     "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache, if its price is known.",
     "x-knapcache-saved-seconds": "If the price is not known: upstream time not needed because of the cache.",
     "x-knapcache-saved-tokens": "If the price is not known: tokens not needed because of the cache.",
@@ -228,8 +240,8 @@ def _cached_operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": endpoint.value.replace("/", "_"),
         "summary": f"The provider's {endpoint.value}, answered from the cache if possible",
         "description": "Authenticate with the provider's key or a tenant's key. Cache-Control: no-store, no-cache, "
-        'max-age=N and only-if-cached are supported. With "stream": true the response is a stream of server-sent '
-        "events.",
+        'max-age=N, only-if-cached and no-transform are supported. With "stream": true the response is a stream of '
+        "server-sent events.",
         "tags": ["cached"],
         "requestBody": {"required": True, "content": _body(None)},
         "responses": {

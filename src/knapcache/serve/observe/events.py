@@ -122,10 +122,8 @@ class SemanticEvent(NamedTuple):
     """Key of the entry that matched, in hex."""
     similarity: float = 0.0
     """Cosine of the two questions."""
-    score: float = 1.0
-    """The estimate of the score alone that the stored answer is wrong for this request."""
     risk: float = 1.0
-    """The same, corrected by the labels of the entry (semantic/learner.py)."""
+    """Estimated probability that the stored answer is wrong for this request."""
     level: int = -1
     """Index of the level that the risk falls into (semantic/certificate.py); -1: none."""
     features: tuple[float, ...] = ()

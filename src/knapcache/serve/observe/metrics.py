@@ -98,8 +98,8 @@ class Metrics(Collector):
         self._calls: dict[tuple[str, str], int] = {}
         self._upstreams = LabelLimiter()
         self._prefix, self._semantic = PrefixTotals(), SemanticTotals()
-        self.semantic_reports: ScopeReports = tuple
-        """Returns the state of each scope of the semantic tier. Set by the process that has the tier."""
+        self.semantic_reports: ScopeReports = ()
+        """The state of each scope of the semantic tier. Set before `render`."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,8 +11,8 @@ from knapcache.serve.observe.events import MATCH_KINDS
 from knapcache.serve.observe.labels import MAX_LABELS
 from knapcache.serve.observe.semantic_totals import SOURCES, VERDICTS, SemanticTotals
 
-ScopeReports = Callable[[], Iterable[Mapping[str, Any]]]
-"""Returns the state of each scope, as `SemanticControl.report` does (admin/context.py)."""
+ScopeReports = Sequence[Mapping[str, Any]]
+"""The state of each scope, of `SemanticControl.report` (admin/semantic_control.py)."""
 
 
 def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[Metric]:
@@ -51,7 +50,9 @@ def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[
             family.add_metric([name], getattr(one, field))
         yield family
     serving = GaugeMetricFamily(
-        "knapcache_semantic_serving", "1 while a level is certified, so that the tier serves.", labels=["scope"]
+        "knapcache_semantic_serving",
+        "1 while a level is certified and the mode is on, so that the tier serves.",
+        labels=["scope"],
     )
     bound = GaugeMetricFamily(
         "knapcache_semantic_bound",
@@ -63,11 +64,11 @@ def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[
         "How often wrong labels have ended the certificate of a level that served.",
         labels=["scope"],
     )
-    for report in islice(reports(), MAX_LABELS):
-        where = [str(report["scope"])]
-        serving.add_metric(where, report["state"] == "serving")
-        bound.add_metric(where, 1.0 if report["bound"] is None else report["bound"])
-        alarms.add_metric(where, report["alarms"])
+    for report in reports[:MAX_LABELS]:
+        where, certified = [str(report["scope"])], report.get("bound")
+        serving.add_metric(where, certified is not None and report["mode"] == "on")
+        bound.add_metric(where, 1.0 if certified is None else certified)
+        alarms.add_metric(where, report.get("alarms", 0))
     yield serving
     yield bound
     yield alarms

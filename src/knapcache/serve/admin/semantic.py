@@ -1,0 +1,172 @@
+"""The semantic tier in the admin API: its state, its recent matches, and feedback on one of them.
+
+Live state comes from the tier in this process (`SemanticControl`), sums from the history, matches from the recent
+events of all processes of this proxy.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from knapcache.semantic.certificate import ALPHA, LEVELS
+from knapcache.serve.admin import semantic_models as models
+from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.http.asgi_request import RequestRejected
+from knapcache.serve.observe.events import MATCH_KINDS, SemanticEvent, VerdictEvent
+from knapcache.serve.observe.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
+from knapcache.serve.observe.semantic_totals import FEEDBACK, ScopeTotals, SemanticTotals
+
+WRONG = ("different", "undecided")
+"""Verdicts that count as wrong."""
+NOT_STARTED: dict[str, Any] = {
+    "state": "shadow", "level": -1, "bound": None, "needed": len(LEVELS) / ALPHA, "alarms": 0, "labels": {},
+    "levels": [], "others": [],
+}  # fmt: skip
+"""The report of a learner that has not started."""
+WORD = re.compile(r"\S+")
+EDGES = ".,;:!?\"'()[]"
+"""Characters at the edges of a word that do not make it another word."""
+
+
+class SemanticAdmin:
+    """Reads the state of the tier, and marks matches as wrong."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._marking: set[str] = set()
+        """Matches that a request is marking."""
+
+    async def report(self) -> list[dict[str, Any]]:
+        """Return the state of each scope; none if the tier is off."""
+        return [] if self._context.semantic is None else await self._context.semantic.report()
+
+    def status(
+        self, reports: Sequence[dict[str, Any]], matches: Sequence[RecentMatch], *, content: bool
+    ) -> models.SemanticStatus:
+        """Return the response of GET /semantic. content: with questions. May wait for a shared store."""
+        context, settings = self._context, self._context.settings
+        context.refresh()
+        today, total = context.history.semantic()
+        known = next((one for one in reports if "model" in one), {})
+        return models.SemanticStatus(
+            mode=settings.semantic,
+            error=settings.semantic_error,
+            running=context.semantic is not None,
+            problem=next((one["failure"] for one in reports if one["failure"]), ""),
+            embedding=known.get("model", ""),
+            questions=known.get("questions", 0),
+            limit=known.get("limit", settings.semantic_questions),
+            judge=settings.semantic_judge or "",
+            since=total.since or None,
+            content=content,
+            today=usage(today.total()),
+            all=usage(total.total()),
+            scopes=[scope_status(one, today, total) for one in reports],
+            matches=[match_row(one, content=content) for one in matches],
+        )
+
+    async def mark(self, match_id: str) -> str:
+        """Mark a match as wrong, and return its scope. Raises RequestRejected (404, 409)."""
+        context = self._context
+        match, verdict = marked_as_wrong(context.matches, match_id)
+        if context.semantic is None:
+            raise RequestRejected(409, "The semantic tier is off, so it takes no labels.", "tier_off")
+        if match_id in self._marking:
+            raise RequestRejected(409, "This match is being marked by another request.", "already_marked")
+        self._marking.add(match_id)
+        try:
+            await context.semantic.feedback(match)
+            context.append_verdict(verdict)
+            context.flush_events()
+        finally:
+            self._marking.discard(match_id)
+        return match.scope
+
+
+def scope_status(report: dict[str, Any], today: SemanticTotals, total: SemanticTotals) -> models.ScopeStatus:
+    """Return the state of a scope and its sums."""
+    name = report["scope"]
+    fields = {field: report[field] for field in models.ScopeStatus.model_fields if field in report}
+    return models.ScopeStatus(
+        **NOT_STARTED | fields, today=usage(today.scopes.get(name)), all=usage(total.scopes.get(name))
+    )
+
+
+def usage(totals: ScopeTotals | None) -> models.SemanticUsage:
+    """Return sums for the API; None: of no request."""
+    one = totals or ScopeTotals()
+    return models.SemanticUsage(
+        requests=one.requests,
+        **{kind: one.kinds.get(kind, 0) for kind in MATCH_KINDS},
+        labels=one.labels,
+        reasons=one.reasons,
+        seconds=one.seconds,
+        usd_saved=one.usd_saved,
+        priced=one.priced,
+        judge_usd=one.judge_usd,
+    )
+
+
+def match_row(recent: RecentMatch, *, content: bool) -> models.MatchRow:
+    """Return a match as it is listed."""
+    match = recent.match
+    shown = content and bool(match.question)
+    here, there = differing_words(match.question, match.matched_question) if shown else ([], [])
+    return models.MatchRow(
+        id=match.match_id,
+        time=recent.time,
+        scope=match.scope,
+        kind=match.kind,
+        key=match.key,
+        matched_key=match.matched_key,
+        similarity=match.similarity,
+        risk=match.risk,
+        level=match.level,
+        verdict=match.verdict,
+        rung=match.rung,
+        question=match.question if shown else None,
+        matched_question=match.matched_question if shown else None,
+        marks=here,
+        matched_marks=there,
+    )
+
+
+def differing_words(one: str, other: str) -> tuple[models.Marks, models.Marks]:
+    """Return start and end of the words of each text that the other does not have at that place."""
+    ours, theirs = list(WORD.finditer(one)), list(WORD.finditer(other))
+    plain, other_plain = ([word[0].strip(EDGES).lower() or word[0] for word in words] for words in (ours, theirs))
+    here: models.Marks = []
+    there: models.Marks = []
+    for tag, i, j, k, m in SequenceMatcher(None, plain, other_plain, autojunk=False).get_opcodes():
+        if tag != "equal":
+            here += [word.span() for word in ours[i:j]]
+            there += [word.span() for word in theirs[k:m]]
+    return here, there
+
+
+def marked_as_wrong(matches: RecentMatches, match_id: str) -> tuple[SemanticEvent, VerdictEvent]:
+    """Return a match and the verdict that marks it as wrong. Raises RequestRejected (404, 409)."""
+    found = matches.find(match_id)
+    if found is None:
+        message = (
+            f"No such match: {match_id[:40]!r}. This proxy knows its last {MAX_MATCHES:,} matches since it was started."
+        )
+        raise RequestRejected(404, message, "not_found")
+    match = found.match
+    if match.verdict in WRONG:
+        by = "by feedback" if match.rung == FEEDBACK else f"by the judge ({match.verdict})"
+        raise RequestRejected(409, f"This match has a wrong label already, {by}.", "already_marked")
+    verdict = VerdictEvent(
+        match_id=match_id,
+        scope=match.scope,
+        kind=match.kind,
+        verdict="different",
+        rung=FEEDBACK,
+        judge_usd=0.0,
+        time=time.time(),
+    )
+    return match, verdict

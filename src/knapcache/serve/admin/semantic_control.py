@@ -1,0 +1,22 @@
+"""What the admin API needs of the semantic tier."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from knapcache.serve.observe.events import SemanticEvent
+
+
+class SemanticControl(Protocol):
+    """The semantic tier of the owner process. Its methods run on the event loop's thread."""
+
+    async def report(self) -> list[dict[str, Any]]:
+        """Return the state of each scope whose mode is not off.
+
+        scope, mode, error, failure    failure: why the tier cannot match now; empty if it can
+        model, questions, limit        build of the embedding model; questions in the index, and their maximum number
+        and the report of the learner (semantic/learner.py). The last two lines are missing until the tier has started.
+        """
+
+    async def feedback(self, event: SemanticEvent) -> None:
+        """Add a label that says that the answer of a match was wrong. Raises InvalidInput or StoreError."""
