@@ -24,7 +24,7 @@ def veto(asked: QuestionWords, stored: QuestionWords) -> str:
         return "negation"
     if not (_quoted_in(asked, stored) and _quoted_in(stored, asked)):
         return "quotation"
-    if not (asked.code <= stored.code | set(stored.words) and stored.code <= asked.code | set(asked.words)):
+    if not (_code_in(asked, stored) and _code_in(stored, asked)):
         return "code"
     if not (asked.names <= stored.all_stems and stored.names <= asked.all_stems):
         return "name"
@@ -56,15 +56,19 @@ def _quoted_in(one: QuestionWords, other: QuestionWords) -> bool:
     return all(f" {quotation} " in text for quotation in one.quotations)
 
 
+def _code_in(one: QuestionWords, other: QuestionWords) -> bool:
+    """Whether the other text has all identifiers. A qualified one may be written as its parts."""
+    words = {part for word in other.words for part in (word, *word.split("."))}
+    return all(each in words or words.issuperset(each.split(".")) for each in one.code)
+
+
 def _reordered(asked: QuestionWords, stored: QuestionWords) -> bool:
     """Whether the words are the same in another order, or two words have exchanged their parts."""
     if len(asked.words) == len(stored.words) and sorted(asked.words) == sorted(stored.words):
-        ours, theirs = ([word for word in question.words if word not in MOVABLE] for question in (asked, stored))
-        if ours != theirs:
-            return True
-    parts = dict(stored.roles)
-    for role, word in asked.roles:
-        other = parts.get(role)
-        if other and other != word and word in stored.stem_set and other in asked.stem_set:
+        fixed = [[word for word in question.words if word not in MOVABLE] for question in (asked, stored)]
+        return fixed[0] != fixed[1]
+    for role in {role for role, _ in asked.roles}:
+        ours, theirs = ({word for each, word in question.roles if each == role} for question in (asked, stored))
+        if theirs and not ours & theirs and ours & stored.stem_set and theirs & asked.stem_set:
             return True
     return False

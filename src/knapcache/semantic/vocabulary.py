@@ -47,6 +47,9 @@ NEGATIONS = _keys_by_word(
     }
 )
 
+NO_NEGATIONS = ("or not", "or no", "not know", "not remember", "not sure", "no idea", "not only", "not forget")
+"""Phrases that do not negate the question: "I don't know why it rains" asks why it rains."""
+
 _DIGITS = """
     zero|one|two|three third|four fourth|five fifth|six sixth|seven seventh|eight eighth|nine ninth|ten tenth
     |eleven eleventh|twelve twelfth|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty"""
@@ -245,7 +248,7 @@ for _line, _sides in enumerate(ANTONYMS):
         for _word in _words:
             ANTONYM_SIDES[_word] = (*ANTONYM_SIDES.get(_word, ()), (_line, _side))
 
-ROLES = _listed("from to into than over versus vs before after by against instead between")
+ROLES = _listed("from into than over versus vs before after against instead")
 """Words whose following word has a part of its own in the question: "from Rome to Oslo" is not "from Oslo to Rome"."""
 
 COMMON_WORDS = FUNCTION_WORDS | _listed("""

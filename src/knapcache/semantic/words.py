@@ -19,6 +19,7 @@ from knapcache.semantic.vocabulary import (
     MONTHS,
     MULTIPLIERS,
     NEGATIONS,
+    NO_NEGATIONS,
     NUMBER_WORDS,
     QUESTION_WORDS,
     RELATIVE_DAYS,
@@ -44,9 +45,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _QUOTED = re.compile(
-    r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w)){1,200})'(?!\w)|\"([^\"\n]{1,200})\"|[“„«]([^”“»\n]{1,200})[”“»]|‘([^’\n]{1,200})’"
+    r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w)){2,200})'(?!\w)|\"([^\"\n]{1,200})\"|[“„«]([^”“»\n]{1,200})[”“»]|‘([^’\n]{1,200})’"
     r"|`([^`\n]{1,200})`"
 )
+_NO_NEGATION = re.compile(rf"\b(?:{'|'.join(NO_NEGATIONS)})\b")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 
 
@@ -70,7 +72,8 @@ class QuestionWords(NamedTuple):
     """How often the digit 1 is written."""
     units: frozenset[str]
     dates: frozenset[str]
-    negations: frozenset[str]
+    negations: tuple[str, ...]
+    """Kinds of the negations, sorted."""
     sides: frozenset[tuple[int, int]]
     """Antonyms: the pair's number and the side."""
     weak_sides: frozenset[tuple[int, int]]
@@ -115,8 +118,9 @@ def read_words(text: str) -> QuestionWords:
         raw = match.group()
         word = raw.lower()
         if _is_code(raw, word, cased):
-            code.add(word.removesuffix("()"))
-            words.append(word.removesuffix("()"))
+            word = word.removesuffix("()").removesuffix("'s")
+            code.add(word)
+            words.append(word)
             continue
         parts = _expand(word)
         if cased and raw[0].isupper() and word not in {"i"} and parts[0] != "i" and not _initial(text, match.start()):
@@ -148,7 +152,7 @@ def _is_code(raw: str, word: str, cased: bool) -> bool:
 
 
 def _tokens(text: str) -> list[str]:
-    return [word for match in _TOKEN.finditer(text.lower()) for word in _expand(match.group())]
+    return [word for match in _TOKEN.finditer(text.lower()) for word in _expand(match.group().removesuffix("()"))]
 
 
 def _expand(word: str) -> list[str]:
@@ -217,7 +221,7 @@ def _compare_form(
         ones=ones,
         units=frozenset(units),
         dates=frozenset(dates),
-        negations=frozenset(NEGATIONS[word] for word in words if word in NEGATIONS),
+        negations=_negations(joined),
         sides=frozenset(strong),
         weak_sides=frozenset(weak - strong),
         quotations=quotations,
@@ -225,6 +229,14 @@ def _compare_form(
         names=names,
         roles=frozenset(roles),
     )
+
+
+def _negations(joined: str) -> tuple[str, ...]:
+    words = _NO_NEGATION.sub("", joined).split(" ")
+    found = [NEGATIONS[word] for word in words if word in NEGATIONS]
+    if words[0] == "no" and len(found) > 1:
+        found.remove("not")  # "No, it does not" is one negation
+    return tuple(sorted(found))
 
 
 def _names_month(words: list[str], at: int) -> bool:
