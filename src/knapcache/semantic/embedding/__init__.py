@@ -34,6 +34,13 @@ class Embedder(Protocol):
         """Return how many tokens a text has."""
 
 
+def check_local_embedder() -> None:
+    """Raise MissingExtra if `local_embedder` would. It takes no time."""
+    from knapcache.semantic.embedding.minilm import find_installed
+
+    find_installed()
+
+
 def local_embedder() -> Embedder:
     """Return the embedding model of this machine. The first call on a machine builds its file, in about a second.
 

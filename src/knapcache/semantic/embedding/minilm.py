@@ -92,16 +92,21 @@ class MiniLm:
 @functools.cache  # 30 MB, shared by everything in the process
 def load_minilm() -> MiniLm:
     """Return the model. Raises MissingExtra if a package is missing, InvalidInput if the weights are other ones."""
-    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
-        raise MissingExtra(f"the semantic tier needs {', '.join(missing)}: {INSTALL}, then {INSTALL_WEIGHTS}")
+    folder = find_installed()
     from tokenizers import Tokenizer
 
-    folder = find_weights()
     tokenizer = Tokenizer.from_str(checked_file(folder / TOKENIZER, TOKENIZER_SHA256).decode())
     tokenizer.no_padding()
     tokenizer.no_truncation()
     model = stored_model(kernel_files.cache_directory(), folder)
     return MiniLm(start_session(model), tokenizer)
+
+
+def find_installed() -> Path:
+    """Return the folder of the weights. Raises MissingExtra if they, or packages, are not installed. Imports none."""
+    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+        raise MissingExtra(f"the semantic tier needs {', '.join(missing)}: {INSTALL}, then {INSTALL_WEIGHTS}")
+    return find_weights()
 
 
 def start_session(model: bytes) -> InferenceSession:

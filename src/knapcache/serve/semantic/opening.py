@@ -9,7 +9,7 @@ from knapcache.cache import Cache
 from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput
 from knapcache.price.meter import Meter
-from knapcache.semantic.embedding import Embedder, local_embedder
+from knapcache.semantic.embedding import Embedder, check_local_embedder, local_embedder
 from knapcache.serve.observe.events import VerdictEvent
 from knapcache.serve.semantic.call import SemanticCalls
 from knapcache.serve.semantic.judging import Judge
@@ -42,11 +42,15 @@ def open_semantic(
 ) -> SemanticCalls | None:
     """Return the semantic tier; None if it is off for all callers. `SemanticTier.start` loads its model.
 
+    Raises MissingExtra if the local model is to be used and is not installed.
+
     folder         of the log and the index; None: both are in memory
     shared_store   has the log, if it is given
     """
     if set(scopes(settings)[0].values()) == {"off"}:
         return None
+    if settings.semantic_embeddings is None:
+        check_local_embedder()  # a start without it would look like a tier that learns
     encryption = Encryption(encryption_keys) if encryption_keys else None
 
     def protect(content: bytes) -> bytes:
