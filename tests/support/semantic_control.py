@@ -19,6 +19,7 @@ class LearnerControl:
         self.mode = mode
         self.failure = ""
         self.marked: list[str] = []
+        self.sweeps = 0
 
     def add_labels(self, count: int, *, wrong: int = 0, risk: float = 0.001, scope: str = "") -> None:
         """Add labels of matches with one risk, the wrong ones last."""
@@ -31,6 +32,9 @@ class LearnerControl:
     async def report(self) -> list[dict[str, Any]]:
         common = {"mode": self.mode, "failure": self.failure, "model": "minilm-test", "questions": 1234, "limit": 9999}
         return [{"scope": name} | common | one.report() for name, one in self.learners.items()]
+
+    async def sweep(self) -> None:
+        self.sweeps += 1
 
     async def feedback(self, event: SemanticEvent) -> None:
         if self.failure:

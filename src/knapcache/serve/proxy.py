@@ -233,6 +233,7 @@ class Proxy:
                 flush_events=self.events.flush,
                 append_verdict=self.events.append_verdict,
                 matches=pipeline.matches,
+                semantic=None if self.semantic is None else self.semantic.tier,
                 metrics=pipeline.metrics,
                 **fields,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,

@@ -147,6 +147,13 @@ def test_feedback_that_changes_nothing_says_why(
         assert client.post(FEEDBACK, json=body).status_code == 400
 
 
+def test_a_purge_removes_the_questions_of_its_entries(client: TestClient, tier: LearnerControl) -> None:
+    assert client.post(f"{ROOT}/purge", json={"all": True, "dry_run": True}).status_code == 200
+    assert tier.sweeps == 0
+    assert client.post(f"{ROOT}/purge", json={"all": True}).status_code == 200
+    assert tier.sweeps == 1
+
+
 def test_a_proxy_without_the_tier_says_that_it_is_off() -> None:
     harness = AdminHarness()
     harness.events.append(similar(1))

@@ -203,11 +203,15 @@ class Admin:
         found = await self.in_thread(lambda: self._overview.purge(conditions))
         if not found.purged:
             raise no_such_entry()
+        await self._semantic.after_purge()
         return found
 
     async def purge(self, request: AdminRequest) -> models.Purged:
         content = request.body.dry_run and await self.listed_content(request, "entries")
-        return await self.in_thread(lambda: self._overview.purge(request.body, content=content))
+        found = await self.in_thread(lambda: self._overview.purge(request.body, content=content))
+        if not request.body.dry_run:
+            await self._semantic.after_purge()
+        return found
 
     async def snapshot(self, _: AdminRequest) -> models.Saved:
         return models.Saved(saved=await self.in_thread(self._overview.save))

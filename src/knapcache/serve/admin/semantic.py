@@ -6,12 +6,14 @@ events of all processes of this proxy.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from knapcache.errors import StoreError
 from knapcache.semantic.certificate import ALPHA, LEVELS
 from knapcache.serve.admin import semantic_models as models
 from knapcache.serve.admin.context import AdminContext
@@ -43,6 +45,12 @@ class SemanticAdmin:
     async def report(self) -> list[dict[str, Any]]:
         """Return the state of each scope; none if the tier is off."""
         return [] if self._context.semantic is None else await self._context.semantic.report()
+
+    async def after_purge(self) -> None:
+        """Remove the questions of purged entries. What fails now is removed by a later sweep."""
+        if self._context.semantic is not None:
+            with contextlib.suppress(StoreError):
+                await self._context.semantic.sweep()
 
     def status(
         self, reports: Sequence[dict[str, Any]], matches: Sequence[RecentMatch], *, content: bool

@@ -18,5 +18,8 @@ class SemanticControl(Protocol):
         and the report of the learner (semantic/learner.py). The last two lines are missing until the tier has started.
         """
 
+    async def sweep(self) -> None:
+        """Remove the questions whose entries are gone, after a purge. Raises StoreError."""
+
     async def feedback(self, event: SemanticEvent) -> None:
         """Add a label that says that the answer of a match was wrong. Raises InvalidInput or StoreError."""
