@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -26,7 +26,12 @@ from starlette.staticfiles import StaticFiles
 
 import knapcache.serve
 from knapcache.serve.admin.prefix_models import PrefixMode, prefix_summary
+from knapcache.serve.admin.semantic import SemanticAdmin
+from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.observe.prefix_totals import PrefixTotals
+from knapcache.serve.observe.recent_matches import RecentMatches
+from knapcache.serve.observe.semantic_totals import SemanticTotals
+from tests.support.semantic_control import LearnerControl
 
 PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -116,6 +121,10 @@ class FakeAdmin:
         self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
         """Use of the providers' prompt caches."""
+        self.tier: LearnerControl | None = None
+        """The semantic tier; None: it is off."""
+        self.semantic = SemanticTotals()
+        self.matches = RecentMatches()
         self.plan: dict[str, Any] = {
             "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
             "amounts": None, "result": None,
@@ -212,6 +221,7 @@ class FakeAdmin:
         return {
             "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
             "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
+            "semantic": self.tier is not None,
             "prefix": prefix_summary(self.prefix_mode, self.prefix, self.prefix).model_dump(),
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
             "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
@@ -273,6 +283,31 @@ class FakeAdmin:
         self.entries = [entry for entry in self.entries if entry not in removed]
         return {"purged": len(removed)}
 
+    def semantic_admin(self) -> SemanticAdmin:
+        """Return what serves GET /semantic and POST /semantic/feedback, with the numbers of this API."""
+        settings = SimpleNamespace(
+            semantic="on", semantic_error=0.01, semantic_questions=100_000, semantic_judge="gpt-4o-mini"
+        )
+        history = SimpleNamespace(semantic=lambda: (self.semantic, self.semantic))
+        return SemanticAdmin(
+            SimpleNamespace(  # type: ignore[arg-type]
+                settings=settings, history=history, semantic=self.tier, matches=self.matches, refresh=lambda: None,
+                append_verdict=lambda verdict: self.matches.consume_verdicts([verdict]), flush_events=lambda: None,
+            )
+        )  # fmt: skip
+
+    async def _semantic(self, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
+        admin = self.semantic_admin()
+        if path == "semantic":
+            found = self.matches.newest(int(query.get("limit", 50)), query.get("scope"))
+            status = admin.status(await admin.report(), found, content=self.show_content)
+            return JSONResponse(status.model_dump())
+        try:
+            scope = await admin.mark(body["match"])
+        except RequestRejected as error:
+            return problem(error.status, error.message)
+        return JSONResponse({"match": body["match"], "scope": scope, "verdict": "different"})
+
     # The server.
 
     def app(self) -> Starlette:
@@ -291,6 +326,8 @@ class FakeAdmin:
                 return problem(401, "log in first")
             if request.headers.get("x-csrf-token") != self.csrf:
                 return problem(403, "the CSRF token is missing or wrong", "invalid_csrf_token")
+            if path.startswith("semantic"):
+                return await self._semantic(path, dict(request.query_params), body)
             return self._answer(method, path, dict(request.query_params), body)
 
         async def page(_: Request) -> Response:

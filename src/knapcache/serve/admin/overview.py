@@ -84,6 +84,7 @@ class Overview:
             health=self._health(stats),
             first_request=first_request(settings),
             prefix=prefix_summary(settings.prefix, *context.history.prefix()),
+            semantic=context.semantic is not None,
         )
 
     def _tenants(self) -> list[totals.TenantUsage]:

@@ -144,15 +144,15 @@ def match_row(recent: RecentMatch, *, content: bool) -> models.MatchRow:
 
 
 def differing_words(one: str, other: str) -> tuple[models.Marks, models.Marks]:
-    """Return start and end of the words of each text that the other does not have at that place."""
+    """Return where the words of each text are that the other does not have at that place: start and end."""
     ours, theirs = list(WORD.finditer(one)), list(WORD.finditer(other))
     plain, other_plain = ([word[0].strip(EDGES).lower() or word[0] for word in words] for words in (ours, theirs))
     here: models.Marks = []
     there: models.Marks = []
     for tag, i, j, k, m in SequenceMatcher(None, plain, other_plain, autojunk=False).get_opcodes():
         if tag != "equal":
-            here += [word.span() for word in ours[i:j]]
-            there += [word.span() for word in theirs[k:m]]
+            here += [(ours[i].start(), ours[j - 1].end())] if j > i else []
+            there += [(theirs[k].start(), theirs[m - 1].end())] if m > k else []
     return here, there
 
 

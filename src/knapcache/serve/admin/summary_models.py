@@ -182,6 +182,7 @@ class Summary(ResponseModel):
     health: HealthStatus
     first_request: FirstRequest
     prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
+    semantic: Annotated[bool, Field(description="Whether the semantic tier runs: see GET /semantic.")]
 
 
 class UsageHistory(ResponseModel):

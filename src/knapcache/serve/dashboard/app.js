@@ -2,8 +2,8 @@
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, prefix.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js, plan.js,
-//     audit.js: one section each
+//     overview.js, prefix.js, semantic.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js,
+//     plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
@@ -22,6 +22,7 @@ import { Poll } from "./poll.js";
 import { Prefix } from "./prefix.js";
 import { Proxies } from "./proxies.js";
 import { Requests } from "./requests.js";
+import { Semantic } from "./semantic.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
 import { UsageTables } from "./usage_tables.js";
 import { Why } from "./why.js";
@@ -42,6 +43,7 @@ const health = new Health();
 const proxies = new Proxies();
 const plan = new Plan();
 const prefix = new Prefix();
+const semantic = new Semantic();
 const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
@@ -59,9 +61,9 @@ async function refresh() {
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
   const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, prefix, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
+  for (const section of [overview, prefix, semantic, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
   requests.update(recent, new Shown(summary));
-  await proxies.refresh(summary.now);
+  await Promise.all([proxies.refresh(summary.now), semantic.refresh()]);
   document.body.dataset.prices = summary.prices;
   firstRequest = summary.first_request;
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;
