@@ -1,0 +1,152 @@
+"""Embeddings by an API: what is sent, what is accepted, and failures."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache.errors import UpstreamFailed
+from knapcache.serve.semantic.embeddings_endpoint import MAX_BATCH, EndpointEmbedder
+
+
+class EmbeddingsApi:
+    """An API that answers with vectors made from the texts, or with what a test gives it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.answer: tuple[int, bytes] | None = None
+        self.connections: set[int] = set()
+        self.close_after_answer = False
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                api.requests.append((self.path, headers, body))
+                api.connections.add(self.client_address[1])
+                data = [{"index": k, "embedding": vector_of(text)} for k, text in enumerate(body["input"])]
+                status, content = api.answer or (200, json.dumps({"data": data[::-1]}).encode())
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+                self.close_connection = api.close_after_answer
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+def vector_of(text: str) -> list[float]:
+    return [float(len(text)), 3.0, -4.0]
+
+
+@pytest.fixture
+def api() -> Iterator[EmbeddingsApi]:
+    api = EmbeddingsApi()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def embedder(api: EmbeddingsApi) -> Iterator[EndpointEmbedder]:
+    embedder = EndpointEmbedder(f"{api.url}/", "model-1", "sk-key")
+    yield embedder
+    embedder.close()
+
+
+def test_texts_become_vectors_of_length_one_in_their_order(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    assert embedder.dimensions == 3
+    texts = ["a" * (k + 1) for k in range(MAX_BATCH + 3)]
+    vectors = embedder.embed([*texts, "", "\ud800"])
+    expected = np.array([vector_of(text) for text in [*texts, " ", "?"]])
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert vectors.dtype == np.float32
+    assert embedder.embed([]).shape == (0, 3)
+    path, headers, body = api.requests[1]
+    assert (path, headers["authorization"], body["model"]) == ("/v1/embeddings", "Bearer sk-key", "model-1")
+    assert [len(body["input"]) for _, _, body in api.requests] == [1, MAX_BATCH, 5]
+    assert len(api.connections) == 1
+    assert embedder.build == f"model-1 of {api.url}"
+
+
+def test_a_connection_that_the_api_has_closed_is_replaced(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    api.close_after_answer = True
+    for _ in range(3):
+        assert embedder.embed(["text"]).shape == (1, 3)
+    assert len(api.connections) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "message"),
+    [
+        (401, b'{"error": {"message": "Incorrect API key"}}', "status 401: Incorrect API key"),
+        (500, b"<html>", "status 500"),
+        (200, b"not JSON", "without embeddings of 1 texts"),
+        (200, b'{"data": []}', "without embeddings|shape"),
+        (200, b'{"data": [{"index": 7, "embedding": [1]}]}', "without embeddings of 1 texts"),
+        (200, b'{"data": [{"index": 0, "embedding": []}]}', "shape"),
+        (200, b'{"data": [{"index": 0, "embedding": ["a"]}]}', "without embeddings"),
+        (200, b'{"data": [{"index": 0, "embedding": [0, 0, 0]}]}', "without a direction"),
+        (200, b'{"data": [{"index": 0, "embedding": [1, 2]}]}', "2 components; before it was 3"),
+    ],
+)
+def test_other_answers_are_failures(
+    api: EmbeddingsApi, embedder: EndpointEmbedder, status: int, content: bytes, message: str
+) -> None:
+    assert embedder.dimensions == 3
+    api.answer = status, content
+    with pytest.raises(UpstreamFailed, match=message):
+        embedder.embed(["text"])
+
+
+def test_after_a_failure_calls_fail_at_once_until_a_pause_is_over(api: EmbeddingsApi) -> None:
+    now = 1000.0
+    embedder = EndpointEmbedder(api.url, "model-1", clock=lambda: now)
+    api.answer = 503, b""
+    for pause in (2.0, 4.0):
+        with pytest.raises(UpstreamFailed, match=r"status 503$"):
+            embedder.embed(["text"])
+        sent = len(api.requests)
+        now += pause - 0.1
+        with pytest.raises(UpstreamFailed, match=r"status 503 \(not tried again yet\)"):
+            embedder.embed(["text"])
+        assert len(api.requests) == sent
+        now += 0.2
+    api.answer = None
+    assert embedder.embed(["text"]).shape == (1, 3)
+    embedder.close()
+
+
+def test_an_api_that_is_not_there_is_a_failure() -> None:
+    embedder = EndpointEmbedder("http://127.0.0.1:9", "model-1")
+    with pytest.raises(UpstreamFailed, match="semantic_embeddings"):
+        assert embedder.dimensions
+    embedder.close()
+    embedder.close()
+
+
+def test_tokens_are_estimated_by_words() -> None:
+    embedder = EndpointEmbedder("http://127.0.0.1:9", "model-1")
+    assert embedder.tokens("What is the capital of France?") == 7
+    assert embedder.tokens("x" * 80) == 10
+    assert embedder.tokens("") == 0
+    embedder.close()
