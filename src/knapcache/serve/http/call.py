@@ -1,0 +1,247 @@
+"""One request while it is served: its exchange, the calls of its upstream, its response and its event.
+
+If a client disconnects in the middle of a stream, its event has the status 499. It is recorded when the fetch is over,
+because only then is its cost known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from knapcache.cache import Answer
+from knapcache.errors import UpstreamFailed
+from knapcache.exchange.cache_headers import outcome_headers
+from knapcache.exchange.exchange import Exchange
+from knapcache.exchange.fetched import Fetched, LiveStream
+from knapcache.exchange.headers import forwarded_headers, sandboxed
+from knapcache.exchange.stale import StaleAnswer
+from knapcache.serve.http.access import RequestHead
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
+from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
+from knapcache.serve.semantic.call import SemanticCall, SemanticCalls
+from knapcache.serve.upstream import Pairs, Response, encode_headers
+from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
+from knapcache.serve.upstream.upstream import Upstream
+from knapcache.threads import DeadlinePool
+from knapcache.wire.cache_control import NO_DIRECTIVES
+
+UNUSABLE = "a stored answer does not have what this request asks for"
+"""Why a request that has a key is sent without the cache."""
+
+
+class Call:
+    """One request while it is served."""
+
+    __slots__ = (
+        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_semantic", "_semantic_event", "_time",
+        "_ttfb", "_writer", "exchange", "model", "upstream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: AsgiRequest,
+        head: RequestHead,
+        exchange: Exchange,
+        upstream: Upstream,
+        model: str,
+        append_event: Callable[[Event], Any],
+    ) -> None:
+        self._request, self._head, self._append_event = request, head, append_event
+        self.exchange, self.upstream, self.model = exchange, upstream, model
+        self._writer: ResponseWriter | None = None
+        self._marker: PrefixMarker | None = None
+        self._semantic: SemanticCall | None = None
+        self._semantic_event: SemanticEvent | None = None
+        self._time, self._ttfb = time.time(), 0.0
+        self._attempts: list[int] = []
+        """Statuses of upstream calls that are in no event yet."""
+        self._error = ""
+        """Why the last of them failed."""
+
+    def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
+        """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
+        upstream, exchange = self.upstream, self.exchange
+        if semantic is not None:
+            self._semantic = semantic.begin(exchange, self._head.principal.name)
+            exchange = exchange._replace(finder=self._semantic)
+        if upstream.prefix is None:
+            return exchange
+        account = upstream.account(self._head.principal.credential)
+        self._marker = PrefixMarker(
+            upstream.prefix,
+            exchange.endpoint,
+            exchange.body,
+            len(exchange.raw),
+            model=self.model,
+            account=account,
+            pool=workers,
+        )
+        return exchange._replace(marker=self._marker)
+
+    async def send(self, content: bytes) -> Response:
+        """Send the request upstream, with this body."""
+        upstream, head = self.upstream, self._head
+        headers = head.upstream_headers.get(upstream.name)
+        if headers is None:
+            headers = head.upstream_headers[upstream.name] = encode_headers(
+                upstream.request_headers(head.headers, head.principal.credential is not None)
+            )
+        # Not the path as sent: the key has the endpoint only, so another spelling must not reach another route.
+        path, query = f"/v1/{self.exchange.endpoint.value}", self._request.query.decode("latin-1")
+        target = upstream.path(f"{path}?{query}" if query else path)
+        try:
+            response = await upstream.send_with_retries(target, headers, content, self._attempts)
+        except UpstreamFailed as error:
+            self._error = error.reason
+            raise
+        self._error = ""
+        return response
+
+    async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
+        """Write the response, store its answer, record the event.
+
+        abandoned_timeout   seconds to finish a stream after its client has disconnected
+        """
+        try:
+            status = await self._write(fetched)
+        except BaseException:
+            await fetched.abort()
+            raise
+        if status == CLIENT_CLOSED_REQUEST:
+            answers = await finish_within(fetched, abandoned_timeout)
+        else:
+            answers = await fetched.finish()
+        if self._semantic is not None:
+            self._semantic_event = await self._semantic.finish(answers[0] if answers else None)
+        background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
+        if background is not None:  # its calls belong to the event of this request
+            event = self._event("stale", status, answers[0])
+            background.add_done_callback(lambda _: self._append_event(self._with_attempts(event)))
+            return
+        for answer in answers:
+            self._record("failed" if fetched.failed else answer.outcome, status, answer)
+        if not answers:
+            too_long = isinstance(fetched, LiveStream) and fetched.overflowed
+            self._record("miss" if too_long else "failed", status)
+
+    async def _write(self, fetched: Fetched) -> int:
+        """Write the response. Return the status for the event."""
+        headers, body = fetched.headers, fetched.body
+        if isinstance(fetched, LiveStream):
+            return await self._write_live(headers, fetched.blocks)
+        try:
+            if isinstance(body, bytes):
+                await self._request.respond(fetched.status, headers, body)
+                self._mark_first_byte()
+            else:
+                self._mark_first_byte()
+                await self._request.respond_blocks(fetched.status, headers, body)
+        except OSError:
+            return CLIENT_CLOSED_REQUEST
+        return fetched.status
+
+    async def _write_live(self, headers: Pairs, blocks: AsyncIterator[bytes]) -> int:
+        writer = self._writer = self._request.open_writer(200, headers)
+        async for block in blocks:
+            if writer.disconnected:
+                break
+            writer.write(block)
+            self._mark_first_byte()
+        else:
+            writer.write(b"", more=False)
+        await self._request.drain()
+        return CLIENT_CLOSED_REQUEST if writer.disconnected else 200
+
+    async def forward(self) -> None:
+        """Send the request upstream and its response back, without the cache."""
+        response = await self.send(self.exchange.upstream_body(False))
+        try:
+            headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("bypass")]
+            await self._request.send_head(response.status, headers)
+            async for piece in response.iter_bytes():
+                self._mark_first_byte()
+                await self._request.send_body(piece)
+            await self._request.send_body(b"", more=False)
+        finally:
+            await response.close()
+        self._record("bypass", response.status)
+
+    async def fail(self, error: UpstreamFailed) -> None:
+        """Send an error, as an event if a stream has begun."""
+        status, self._error = error.status, error.reason
+        if self._writer is not None:
+            self._writer.write(self.exchange.format.error_event(str(error)), more=False)
+            await self._request.drain()
+            status = CLIENT_CLOSED_REQUEST if self._writer.disconnected else status
+        elif not self._request.response_started:
+            await self._request.respond_error(status, str(error), "upstream_failed")
+        self._record("failed", status)
+
+    def _mark_first_byte(self) -> None:
+        if not self._ttfb:
+            self._ttfb = time.perf_counter() - self._request.started
+
+    def _record(self, outcome: str, status: int, answer: Answer | None = None) -> None:
+        self._append_event(self._event(outcome, status, answer, attempts=outcome != "hit"))
+
+    def _event(self, outcome: str, status: int, answer: Answer | None, *, attempts: bool = False) -> Event:
+        """Return the event of the request. attempts: with the upstream calls that are in no event yet."""
+        seconds = time.perf_counter() - self._request.started
+        key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
+        if answer is not None:
+            key, size, (usd, upstream_seconds, cost, _, tokens, _) = answer.key, answer.size, answer.bill
+        exchange, upstream, error = self.exchange, self.upstream.name, ""
+        calls: tuple[int, ...] = ()
+        if attempts and (self._attempts or self._error):
+            upstream, calls, error = self._take_attempts()
+        elif outcome in ("hit", "similar", "stale"):
+            upstream = ""
+        return Event(  # positional: keywords take twice as long
+            self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
+            self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
+            error, self._request.headers.get("traceparent", ""), self._reason(outcome),
+            self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event,
+        )  # fmt: skip
+
+    def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:
+        """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
+        counted = None if answer is None else answer.bill.input
+        if self._marker is not None:
+            return self._marker.report(counted)
+        return reported_event("off", counted)
+
+    def _reason(self, outcome: str) -> str:
+        """Return what in the request explains the outcome."""
+        exchange = self.exchange
+        if outcome == "bypass":
+            return exchange.bypass or UNUSABLE
+        return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""
+
+    def _with_attempts(self, event: Event) -> Event:
+        if not self._attempts and not self._error:
+            return event
+        upstream, attempts, error = self._take_attempts()
+        return event._replace(upstream=upstream, attempts=attempts, error=error)
+
+    def _take_attempts(self) -> tuple[str, tuple[int, ...], str]:
+        """Return the upstream, the statuses and the error of the upstream calls that are in no event yet.
+
+        Of several embeddings, the first that was fetched has them.
+        """
+        attempts, error = tuple(self._attempts), self._error
+        self._attempts.clear()
+        self._error = ""
+        return self.upstream.name, attempts, error
+
+
+async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
+    """Finish a fetch whose client has disconnected, or abort it after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await fetched.finish()
+    except TimeoutError:
+        await fetched.abort()
+        return ()
