@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,14 @@ from pydantic import SecretStr
 
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
+from knapcache.semantic import excluded, question
 from knapcache.serve.admin.explain import REMOVED, duration, join, ordinal
+from knapcache.serve.admin.explain_semantic import EXCLUSIONS, tier_text
 from knapcache.serve.observe.events import Event
+from knapcache.serve.semantic import matcher
 from knapcache.serve.settings.secrets import digest_of
 from tests.support.admin_context import CHAT, AdminHarness
+from tests.support.events import semantic_event, verdict_event
 
 API = "/admin/v1"
 READER = "a token that may only read, of 32 characters"
@@ -287,3 +292,46 @@ def test_first_words_are_listed_and_searched_for_operators(shown: Requests) -> N
         assert reader.get(f"{API}/entries", params={"search": "swordfish"}).json()["total"] == 0
     actions = [row["action"] for row in shown.client.get(f"{API}/audit").json()["rows"]]
     assert actions.count("entries") == 1, "the page polls: one record an hour"
+
+
+def test_an_answer_by_similarity_names_the_question_that_was_answered(shown: Requests) -> None:
+    requests = shown
+    stored = requests.send(body())
+    match = semantic_event(
+        matched_key=stored["key"], question="How do I get to the market?", matched_question="Which way to the market?"
+    )
+    requests.add(outcome="similar", key="ab" * 32, semantic=match)
+    found = requests.detail(requests.serial)
+    assert (found["why"]["kind"], found["semantic"]) == ("similar", "")
+    assert found["why"]["text"] == (
+        "No identical request was stored, but one in another wording. The similarity of the questions is 0.930, and "
+        "the estimated risk of a wrong answer 0.3 %; risks up to 0.5 % were certified. The match is m-1."
+    )
+    nearest = found["why"]["nearest"]
+    assert (nearest["key"], nearest["stored"], nearest["words"]) == (stored["key"], True, match.matched_question)
+    assert nearest["differences"][0]["here"] == match.question
+    requests.harness.events.append_verdict(verdict_event(kind="served", verdict="different", rung="feedback"))
+    assert requests.detail(requests.serial)["why"]["text"].endswith("It was marked as wrong since.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"kind": "shadow"}, "A question of similarity 0.930 was stored, with an estimated risk of 0.3 %. It was not"),
+        ({"kind": "audit", "verdict": "same"}, "drawn at random for a check. Its answer was the same."),
+        ({"kind": "excluded", "reason": "several turns"}, "Never matched: the conversation has several turns."),
+        ({"kind": "none", "reason": "veto"}, "differ in a number, a name, a negation or the like"),
+        ({"kind": "none"}, "No stored question was near."),
+        ({"kind": "refused"}, "the client asked for that"),
+        ({"kind": "failed", "reason": "busy"}, "the tier did not answer (busy)"),
+    ],
+)
+def test_a_miss_says_what_the_semantic_tier_did(fields: dict[str, Any], text: str) -> None:
+    assert text in tier_text(semantic_event(**fields))
+
+
+def test_every_exclusion_has_words_of_its_own() -> None:
+    sources = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (question, excluded, matcher))
+    named = re.findall(r'return "([a-zJ][A-Za-z ]*)"', sources) + re.findall(r'"excluded", "([a-z ]+)"', sources)
+    assert len(named) > 12
+    assert set(named) <= EXCLUSIONS.keys()

@@ -22,6 +22,7 @@ from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.outlines import NearestRequest
 from knapcache.keys.outline import outline_of, read_canonical, words_of
 from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.explain_semantic import similar_answer, tier_text
 from knapcache.serve.admin.request_models import (
     Explanation,
     FieldDifference,
@@ -30,7 +31,7 @@ from knapcache.serve.admin.request_models import (
     SimilarEntry,
     Worth,
 )
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, SemanticEvent
 
 SHARING_DELAY = 2.0
 """Seconds until an answer that one worker fetched can be read by the others."""
@@ -97,11 +98,27 @@ class Explainer:
             words=outline_of(canonical).words if content and canonical is not None else None,
             stored=entry is not None,
             answer=answer_of(event, records, stored=entry is not None),
+            semantic=tier_text(self._judged(event)),
             why=(
                 self._miss(event, earlier, records, since, canonical, content=content, all_tenants=all_tenants)
                 if event.outcome == "miss"
+                else self._similar_answer(event, content=content)
+                if event.outcome == "similar"
                 else other(event, earlier, stored_at(event, records, entry))
             ),
+        )
+
+    def _judged(self, event: Event) -> SemanticEvent | None:
+        """Return what the semantic tier did, with the verdict that followed."""
+        known = self._context.matches.find(event.semantic.match_id) if event.semantic is not None else None
+        return event.semantic if known is None else known.match
+
+    def _similar_answer(self, event: Event, *, content: bool) -> Explanation:
+        judged = self._judged(event)
+        entry = None if judged is None else self._context.cache.entry(judged.matched_key)
+        created = None if entry is None else time.time() - entry["age"]
+        return similar_answer(
+            event._replace(semantic=judged), created, event.endpoint, event.model, event.tenant, content=content
         )
 
     def _miss(

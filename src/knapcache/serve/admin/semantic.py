@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.semantic.certificate import ALPHA, LEVELS
 from knapcache.serve.admin import semantic_models as models
 from knapcache.serve.admin.context import AdminContext
@@ -87,7 +87,10 @@ class SemanticAdmin:
             raise RequestRejected(409, "This match is being marked by another request.", "already_marked")
         self._marking.add(match_id)
         try:
-            await context.semantic.feedback(match)
+            try:
+                await context.semantic.feedback(match)
+            except InvalidInput as error:
+                raise RequestRejected(409, f"{error}.", "tier_off") from None
             context.append_verdict(verdict)
             context.flush_events()
         finally:
