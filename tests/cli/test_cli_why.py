@@ -13,6 +13,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
+from knapcache.semantic import reasons, vetoes
 
 CHAT = {"model": "gpt-4o", "temperature": 0, "messages": [{"role": "user", "content": "Where do swordfish live?"}]}
 ANTHROPIC = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Say hello to the world"}]}
@@ -69,6 +70,29 @@ def test_the_difference_is_named(why: Why) -> None:
     assert (each["field"], each["here"], each["there"]) == ("max_tokens", "10", "9")
     moved = why(CHAT, "--endpoint", "messages", "--json")
     assert moved["row"] is None, "another endpoint is not similar"
+
+
+def asked(text: str, **more: Any) -> dict[str, Any]:
+    return CHAT | {"messages": [{"role": "user", "content": text}]} | more
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (asked("In which places do swordfish live?"), "may be served: only the wording of the question differs"),
+        (asked("Where do swordfish not live?"), "because one of them negates, or has an opposite word"),
+        (asked("Where do the swordfish live?", max_tokens=5), "differ in more than the question"),
+        (asked("Where do swordfish live today?"), "never matched: its text has a date that is relative to now"),
+        (asked("Where do the swordfish live?", temperature=0.5), "never matched: its temperature is above"),
+    ],
+)
+def test_the_semantic_tier_is_explained(why: Why, body: Any, text: str) -> None:
+    assert text in why(body)
+    assert text in why(body, "--json")["semantic"]
+
+
+def test_every_veto_has_words_of_its_own() -> None:
+    assert reasons.VETOES.keys() == set(vetoes.VETOES)
 
 
 def test_a_new_request_is_called_new(why: Why) -> None:

@@ -16,9 +16,10 @@ from knapcache.units import format_age
 
 HELP = "say why a request is not in a cache"
 DESCRIPTION = """Compare a request with the entries of a cache. If it is stored, say where; otherwise show the most
-similar entry and the fields in which it differs. Only bodies are compared: a hit also needs the same tenant or API key,
-upstream and headers. The cache is only read; another process may own it. For requests that a running proxy has served,
-its dashboard also knows what was evicted, expired or purged."""
+similar entry and the fields in which it differs, and whether the semantic tier may serve its answer. Only bodies are
+compared: a hit also needs the same tenant or API key, upstream and headers. The cache is only read; another process may
+own it. For requests that a running proxy has served, its dashboard also knows what was evicted, expired or purged, and
+which entry has answered by similarity."""
 ENDPOINTS = {
     "messages": ("chat/completions", "messages"),
     "input": ("responses", "embeddings"),
@@ -45,6 +46,8 @@ def execute(args: argparse.Namespace) -> None:
     cache = cache_file.locate(args)
     with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
         found = nearest_entry(store, requests)
+        entry = None if found["row"] is None else store.get(bytes.fromhex(found["row"]["key"]))
+    found["semantic"] = "" if found["stored"] or entry is None else semantic_text(requests, entry.request)
     if found["row"] is not None:
         found["row"] |= {"tenant": cache.names.name_of(found["row"]["tenant"])}
     if args.json:
@@ -76,6 +79,31 @@ def show(found: dict[str, Any]) -> None:
         for each in found["differences"]
     ]
     print_table(shown)
+    print_text(f"Semantic tier: {found['semantic']}")
+
+
+def semantic_text(requests: list[bytes], stored: bytes) -> str:
+    """Return whether the semantic tier may serve the answer of a stored request to one of the others, in words."""
+    from knapcache.keys.outline import read_canonical
+    from knapcache.model import Endpoint
+    from knapcache.semantic.question import read_question, stored_question
+    from knapcache.semantic.reasons import EXCLUSIONS, VETOES
+    from knapcache.semantic.vetoes import veto
+    from knapcache.semantic.words import read_words
+
+    there = read_canonical(stored)
+    here = next((one for one in map(read_canonical, requests) if one and there and one.kind == there.kind), None)
+    if here is None:
+        return "the two requests are for different endpoints."
+    asked = read_question(Endpoint(here.kind), here.body)
+    if isinstance(asked, str):
+        return f"this request is never matched: {EXCLUSIONS.get(asked, asked)}."
+    matched = stored_question(stored)
+    if matched is None or matched[1].frame != asked.frame:
+        return "the two requests differ in more than the question, so none gets the answer of the other."
+    if reason := veto(read_words(asked.text), read_words(matched[1].text)):
+        return f"none of the questions gets the answer of the other, because {VETOES[reason]}."
+    return "if it is on and certified, the stored answer may be served: only the wording of the question differs."
 
 
 def read_body(source: str) -> dict[str, Any]:

@@ -5,5 +5,6 @@ words.py, vetoes.py, features.py, score.py    how two questions differ, and the 
 certificate.py   the levels of risk that may be served, shown by labels
 learner.py       all of it, for the proxy and the lab
 judge.py         whether two answers say the same: the labels
+reasons.py       why a question is not answered by similarity, in words
 embedding/, index.py    vectors of questions, and the nearest ones
 """

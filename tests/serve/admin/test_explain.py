@@ -14,8 +14,9 @@ from pydantic import SecretStr
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
 from knapcache.semantic import excluded, question
+from knapcache.semantic.reasons import EXCLUSIONS
 from knapcache.serve.admin.explain import REMOVED, duration, join, ordinal
-from knapcache.serve.admin.explain_semantic import EXCLUSIONS, tier_text
+from knapcache.serve.admin.explain_semantic import tier_text
 from knapcache.serve.observe.events import Event
 from knapcache.serve.semantic import matcher
 from knapcache.serve.settings.secrets import digest_of

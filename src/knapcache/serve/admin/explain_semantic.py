@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from knapcache.semantic.certificate import LEVELS
+from knapcache.semantic.reasons import EXCLUSIONS
 from knapcache.serve.admin.request_models import Explanation, FieldDifference, SimilarEntry
 from knapcache.serve.observe.events import Event, SemanticEvent
 
-EXCLUSIONS = {
-    "endpoint": "requests of this endpoint are never matched",
-    "temperature": "its temperature is above the setting semantic_temperature",
-    "n": "it asks for several answers (n)",
-    "logprobs": "it asks for log probabilities",
-    "seed": "it sets a seed",
-    "JSON schema": "it asks for an answer by a JSON schema",
-    "several turns": "the conversation has several turns",
-    "tools": "it continues a call of a tool",
-    "several parts": "its text has several parts",
-    "image or file": "it contains an image or a file",
-    "long text": "its text is too long",
-    "deixis": "its text refers to something outside of it, such as “this”",
-    "date": "its text has a date that is relative to now",
-    "code": "its text contains code",
-    "language": "its text is not in English",
-    "no key": "it has no key without its text",
-    "no conversation": "it has no conversation",
-    "no user text": "its last message is not the user's",
-}
-"""By the reasons of semantic/question.py and semantic/excluded.py."""
 NOT_MATCHED = {
     "": "No stored question was near.",
     "veto": "Stored questions were near, but differ in a number, a name, a negation or the like, so none was taken.",
