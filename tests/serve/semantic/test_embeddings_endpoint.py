@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.errors import UpstreamFailed
+from knapcache.errors import InvalidInput, UpstreamFailed
+from knapcache.serve.semantic import tier as tier_module
 from knapcache.serve.semantic.embeddings_endpoint import MAX_BATCH, EndpointEmbedder
+from knapcache.serve.semantic.opening import check_embedder, open_embedder
+from knapcache.serve.semantic.tier import SemanticTier
+from knapcache.serve.settings import Settings
 
 
 class EmbeddingsApi:
@@ -150,3 +155,47 @@ def test_tokens_are_estimated_by_words() -> None:
     assert embedder.tokens("x" * 80) == 10
     assert embedder.tokens("") == 0
     embedder.close()
+
+
+def test_the_settings_open_an_embedder(api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDDINGS_KEY", "sk-from-environment")
+    settings = Settings(
+        semantic_embeddings=api.url, semantic_embeddings_model="model-1", semantic_embeddings_key_env="EMBEDDINGS_KEY"
+    )
+    check_embedder(settings)
+    embedder = open_embedder(settings)
+    assert (embedder.dimensions, embedder.build) == (3, f"model-1 of {api.url}")
+    assert api.requests[0][1]["authorization"] == "Bearer sk-from-environment"
+    assert isinstance(embedder, EndpointEmbedder)
+    embedder.close()
+    with pytest.raises(InvalidInput, match="needs semantic_embeddings_model"):
+        check_embedder(Settings(semantic_embeddings=api.url))
+    with pytest.raises(InvalidInput, match="name of an environment variable") as refused:
+        check_embedder(settings.model_copy(update={"semantic_embeddings_key_env": "sk-a-key-by-mistake"}))
+    assert "mistake" not in str(refused.value)
+
+
+async def test_an_api_that_does_not_answer_at_the_start_is_tried_again(
+    api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tier_module, "RETRY_SECONDS", 0.01)
+    settings = Settings(semantic="shadow", semantic_embeddings=api.url, semantic_embeddings_model="model-1")
+    api.answer = 503, b""
+    opened = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def open_matcher(_: object) -> Any:
+        if len(api.requests) == 3:
+            api.answer = None
+        embedder = open_embedder(settings)
+        assert isinstance(embedder, EndpointEmbedder)
+        embedder.close()
+        loop.call_soon_threadsafe(opened.set)
+        raise InvalidInput("enough for this test")
+
+    tier = SemanticTier(settings, open_matcher)
+    tier.start()
+    await asyncio.wait_for(opened.wait(), 30)
+    await tier.close()
+    assert len(api.requests) == 4
+    assert caplog.text.count("not started yet: semantic_embeddings answered with status 503") == 1

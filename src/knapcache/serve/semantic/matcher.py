@@ -28,6 +28,7 @@ from knapcache.semantic.index import FrameIndexes, pack_vector
 from knapcache.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
 from knapcache.serve.observe.events import MatchKind, SemanticEvent
+from knapcache.serve.semantic.embeddings_endpoint import EndpointEmbedder
 from knapcache.serve.semantic.log import START, LabelRecord, QuestionRecord, SemanticLog, same_log
 from knapcache.store.base import Entry
 
@@ -312,5 +313,7 @@ class Matcher:
             log.warning("Index of the semantic tier not written: %s", error)
 
     def close(self) -> None:
-        """Release the log."""
+        """Release the log and the connections to an embedding API."""
         self._log.close()
+        if isinstance(self.embedder, EndpointEmbedder):
+            self.embedder.close()

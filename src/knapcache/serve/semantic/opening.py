@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.cache.options import seal_secret
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, UpstreamFailed
 from knapcache.price.meter import Meter
 from knapcache.semantic.embedding import Embedder, check_local_embedder, local_embedder
 from knapcache.serve.observe.events import VerdictEvent
 from knapcache.serve.semantic.call import SemanticCalls
+from knapcache.serve.semantic.embeddings_endpoint import EndpointEmbedder
 from knapcache.serve.semantic.judging import Judge
 from knapcache.serve.semantic.log import MemoryLog, SemanticLog
 from knapcache.serve.semantic.matcher import Matcher
@@ -49,8 +51,7 @@ def open_semantic(
     """
     if set(scopes(settings)[0].values()) == {"off"}:
         return None
-    if settings.semantic_embeddings is None:
-        check_local_embedder()  # a start without it would look like a tier that learns
+    check_embedder(settings)  # a start without it would look like a tier that learns
     encryption = Encryption(encryption_keys) if encryption_keys else None
 
     def protect(content: bytes) -> bytes:
@@ -86,8 +87,27 @@ def open_semantic(
     return SemanticCalls(tier, judge, append_verdict)
 
 
+def check_embedder(settings: Settings) -> None:
+    """Raise MissingExtra or InvalidInput if the embedding model of the settings cannot be used. It takes no time."""
+    if settings.semantic_embeddings is None:
+        check_local_embedder()
+        return
+    if not settings.semantic_embeddings_model:
+        raise InvalidInput("semantic_embeddings needs semantic_embeddings_model, the name of a model of that API")
+    variable = settings.semantic_embeddings_key_env
+    if variable and not os.environ.get(variable):  # the message omits the value: it may be the key itself
+        raise InvalidInput("semantic_embeddings_key_env must be the name of an environment variable that holds the key")
+
+
 def open_embedder(settings: Settings) -> Embedder:
-    """Return the embedding model of the settings. Raises InvalidInput or MissingExtra."""
-    if settings.semantic_embeddings is not None:
-        raise InvalidInput("semantic_embeddings is not supported yet")
-    return local_embedder()
+    """Return the embedding model of the settings. Raises InvalidInput, MissingExtra or UpstreamFailed."""
+    if settings.semantic_embeddings is None:
+        return local_embedder()
+    key = os.environ.get(settings.semantic_embeddings_key_env or "", "")
+    embedder = EndpointEmbedder(settings.semantic_embeddings, settings.semantic_embeddings_model or "", key)
+    try:
+        assert embedder.dimensions  # calls the API
+    except UpstreamFailed:
+        embedder.close()
+        raise
+    return embedder

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from knapcache.errors import InvalidInput, MissingExtra, StoreError
+from knapcache.errors import InvalidInput, MissingExtra, StoreError, UpstreamFailed
 from knapcache.semantic.learner import Label
 from knapcache.serve.observe.events import SemanticEvent
 from knapcache.serve.semantic.matcher import Asked, Found, Matcher
@@ -30,6 +30,8 @@ MAX_WAITING = 64
 """Questions that wait for the thread. Further ones are not looked at."""
 FOLLOW_SECONDS = 1.0
 """Between two looks at the log."""
+RETRY_SECONDS = 30.0
+"""Between two attempts to reach an embedding API at the start."""
 
 
 class SemanticTier:
@@ -62,7 +64,7 @@ class SemanticTier:
 
     async def _run(self) -> None:
         try:
-            matcher = self._matcher = await self._pool.call(partial(self._open_matcher, self._errors))
+            matcher = self._matcher = await self._open()
         except (InvalidInput, MissingExtra, StoreError, OSError) as error:
             self._failure = str(error)
             log.error("Semantic tier not started: %s", error)
@@ -71,6 +73,17 @@ class SemanticTier:
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             await self._pool.call(partial(matcher.maintain, sweep=self.sweeps))
+
+    async def _open(self) -> Matcher:
+        """Load the model. An embedding API that does not answer is tried again until it does."""
+        while True:
+            try:
+                return await self._pool.call(partial(self._open_matcher, self._errors))
+            except UpstreamFailed as error:
+                if self._failure != str(error):
+                    log.error("Semantic tier not started yet: %s", error)
+                self._failure = str(error)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:
         """Write the index, and release the log."""

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 SECRET_FIELDS = {
-    "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "secret", "store", "token_env",
-    "token_file", "url",
+    "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "secret",
+    "semantic_embeddings_key_env", "store", "token_env", "token_file", "url",
 }  # fmt: skip
 """Settings whose values may be or contain secrets, also by mistake: a password in a URL, a key in key_env."""
 SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices"}
