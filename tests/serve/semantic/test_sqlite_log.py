@@ -176,6 +176,29 @@ def test_an_encrypted_log_contains_no_key_and_no_vector(path: Path) -> None:
     log.close()
 
 
+def test_a_new_key_encrypts_all_records_again_and_an_unknown_one_empties_the_log(path: Path) -> None:
+    old, new = bytes(32), bytes(range(32))
+    log = open_log(path, encryption=Encryption([old]))
+    log.append([question(1), question(2)], [label(1)])
+    log.drop([key(2)])
+    _, position = questions(log)
+    log.close()
+    both = open_log(path, encryption=Encryption([new, old]))
+    assert questions(both)[0] == [question(1)]
+    both.close()
+    only_new = open_log(path, encryption=Encryption([new]))
+    assert questions(only_new) == ([question(1)], position)
+    assert only_new.read_labels()[0] == [label(1)]
+    assert only_new.read_drops()[0] == [key(2)]
+    only_new.drop([key(1)])
+    assert questions(only_new)[0] == []
+    only_new.check()
+    only_new.close()
+    only_old = open_log(path, encryption=Encryption([old]))
+    assert only_old.read_labels()[0] == []
+    only_old.close()
+
+
 def test_dropped_vectors_are_overwritten_in_the_file(path: Path, log: SqliteLog) -> None:
     log.append([question(200), question(201)])
     log.drop([key(200)])

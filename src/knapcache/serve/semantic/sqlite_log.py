@@ -3,13 +3,15 @@
     questions (id, name, record)   name: the key, or with encryption another digest of it
     labels (id, record)
     drops (id, record)
-    meta (name, value)             epoch: identity of the log · mark: of secret and encryption · questions: their number
+    meta (name, value)             epoch: identity of the log · mark: of secret and encryption · key: id of the key that
+                                   encrypts · questions: their number
 
 Ids only increase. Records are sealed and perhaps encrypted (log_records.py); one that is damaged is skipped.
 
 A file that SQLite cannot read is renamed to `….damaged`, in place of an earlier one, and an empty log is begun. The
-same happens to a file of another program. A log that was written with another secret, or before encryption was switched
-on or off, is emptied. Processes that had the old file open notice that another one has its name, and open that.
+same happens to a file of another program. A log that was written with another secret or key, or before encryption was
+switched on or off, is emptied. If another one of the given keys has become the first, all records are encrypted again.
+Processes that had an old file open notice that another one has its name, and open that.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class SqliteLog:
         self.path, self._max_questions = path, max_questions
         self._codec = RecordCodec(sealer)
         self._mark = sealer.secret_mark + (b"plain" if sealer.encryption is None else b"encrypted")
+        self._keys = () if sealer.encryption is None else sealer.encryption.key_ids
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
         self._inode: tuple[int, int] | None = None
@@ -236,15 +239,32 @@ class SqliteLog:
                     connection.execute(statement)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", FORMAT)
-            if _meta(connection, "mark") != self._mark or not _meta(connection, "epoch"):
+            key = _meta(connection, "key")
+            if _meta(connection, "mark") != self._mark or key not in (self._keys or (b"",)):
                 if existing:
                     log.warning("the semantic log %s was written with another secret or key; it is emptied", self.path)
                 for table in TABLES:
                     connection.execute(f"DELETE FROM {table}")
                 _put_meta(connection, "mark", self._mark)
                 _put_meta(connection, "epoch", os.urandom(8).hex())
+            elif self._keys and key != self._keys[0]:
+                self._encrypt_again(connection)
+            _put_meta(connection, "key", self._keys[0] if self._keys else b"")
             ((count,),) = connection.execute("SELECT count(*) FROM questions")
             _put_meta(connection, "questions", count)
+
+    def _encrypt_again(self, connection: apsw.Connection) -> None:
+        codec = self._codec
+        for number, content in connection.execute("SELECT id, record FROM questions").fetchall():
+            if (question := codec.read_question(content)) is not None:
+                values = codec.names(question.key)[0], codec.question(question), number
+                connection.execute("UPDATE questions SET name = ?, record = ? WHERE id = ?", values)
+        for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
+            if (label := codec.read_label(content)) is not None:
+                connection.execute("UPDATE labels SET record = ? WHERE id = ?", (codec.label(label), number))
+        for number, content in connection.execute("SELECT id, record FROM drops").fetchall():
+            if (key := codec.read_drop(content)) is not None:
+                connection.execute("UPDATE drops SET record = ? WHERE id = ?", (codec.drop(key), number))
 
     def _set_aside(self, reason: str) -> None:
         target = f"{self.path}.damaged"
