@@ -65,7 +65,7 @@ def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
 
 def test_packages_of_the_image_are_locked_with_hashes() -> None:
     installs = re.findall(r"pip install ([^&\n]*)", "\n".join(step.argument for step in DOCKERFILE))
-    assert len(installs) == 3
+    assert len(installs) == 4
     for options in installs:
         assert "--require-hashes" in options or ("--no-deps" in options and "--no-build-isolation" in options)
 
