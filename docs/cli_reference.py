@@ -21,7 +21,6 @@ COMMANDS = (
     "replay",
     "plan",
     "prefix",
-    "semantic",
     "simulate",
     "policies",
     "experiment",

@@ -33,7 +33,7 @@ from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.policy import registry
 from knapcache.price import Meter
-from knapcache.price.meter import USD_PER_SECOND, Bill
+from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights, amount
 from knapcache.store.base import Clock, Store, wall_clock
 from knapcache.threads import run_blocking
@@ -214,10 +214,6 @@ class Cache:
     def count_bypass(self, namespace: str | None = None) -> None:
         """Count a request that has no key."""
         self._ledger.add_request("bypasses", "", self._keyer.tenant(namespace))
-
-    def add_spent(self, model: str, tenant: str, bill: Bill) -> None:
-        """Count the cost of a call that was made beside the cache and is no request, such as a judge's."""
-        self._ledger.add_spent(model, tenant, bill, admitted=False)
 
     def get_nowait(self, request: KeyedRequest) -> Answer | None:
         """Return an answer from memory, and count a hit; None, and nothing is counted, when `fetch` must be called."""

@@ -121,7 +121,8 @@ def test_some_matches_are_audited(cache: Cache, monkeypatch: pytest.MonkeyPatch)
     certify(tier)
     monkeypatch.setattr(module, "draw", lambda: 0.01)
     found = tier.find(ask(cache, SAME))
-    assert (found.kind, found.similar) == ("audit", None)
+    assert found.kind == "audit"
+    assert found.similar is not None, "it is served if the upstream fails"
     assert found.entry is not None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from knapcache.cache import Answer
@@ -21,7 +21,7 @@ from knapcache.exchange.stale import StaleAnswer
 from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
 from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
-from knapcache.serve.semantic.call import SemanticCall, SemanticCalls
+from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
 from knapcache.serve.upstream.upstream import Upstream
@@ -80,6 +80,10 @@ class Call:
             pool=workers,
         )
         return exchange._replace(marker=self._marker)
+
+    def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Awaitable[Fetched | None]:
+        """Fetch the response; None: the request must be sent without the cache."""
+        return fetch() if self._semantic is None else fetch_or_serve_audited(fetch, self._semantic)
 
     async def send(self, content: bytes) -> Response:
         """Send the request upstream, with this body."""

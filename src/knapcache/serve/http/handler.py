@@ -90,9 +90,8 @@ class Handler:
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
-            fetched = await self._fetch(
-                call.full_exchange(self._workers, self._semantic), call.upstream.name, call.send
-            )
+            exchange = call.full_exchange(self._workers, self._semantic)
+            fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))
             if fetched is None:
                 await call.forward()
                 return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
+from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange
+from knapcache.exchange.fetched import Fetched
 from knapcache.keys.request import KeyedRequest
 from knapcache.semantic.certificate import level_of
 from knapcache.semantic.question import Question, read_question
@@ -73,6 +75,21 @@ class SemanticCalls:
         await self.tier.close()
 
 
+async def fetch_or_serve_audited(fetch: Callable[[], Awaitable[Fetched | None]], call: SemanticCall) -> Fetched | None:
+    """Return the response. If the upstream fails a request that it got for an audit, its match is served after all."""
+    try:
+        fetched = await fetch()
+    except UpstreamFailed:
+        if not call.serve_audited():
+            raise
+        return await fetch()
+    failed = fetched is not None and (fetched.status >= 500 or fetched.status == 429)
+    if fetched is None or not failed or not call.serve_audited():
+        return fetched
+    await fetched.finish()
+    return await fetch()
+
+
 class SemanticCall:
     """The semantic tier's part of one request."""
 
@@ -89,6 +106,8 @@ class SemanticCall:
 
         Where nothing may be served the request does not wait: the search goes on while the upstream works.
         """
+        if (found := self._found) is not None and found.kind == "served":  # after `serve_audited`
+            return None if found.entry is None or found.similar is None else (found.entry, found.similar)
         started = time.perf_counter()
         exchange, tier = self._exchange, self._calls.tier
         if not exchange.control.similar:
@@ -113,7 +132,19 @@ class SemanticCall:
             return None
         finally:
             self._seconds = time.perf_counter() - started
-        return None if found.entry is None or found.similar is None else (found.entry, found.similar)
+        if found.kind != "served" or found.entry is None or found.similar is None:
+            return None
+        return found.entry, found.similar
+
+    def serve_audited(self) -> bool:
+        """Return whether the next `find` returns a match that was drawn for an audit: the upstream has failed.
+
+        There is no label then. That does not depend on the answers, because there is no new one.
+        """
+        if self._found is None or self._found.kind != "audit":
+            return False
+        self._found = self._found._replace(kind="served")
+        return True
 
     async def finish(self, answer: Answer | None) -> SemanticEvent | None:
         """Return what is recorded of the request, after it was answered. answer: the upstream's, if it is complete.

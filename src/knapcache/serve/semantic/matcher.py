@@ -15,6 +15,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,9 @@ SWEEP_SECONDS = 600.0
 """Between two sweeps, which remove questions whose entries are gone."""
 MAX_TEXTS = 20_000
 """Texts of stored questions that stay in memory."""
+
+PAIR_LENGTH = 16
+"""Characters at the beginning of a match's id that name the two questions. The rest makes the id unique."""
 
 draw = random.SystemRandom().random
 
@@ -66,7 +70,7 @@ class Found(NamedTuple):
     entry: Entry | None = None
     """The entry of the match."""
     similar: SimilarMatch | None = None
-    """What is served with it; None: it is not."""
+    """What is served with it, or would be if it were not audited; None: it may not be served."""
     match_id: str = ""
 
 
@@ -99,6 +103,8 @@ class Matcher:
         self.levels: dict[str, int] = {}
         """The certified level by scope. Replaced as a whole, for readers in other threads."""
         self._learners = self._new_learners()
+        self._marked: set[str] = set()
+        """Pairs of questions, by `pair_id`, whose match a person has marked as wrong."""
         self._texts: OrderedDict[bytes, str] = OrderedDict()
         self._swept_at = clock()
         self._index = FrameIndexes(embedder.dimensions, limit)
@@ -157,7 +163,10 @@ class Matcher:
         labels, position = self._log.read_labels(self._labels_read)
         if self._labels_read != START and not same_log(position, self._labels_read):
             self._learners = self._new_learners()
+            self._marked.clear()
         for each in labels:
+            if each.label.source == "feedback":
+                self._marked.add(each.match_id[:PAIR_LENGTH])
             if each.build == self.embedder.build and each.scope in self._learners:
                 self._learners[each.scope].add(each.label)
         self._labels_read = position
@@ -235,14 +244,16 @@ class Matcher:
         if entry.tenant != asked.request.tenant or not same_frame(entry.request, asked.request.key.canonical):
             self._forget(match.key)
             return found._replace(reason="other frame", match=None)
-        found = found._replace(kind="shadow", entry=entry, match_id=secrets.token_hex(8))
-        if not certified or not self._is_fresh(entry, asked.max_age):
-            return found
+        pair = pair_id(key, match.key)
+        found = found._replace(kind="shadow", entry=entry, match_id=pair + secrets.token_hex(4))
         bound = learner.bound
-        if bound is None or draw() < learner.audit_rate:
+        if not certified or bound is None or pair in self._marked or not self._is_fresh(entry, asked.max_age):
+            return found
+        found = found._replace(similar=SimilarMatch(match.key, match.cosine, bound, found.match_id))
+        if draw() < learner.audit_rate:
             self._cache.similar.inherit(key, match.key)
             return found._replace(kind="audit")
-        return found._replace(kind="served", similar=SimilarMatch(match.key, match.cosine, bound, found.match_id))
+        return found._replace(kind="served")
 
     def _is_fresh(self, entry: Entry, max_age: float | None) -> bool:
         age = self._clock() - entry.created
@@ -317,3 +328,8 @@ class Matcher:
         self._log.close()
         if isinstance(self.embedder, EndpointEmbedder):
             self.embedder.close()
+
+
+def pair_id(asked: bytes, matched: bytes) -> str:
+    """Return the name of a question and the stored one that it matched, by their keys."""
+    return blake2b(asked + matched, digest_size=PAIR_LENGTH // 2).hexdigest()
