@@ -66,7 +66,7 @@ def test_two_workers_agree(upstream: MeaningUpstream, tmp_path: Path) -> None:
 def test_proxies_on_one_engine_share_the_certificate(upstream: MeaningUpstream, tmp_path: Path) -> None:
     pytest.importorskip("redis", reason="the extra redis is not installed")
     with ExitStack() as stack:
-        engine = stack.enter_context(EngineServer(tmp_path / "engine"))
+        engine = stack.enter_context(EngineServer(tmp_path))
         settings = {"store": f"redis://127.0.0.1:{engine.port}", "secret": "5e" * 32, "allow_anonymous": True}
         clients = []
         for name in ("one", "two"):
