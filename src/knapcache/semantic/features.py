@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import CorruptState
 from knapcache.semantic.words import QuestionWords
 
 FEATURES = (
@@ -62,9 +62,11 @@ class WordCounts:
         return math.log(size / (min(self._counts.get(word, 0), self._questions) + 1)) / math.log(size)
 
     def check(self) -> None:
-        """Raise InvalidInput if the counts are out of bounds."""
+        """Raise CorruptState if the counts are out of bounds."""
         if len(self._counts) > MAX_WORDS or min(self._counts.values(), default=1) < 1:
-            raise InvalidInput("the word counts are inconsistent")
+            raise CorruptState(
+                f"{len(self._counts)} word counts, of which at most {MAX_WORDS} are allowed, all above 0"
+            )
 
 
 def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts: WordCounts) -> tuple[float, ...]:
