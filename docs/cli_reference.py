@@ -21,6 +21,7 @@ COMMANDS = (
     "replay",
     "plan",
     "prefix",
+    "semantic",
     "simulate",
     "policies",
     "experiment",

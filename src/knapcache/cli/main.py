@@ -20,6 +20,7 @@ from knapcache.cli import (
     purge,
     rekey,
     replay,
+    semantic,
     serve,
     simulate,
     why,
@@ -58,6 +59,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
     prefix.add(commands, with_options="prefix" in argv)
+    semantic.add(commands, with_options="semantic" in argv)
     simulate.add(commands, with_options="simulate" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser

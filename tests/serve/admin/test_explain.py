@@ -306,8 +306,9 @@ def test_an_answer_by_similarity_names_the_question_that_was_answered(shown: Req
     assert (found["why"]["kind"], found["semantic"]) == ("similar", "")
     assert found["why"]["text"] == (
         "No identical request was stored, but one in another wording. The similarity of the questions is 0.930, and "
-        "the estimated risk of a wrong answer 0.3 %; risks up to 0.5 % were certified. The match is m-1."
+        "the estimated risk of a wrong answer 0.3 %, which was certified. The match is m-1."
     )
+    assert found["words"] == match.question
     nearest = found["why"]["nearest"]
     assert (nearest["key"], nearest["stored"], nearest["words"]) == (stored["key"], True, match.matched_question)
     assert nearest["differences"][0]["here"] == match.question

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from knapcache.semantic.features import FEATURES
 from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.semantic_totals import SemanticTotals
+from tests.support import fake_admin
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.events import event, semantic_event, verdict_event
 from tests.support.fake_admin import TOKEN, FakeAdmin
@@ -157,3 +158,18 @@ def test_the_panel_fits_a_phone(shown: Shown) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.locator("#semantic-matches li")).to_have_count(2)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_details_of_a_request_say_what_the_tier_did(
+    shown: Shown, opened: tuple[FakeAdmin, Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        fake_admin, "DETAIL", fake_admin.DETAIL | {"stored": False, "semantic": "Never matched: it sets a seed."}
+    )
+    opened[0].traffic("miss")
+    page = shown(None)
+    page.locator("#requests-table tbody tr[data-serial] button").first.click()
+    drawer = page.locator("#drawer")
+    expect(drawer).to_contain_text("Semantic tierNever matched: it sets a seed.")
+    assert "false" not in drawer.inner_text(), "there is no entry to show, so no button"
+    page.keyboard.press("Escape")

@@ -95,7 +95,7 @@ class Explainer:
             **row,
             attempts=list(event.attempts),
             reason=event.reason,
-            words=outline_of(canonical).words if content and canonical is not None else None,
+            words=first_words(event, canonical) if content else None,
             stored=entry is not None,
             answer=answer_of(event, records, stored=entry is not None),
             semantic=tier_text(self._judged(event)),
@@ -226,6 +226,13 @@ class Explainer:
                 for each in nearest.differences
             ],
         )
+
+
+def first_words(event: Event, canonical: bytes | None) -> str | None:
+    """Return the first words of a request; None: they are not known."""
+    if canonical is not None:
+        return outline_of(canonical).words
+    return event.semantic.question or None if event.semantic is not None else None
 
 
 def stored_at(event: Event, records: list[KeyRecord], entry: dict[str, Any] | None) -> float | None:

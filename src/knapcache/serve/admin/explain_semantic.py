@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from knapcache.semantic.certificate import LEVELS
 from knapcache.semantic.reasons import EXCLUSIONS
 from knapcache.serve.admin.request_models import Explanation, FieldDifference, SimilarEntry
 from knapcache.serve.observe.events import Event, SemanticEvent
@@ -27,9 +26,7 @@ def similar_answer(
         f"No identical request was stored, but one in another wording. The similarity of the questions is "
         f"{match.similarity:.3f}, and the estimated risk of a wrong answer {percent(match.risk)}"
     )
-    if 0 <= match.level < len(LEVELS):
-        text += f"; risks up to {percent(LEVELS[match.level])} were certified"
-    text += f". The match is {match.match_id}."
+    text += f", which was certified. The match is {match.match_id}."
     if match.verdict in ("different", "undecided"):
         text += " It was marked as wrong since."
     difference = FieldDifference(

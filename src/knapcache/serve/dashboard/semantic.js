@@ -15,6 +15,8 @@ const KINDS = {
   audit: ["audit", "The request went upstream to check the match: a share of them, drawn at random."],
 };
 const VERDICTS = { same: "same answer", different: "different answers", undecided: "undecided, counts as wrong" };
+const NOT_EXCLUDED = ["veto", "evicted", "other frame"]; // reasons of requests that could have been matched
+const REASONS = { deixis: "references such as “this”", date: "relative dates", language: "other languages", n: "several answers", code: "code" };
 const MODES = { shadow: 'semantic = "shadow"', on: 'semantic = "on"' };
 
 const text = (...parts) => h("p", { class: "sub" }, ...parts);
@@ -159,10 +161,11 @@ function otherTable({ others, error }) {
     h("td", { class: "state" }, `${other.certified ? "certified" : "not certified"}${other.error === error ? ", the setting" : ""}`))));
 }
 
-function facts({ embedding, questions, limit, judge, since, now }, { all }) {
+function facts({ embedding, questions, limit, judge, since }, { all }) {
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const checked = (source) => `${count(labels(all, source))}, ${count(wrong(all, source))} wrong`;
-  const reasons = Object.entries(all.reasons).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, number]) => `${name} ${count(number)}`);
+  const reasons = Object.entries(all.reasons).filter(([name]) => !NOT_EXCLUDED.includes(name)).sort((a, b) => b[1] - a[1]).slice(0, 3)
+    .map(([name, number]) => `${REASONS[name] ?? name} ${count(number)}`);
   return [h("h3", {}, since ? `Since ${day(since)}, ${minute(since)}` : "Requests"), h("dl", { class: "facts" },
     fact("Matches judged in the shadow", checked("shadow")), fact("Audits of what is served", checked("audit")),
     labels(all, "feedback") > 0 && fact("Marked as wrong by people", count(labels(all, "feedback"))),

@@ -70,7 +70,7 @@ export class Why {
         h("h2", { id: "drawer-title" }, row.words || row.model || row.endpoint || "Request"),
         h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => this.#dialog.close() } }, "✕")),
       h("div", { class: "sheet" }, this.#why(row), this.#facts(row)),
-      row.stored && h("footer", { class: "foot" }, h("button", { type: "button", on: { click: () => this.#openEntry(row.key) } }, "Show the entry")));
+      ...(row.stored ? [h("footer", { class: "foot" }, h("button", { type: "button", on: { click: () => this.#openEntry(row.key) } }, "Show the entry"))] : []));
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#dialog.scrollTop = 0;
   }

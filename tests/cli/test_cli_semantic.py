@@ -1,0 +1,80 @@
+"""`knapcache semantic`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from knapcache.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+FIELDS = ["requests", "served", "wrong", "labels", "certified", "seconds"]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two questions about the same thing, an exact repeat and another question."""
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    texts = [
+        ("What is the capital of Peru?", 1),
+        ("Which city is the capital of Peru?", 1),
+        ("What is the capital of Peru?", 1),
+        ("How do I cook rice?", 2),
+    ]
+    path.write_text("".join(json.dumps({"text": text, "intent": intent}) + "\n" for text, intent in texts))
+    return str(path)
+
+
+def test_tables_a_file_and_a_figure(log: str, tmp_path: Path, capsys: Captured) -> None:
+    out, plot = tmp_path / "result.json", tmp_path / "result.png"
+    assert main(["semantic", log, "--truth", "intent", "--json", str(out), "--plot", str(plot)]) == 0
+    printed, error = capsys.readouterr()
+    assert error == ""
+    text = " ".join(printed.split())
+    assert text.startswith("4 requests: 1 exact repeats, 0 that are never matched, and 1 with a match")
+    assert "Served by similarity: none. 1 labels did not certify an error of 1 %." in text
+    assert text.endswith(f"{plot} {out}")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    result = json.loads(out.read_text())
+    assert list(result)[:6] == FIELDS
+    assert [result[name] for name in FIELDS[:5]] == [4, 0, 0, 1, None]
+    assert len(result["levels"]) == 5
+
+
+def test_a_log_without_truth_says_that_nothing_is_certified(log: str, capsys: Captured) -> None:
+    assert main(["semantic", log, "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["wrong"], result["labels"], result["candidates"]) == (None, 0, 1)
+    assert main(["semantic", log]) == 0
+    assert "neither a truth (--truth FIELD) nor answers" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--error 0", "the error must be above 0 and below 0.5, not 0.0"),
+        ("--error 0.5", "the error must be above 0 and below 0.5, not 0.5"),
+        ("--error much", "argument --error: invalid float value: 'much'"),
+        ("--audit 2", "audit must be from 0 to 1, not 2.0"),
+        ("--truth meaning", "line 1: meaning is missing"),
+        ("--cost usd", "line 1: usd is missing"),
+        ("--json /nowhere/a.json", "cannot write to /nowhere/a.json: No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_line(options: str, message: str, log: str, capsys: Captured) -> None:
+    try:
+        code = main(["semantic", log, *options.split()])
+    except SystemExit as stop:  # argparse
+        code = int(stop.code or 0)
+    printed, error = capsys.readouterr()
+    assert (code, printed, error.count("\n")) == (2, "", 1)
+    assert message in error
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["semantic", str(tmp_path / "none.jsonl")]) == 2
+    assert (
+        capsys.readouterr().err == f"knapcache: error: cannot read {tmp_path}/none.jsonl: No such file or directory\n"
+    )
