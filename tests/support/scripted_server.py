@@ -185,7 +185,7 @@ async def client_harness(
     max_body: int = MAX_BODY,
     **options: Any,
 ) -> AsyncIterator[ClientHarness]:
-    """Start a server and a client. At the end no connection may be open.
+    """Start a server and a client. At the end no connection may be open, and no exchange in flight.
 
     options   of ScriptedServer
     """
@@ -197,6 +197,7 @@ async def client_harness(
             client.close()
         await wait_until(lambda: not len(client))
         assert [connections for connections in client._idle.values() if connections] == []
+        assert client.in_flight == 0
 
 
 def respond_always(*pieces: bytes) -> Script:

@@ -232,3 +232,39 @@ def test_the_total_timeout_of_one_request_leaves_the_next_one_alone(run: Run) ->
             assert harness.server.accepted == 1
 
     run(scenario())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_waiting_for_the_body_keeps_it(run: Run, whole: bool) -> None:
+    async def scenario() -> None:
+        sent = HEAD + b"content-length: 4\r\n\r\n"
+        async with client_harness(respond_once(sent, b"ab", b"cd")) as harness:
+            response = await harness.request()
+            await response.wait_for_body(whole=whole)
+            assert (response.state is ExchangeState.COMPLETE) or not whole
+            assert await response.read() == b"abcd"
+        async with client_harness(respond_once(sent, b"ab")) as harness:
+            response = await harness.request()
+            if whole:
+                with pytest.raises(UpstreamFailed, match="before the answer was complete"):
+                    await response.wait_for_body(whole=True)
+            else:
+                await response.wait_for_body(whole=False)
+        async with client_harness(respond_once(sent)) as harness:
+            response = await harness.request()
+            with pytest.raises(UpstreamFailed, match="before the answer was complete"):
+                await response.wait_for_body(whole=whole)
+
+    run(scenario())
+
+
+def test_waiting_for_the_whole_body_ends_where_reading_pauses(run: Run) -> None:
+    async def scenario() -> None:
+        size = 4 * response_module.HIGH_WATER
+        async with client_harness(respond_once(HEAD + b"content-length: %d\r\n\r\n" % size, b"x" * size)) as harness:
+            response = await harness.request()
+            await response.wait_for_body(whole=True)
+            assert response.state is ExchangeState.READING_BODY
+            assert len(await response.read()) == size
+
+    run(scenario())

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from knapcache.exchange.headers import CREDENTIALS
 from knapcache.serve.observe.events import Event
 from knapcache.serve.settings import UpstreamSettings
 
@@ -37,7 +38,8 @@ class UpstreamState:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.name = settings.name
-        self._key_env = settings.key_env
+        self._own_credential = has_own_credential(settings)
+        self._key = f"the key in {settings.key_env}" if settings.key_env else "the key in headers"
         self.calls = self.errors = 0
         self.failing_since: float | None = None
         """Unix time of the first failed request; None: it does not fail."""
@@ -67,8 +69,8 @@ class UpstreamState:
         status = event.attempts[-1]
         if status == 0:
             return "no response"
-        if self._key_env is not None and status in REJECTED:
-            return f"status {status}: {WORDS.get(status) or f'it rejects the key in {self._key_env}'}"
+        if self._own_credential and status in REJECTED:
+            return f"status {status}: {WORDS.get(status) or f'it rejects {self._key}'}"
         return f"status {status}: {status_words(status)}" if status >= 500 else ""
 
     def _fail(self, reason: str, now: float) -> None:
@@ -121,6 +123,11 @@ class UpstreamHealth:
     def report(self) -> list[dict[str, Any]]:
         """Return one row for each upstream, in the order of the settings."""
         return [state.report() for state in self._upstreams.values()]
+
+
+def has_own_credential(settings: UpstreamSettings) -> bool:
+    """Return whether requests are sent with a key of the settings, and not with the callers' keys."""
+    return settings.key_env is not None or any(name.lower() in CREDENTIALS for name in settings.headers)
 
 
 def status_words(status: int) -> str:

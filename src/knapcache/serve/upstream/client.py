@@ -130,6 +130,8 @@ class Client:
         self._open: set[Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
+        self.in_flight = 0
+        """Exchanges from connecting to the end of their response. Each response counts its end itself."""
 
     async def request(
         self,
@@ -165,6 +167,7 @@ class Client:
         total = self.total_timeout
         deadline = None if total is None else asyncio.get_running_loop().time() + total
         response = None
+        self.in_flight += 1
         try:
             connection = self._idle_connection(origin) or await self._new_connection(origin, deadline)
             response = Response(self, connection, method, raw)
@@ -176,7 +179,9 @@ class Client:
             safe_to_retry = response is None or response.safe_to_retry
             raise upstream_failed(self.name, error, safe_to_retry=safe_to_retry) from without_traceback(error)
         finally:
-            if response is not None and not response.status:
+            if response is None:
+                self.in_flight -= 1
+            elif not response.status:
                 response.abort()
         return response
 

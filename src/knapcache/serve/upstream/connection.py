@@ -34,6 +34,8 @@ class Pool(Protocol):
     """Longest time in seconds of a whole exchange; None: no limit."""
     max_body: int
     """Bytes of a body that `Response.read` returns."""
+    in_flight: int
+    """Exchanges that have begun and have not ended."""
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that was closed."""

@@ -249,6 +249,7 @@ class Response:
     def _end(self, state: ExchangeState) -> None:
         """Enter one of the last three states."""
         self.state = state
+        self._pool.in_flight -= 1
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -325,6 +326,14 @@ class Response:
             raise self._error
 
     # The caller's side.
+
+    async def wait_for_body(self, *, whole: bool) -> None:
+        """Wait for the first bytes of the body, or for all of it up to HIGH_WATER. Raises UpstreamFailed."""
+        try:
+            while self.state is READING_BODY and not self._reading_paused and (whole or not self._chunks):
+                await self._wait()
+        except OSError as error:
+            raise upstream_failed(self._pool.name, error) from without_traceback(error)
 
     async def read(self) -> bytes:
         """Return the whole body. UpstreamFailed if it is longer than the client's `max_body`."""

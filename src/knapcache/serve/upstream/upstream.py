@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING, Protocol
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, nominated
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
+from knapcache.serve.observe.upstream_health import has_own_credential
 from knapcache.serve.upstream.client import Client, parse_base_url
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS
 from knapcache.serve.upstream.failures import upstream_failed
+from knapcache.serve.upstream.health import PassiveHealth
 from knapcache.serve.upstream.prefix_tier import PrefixTier
 from knapcache.serve.upstream.proxies import HttpProxy, environment_proxy
 from knapcache.serve.upstream.response import MAX_BODY, Pairs, Response
@@ -84,6 +86,9 @@ class Upstream:
         """A part of every key: answers of different upstreams are never mixed."""
         self.prefix: PrefixTier | None = None
         """Marks requests for the provider's prefix cache; None: they are sent as they are."""
+        self.health = PassiveHealth()
+        self.own_credential = has_own_credential(settings)
+        """Whether requests are sent with a key of the settings, and never with the caller's."""
         self._local = local
         self._key = settings.key
         self._retry_tokens = RETRY_BURST
@@ -109,25 +114,30 @@ class Upstream:
         """Whether requests are sent with credentials of the settings: a key, headers, or a client certificate."""
         return self._key is not None or bool(self.settings.headers) or self.settings.client_cert is not None
 
-    async def send_with_retries(self, path: str, headers: bytes, content: bytes, attempts: list[int]) -> Response:
+    async def send_with_retries(
+        self, path: str, headers: bytes, content: bytes, attempts: list[int], retries: int | None = None
+    ) -> Response:
         """Send a POST request, again where the module's rules allow it. Raises UpstreamFailed.
 
         headers    `encode_headers(self.request_headers(…))`
         attempts   the status of every attempt is appended; 0: there was no response
+        retries    in place of the setting
         """
+        if retries is None:
+            retries = self.settings.retries
         self._retry_tokens = min(RETRY_BURST, self._retry_tokens + RETRY_RATIO)
         attempt = 0
         while True:
             try:
                 response = await self.send("POST", path, headers, content, attempts)
             except UpstreamFailed as error:
-                delay = self._retry_delay(attempt, {}) if error.safe_to_retry else None
+                delay = self._retry_delay(attempt, retries, {}) if error.safe_to_retry else None
                 if delay is None:
                     raise
             else:
                 if response.status not in RETRYABLE_STATUSES:
                     return response
-                delay = self._retry_delay(attempt, response.headers)
+                delay = self._retry_delay(attempt, retries, response.headers)
                 if delay is None:
                     return response
                 await response.close()
@@ -135,9 +145,9 @@ class Upstream:
             self._retry_tokens -= 1.0
             await asyncio.sleep(delay)
 
-    def _retry_delay(self, attempt: int, headers: Mapping[str, str]) -> float | None:
+    def _retry_delay(self, attempt: int, retries: int, headers: Mapping[str, str]) -> float | None:
         """Seconds until the next attempt; None if there is none."""
-        if attempt >= self.settings.retries or self._retry_tokens < 1.0:
+        if attempt >= retries or self._retry_tokens < 1.0:
             return None
         requested = retry_after(headers)
         if requested is not None:
