@@ -125,7 +125,7 @@ def test_a_group_from_names() -> None:
         UpstreamGroup.from_names(known, [Member("a"), Member("d")])
 
 
-CALLER = {"headers": {}}
+CALLER: dict[str, Any] = {"headers": {}}
 """An upstream that gets the caller's key."""
 
 
