@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
@@ -233,3 +234,53 @@ def test_threads_share_a_log(log: SqliteLog) -> None:
         thread.join(60)
     assert len(questions(log)[0]) == len(log.read_labels()[0]) == 60
     log.check()
+
+
+@pytest.mark.long
+def test_no_damage_makes_the_log_return_a_record_that_was_not_written(path: Path, tmp_path: Path) -> None:
+    log = open_log(path)
+    log.append([question(number) for number in range(200)], [label(number) for number in range(100)])
+    log.drop([key(number) for number in range(50)])
+    while_open = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal", "-shm")}
+    log.close()
+    closed = {"": path.read_bytes()}
+    written = {*(question(number) for number in range(200)), question(999)}, {label(number) for number in range(100)}
+    errors: list[str] = []
+    for seed in range(300):
+        random = Random(seed)
+        damaged = tmp_path / str(seed) / "semantic.sqlite"
+        damaged.parent.mkdir()
+        for suffix, content in random.choice((while_open, closed)).items():
+            Path(f"{damaged}{suffix}").write_bytes(mutate(content, random))
+        log = open_log(damaged)
+        try:
+            assert {*log.read_questions()[0]} <= written[0], f"seed {seed}"
+            assert {*log.read_labels()[0]} <= written[1], f"seed {seed}"
+            for _ in range(2):  # the first time may find the damage, and begin a new log
+                log.append([question(999)])
+                log.drop([key(60)])
+                log.check()
+                found = log.read_questions()[0]
+            assert question(999) in found, f"seed {seed}"
+        except StoreError as error:
+            errors.append(str(error))
+        log.close()
+    assert all("newer version" in error for error in errors)  # a bit of the version was flipped
+
+
+def mutate(content: bytes, random: Random) -> bytes:
+    """Return content with flipped bits, foreign bytes, zeros, or without its end."""
+    changed = bytearray(content)
+    for _ in range(random.choice((0, 1, 1, 3, 20, 200))):
+        at = random.randrange(len(changed) if random.random() < 0.6 else min(200, len(changed)))
+        length = random.randrange(1, 600)
+        match random.randrange(10):
+            case 0:
+                del changed[max(1, at) :]
+            case 1:
+                changed[at : at + length] = bytes(length)
+            case 2 | 3:
+                changed[at : at + length] = random.randbytes(length)
+            case _:
+                changed[at] ^= 1 << random.randrange(8)
+    return bytes(changed)
