@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.loading import default_text
 
 FILE = Path(__file__).resolve().parent / "knapcache.example.toml"
@@ -50,6 +50,7 @@ TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
         "Tenants",
         "One [[tenants]] for each of them. `knapcache serve --new-key NAME` makes a key.",
     ),
+    "route": (RouteSettings, "Routes", "One [[route]] for each of them. The first that a request meets applies."),
     "admin_tokens": (
         AdminTokenSettings,
         "Admin tokens",
@@ -97,6 +98,20 @@ EXAMPLES: dict[str, Any] = {
     "tenants.quota": "50MB",
     "tenants.semantic": "shadow",
     "tenants.semantic_error": 0.02,
+    "route.name": "experiments",
+    "route.model": ["gpt-4o*"],
+    "route.endpoint": ["chat/completions"],
+    "route.tenant": ["team-a"],
+    "route.header": {"x-feature": "search*"},
+    "route.field": {"metadata.purpose": "eval"},
+    "route.ttl": "1h",
+    "route.max_temperature": 0.5,
+    "route.tags": ["experiments"],
+    "route.namespace": "experiments",
+    "route.upstreams": ["openai"],
+    "route.prefix": "off",
+    "route.semantic": "off",
+    "route.semantic_error": 0.02,
     "admin_tokens.name": "grafana",
     "admin_tokens.digest": DIGEST,
     "admin_tokens.token_env": "GRAFANA_TOKEN",
@@ -108,7 +123,10 @@ EXAMPLES: dict[str, Any] = {
 def toml(value: Any) -> str:
     """Return a value in TOML. Texts and lists of texts are written as in JSON."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + " }"
+        names = (name if re.fullmatch(r"[\w-]+", name) else json.dumps(name) for name in value)
+        return (
+            "{ " + ", ".join(f"{name} = {toml(item)}" for name, item in zip(names, value.values(), strict=True)) + " }"
+        )
     return json.dumps(value, ensure_ascii=False)
 
 

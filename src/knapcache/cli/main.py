@@ -20,6 +20,7 @@ from knapcache.cli import (
     purge,
     rekey,
     replay,
+    route,
     semantic,
     serve,
     simulate,
@@ -55,6 +56,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     purge.add(commands)
     rekey.add(commands)
     migrate.add(commands)
+    route.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)

@@ -145,7 +145,7 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
                 raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"{k} " + "word " * words}]})
                 at = Endpoint.CHAT
                 exchange = make_exchange(at, {}, raw.encode(), parse_request(raw.encode()), "n", {"upstream": "u"})
-                fast_path.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
+                fast_path.remember(exchange, None, "m", ANSWER, "n")  # type: ignore[arg-type]
                 most = max(most, len(fast_path))
             taken = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()
@@ -161,7 +161,7 @@ def test_the_oldest_requests_are_dropped_and_no_longer_charged() -> None:
         fast_path = FastPath(cache, lambda _: None, 3 * charge(bodies[0]))
         for k, raw in enumerate(bodies):
             exchange = make_exchange(Endpoint.CHAT, {}, raw, parse_request(raw), "n", {"upstream": "u"})
-            fast_path.remember(exchange, None, "m", ANSWER)  # type: ignore[arg-type]
+            fast_path.remember(exchange, None, "m", ANSWER, "n")  # type: ignore[arg-type]
             kept = bodies[max(0, k - 2) : k + 1]
             assert [body for body, _, _ in fast_path._known] == kept
             assert fast_path._charged == sum(map(charge, kept))

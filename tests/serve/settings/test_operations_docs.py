@@ -11,15 +11,18 @@ from pydantic import BaseModel
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import build_parser
-from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.loading import load, markdown
+from knapcache.serve.settings.routes import RouteUpstreamSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("model", [Settings, UpstreamSettings, TenantSettings, AdminTokenSettings])
+@pytest.mark.parametrize(
+    "model", [Settings, UpstreamSettings, TenantSettings, RouteSettings, RouteUpstreamSettings, AdminTokenSettings]
+)
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
     assert markdown(model) in SETTINGS, "docs/reference/settings.md does not have this table"
@@ -57,7 +60,7 @@ def test_every_option_is_documented() -> None:
 def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     config = tmp_path / "proxy.toml"
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings

@@ -28,6 +28,7 @@ from knapcache.model import Endpoint
 from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestRejected
 from knapcache.serve.http.auth import EVERYONE, Authenticator, Principal
 from knapcache.serve.http.hosts import HostCheck
+from knapcache.serve.routing import NO_ROUTES, Router
 from knapcache.wire.cache_control import CONTROL_HEADERS
 
 if TYPE_CHECKING:
@@ -48,14 +49,23 @@ HEAD_END = b"\r\n\r\n"
 class RequestHead:
     """The facts about a head: its headers without content-length, and its principal."""
 
-    __slots__ = ("headers", "plain", "principal", "upstream_headers", "vary")
+    __slots__ = ("headers", "known_as", "plain", "principal", "upstream_headers", "vary")
 
-    def __init__(self, headers: dict[str, str], principal: Principal, ignored: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        headers: dict[str, str],
+        principal: Principal,
+        ignored: Collection[str] = (),
+        router: Router = NO_ROUTES,
+    ) -> None:
         self.headers, self.principal = headers, principal
         self.vary = vary_context(headers, ignored)
         """The part of the key that depends on headers."""
-        self.plain = not self.vary and SPECIAL_HEADERS.isdisjoint(headers)
+        self.plain = not self.vary and SPECIAL_HEADERS.isdisjoint(headers) and router.headers.isdisjoint(headers)
         """Whether no header is part of the key, or changes how the cache is used."""
+        # Tenants of a group have the same namespace, and may have different routes.
+        self.known_as = f"{principal.namespace} {principal.name}" if router.by_tenant else principal.namespace
+        """Under which name requests are remembered by their bytes."""
         self.upstream_headers: dict[str, bytes] = {}
         """Encoded headers for each upstream, by its name."""
 
@@ -69,7 +79,7 @@ class AccessControl:
         self._max_requests = settings.max_requests_per_caller
         self._in_flight: dict[str, int] = {}
         """Requests in flight by caller. Invariant: none is 0."""
-        self._ignored = settings.ignored_headers
+        self._ignored, self._router = settings.ignored_headers, Router(settings.route)
         self._heads: dict[tuple[tuple[bytes, bytes], ...], RequestHead] = {}
         authenticator.on_change(self._heads.clear)
 
@@ -92,7 +102,7 @@ class AccessControl:
                 challenge = [("www-authenticate", "Bearer")]
                 raise RequestRejected(401, "No valid API key was sent.", "authentication_error", challenge)
             headers = {name: value for name, value in request.headers.items() if name != "content-length"}
-            head = RequestHead(headers, principal, self._ignored)
+            head = RequestHead(headers, principal, self._ignored, self._router)
             raw = tuple([pair for pair in request.raw_headers if pair[0] != LENGTH])
             if sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in raw) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:

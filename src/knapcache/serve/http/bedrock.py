@@ -110,7 +110,7 @@ async def bedrock_request(
 ) -> BedrockRequest | None:
     """Return a request to a model of Bedrock for the tier; None if it is not understood."""
     found = MODEL_PATH.match(target)
-    if upstream.prefix is None or found is None:
+    if upstream.prefix is None or upstream.prefix.mode == "off" or found is None:
         return None
     body = parse_request(raw) if len(raw) <= SHORT else await pool.call(partial(parse_request, raw))
     if isinstance(body, Uncacheable):

@@ -21,7 +21,9 @@ from knapcache.exchange.stale import StaleAnswer
 from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
 from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
+from knapcache.serve.routing import routed_control
 from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
+from knapcache.serve.settings.routes import RouteSettings
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
 from knapcache.serve.upstream.upstream import Upstream
@@ -36,8 +38,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_semantic", "_semantic_event", "_time",
-        "_ttfb", "_writer", "exchange", "model", "upstream",
+        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_route", "_semantic",
+        "_semantic_event", "_time", "_ttfb", "_writer", "exchange", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +50,9 @@ class Call:
         upstream: Upstream,
         model: str,
         append_event: Callable[[Event], Any],
+        route: RouteSettings | None = None,
     ) -> None:
+        self._route = route
         self._request, self._head, self._append_event = request, head, append_event
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self._writer: ResponseWriter | None = None
@@ -63,15 +67,20 @@ class Call:
 
     def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
         """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
-        upstream, exchange = self.upstream, self.exchange
+        upstream, exchange, route = self.upstream, self.exchange, self._route
+        if route is not None:
+            exchange = exchange._replace(control=routed_control(route, exchange.control))
         if semantic is not None:
-            self._semantic = semantic.begin(exchange, self._head.principal.name)
+            self._semantic = semantic.begin(exchange, self._head.principal.name, "" if route is None else route.name)
             exchange = exchange._replace(finder=self._semantic)
-        if upstream.prefix is None:
+        tier = upstream.prefix
+        if tier is not None and route is not None and route.prefix is not None:
+            tier = tier.in_mode(route.prefix)
+        if tier is None or tier.mode == "off":
             return exchange
         account = upstream.account(self._head.principal.credential)
         self._marker = PrefixMarker(
-            upstream.prefix,
+            tier,
             exchange.endpoint,
             exchange.body,
             len(exchange.raw),

@@ -103,7 +103,7 @@ class FastPath:
         if not head.plain:
             return None
         principal = head.principal
-        known = self._known.get((body, principal.namespace, endpoint))
+        known = self._known.get((body, head.known_as, endpoint))
         if known is None or not known.plain:
             return None
         entry = self._get_entry_nowait(known.request, known.prepare)
@@ -120,16 +120,19 @@ class FastPath:
         before_age, after_age = known.header_lines
         return before_age, b"%d" % max(0.0, now - entry.created), after_age, entry.payload
 
-    async def find(self, body: bytes, namespace: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
+    async def find(self, body: bytes, known_as: str, endpoint: Endpoint) -> tuple[KnownRequest, Answer] | None:
         """Return a known request and its answer, counted as a hit; None, and nothing counted, if it takes more."""
-        known = self._known.get((body, namespace, endpoint))
+        known = self._known.get((body, known_as, endpoint))
         if known is None:
             return None
         answer = self._get_nowait(known.request) or await self._get_remote(known.request)
         return None if answer is None else (known, answer)
 
-    def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer) -> None:
-        """Remember a request that was a hit, and that came without query and without headers that change answers."""
+    def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer, known_as: str) -> None:
+        """Remember a request that was a hit, and that came without query and without headers that change answers.
+
+        known_as   that of its head
+        """
         raw = exchange.raw
         if exchange.format.per_item is not None or exchange.control != NO_DIRECTIVES or len(raw) > MAX_LENGTH:
             return
@@ -142,7 +145,7 @@ class FastPath:
         form = ParsedBody({name: exchange.body[name] for name in FORM_FIELDS if name in exchange.body})
         plain = not exchange.stream and answer.meta.get("form") == "json"
         known = KnownRequest(request, exchange._replace(body=form, raw=b""), upstream, model[:MAX_TEXT], plain=plain)
-        if self._known.setdefault((raw, exchange.namespace or "", exchange.endpoint), known) is known:
+        if self._known.setdefault((raw, known_as, exchange.endpoint), known) is known:
             self._charged += charge(raw)
 
 

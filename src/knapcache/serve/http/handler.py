@@ -33,6 +33,9 @@ from knapcache.serve.http.asgi_request import (
 )
 from knapcache.serve.http.call import Call
 from knapcache.serve.http.fast_path import FastPath
+from knapcache.serve.routing import RoutedRequest, Router, bypass_reason
+from knapcache.serve.settings.routes import RouteSettings
+from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
@@ -52,6 +55,7 @@ class Handler:
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
+        self._router = Router(settings.route)
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
             finish_abandoned=settings.finish_abandoned,
@@ -96,7 +100,7 @@ class Handler:
                 await call.forward()
                 return
             if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
-                fast_path.remember(call.exchange, call.upstream, call.model, fetched.answers[0])
+                fast_path.remember(call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as)
             await call.respond(fetched, self._abandoned_timeout)
         except UpstreamFailed as error:
             await call.fail(error)
@@ -105,7 +109,7 @@ class Handler:
         self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
     ) -> bool:
         """Serve a hit of a request that is known by its bytes."""
-        found = await fast_path.find(raw, head.principal.namespace, endpoint)
+        found = await fast_path.find(raw, head.known_as, endpoint)
         if found is None:
             return False
         known, answer = found
@@ -131,10 +135,17 @@ class Handler:
         if len(model) > MAX_MODEL_LENGTH:
             raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
         known = isinstance(parsed, ParsedBody) or model
-        upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
+        route = self._route(head, endpoint, model, parsed) if self._router.routes else None
+        upstream: Upstream | None
+        if route is not None and route.upstreams:
+            upstream = self._upstreams.named(route.upstreams[0].name)
+        else:
+            upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         context = upstream.context
+        if route is not None and route.namespace is not None:
+            context = {**context, "route namespace": route.namespace}
         if head.vary:
             context = {**context, **head.vary}
         if request.query:
@@ -143,7 +154,15 @@ class Handler:
         namespace = exchange.control.namespace
         if namespace is not None and len(namespace) > MAX_NAMESPACE:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
-        return Call(request, head, exchange, upstream, model, self._append_event)
+        if route is not None and not exchange.bypass:
+            exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
+        return Call(request, head, exchange, upstream, model, self._append_event, route)
+
+    def _route(
+        self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable
+    ) -> RouteSettings | None:
+        body = parsed if isinstance(parsed, ParsedBody) else None
+        return self._router.find(RoutedRequest(endpoint.value, head.principal.name, model, head.headers, body))
 
     async def drain(self, seconds: float) -> None:
         """Wait for background fetches, for so many seconds at most. The server waits for requests."""

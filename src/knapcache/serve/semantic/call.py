@@ -31,9 +31,9 @@ class SemanticCalls:
         self.tier, self._judge, self._append_verdict = tier, judge, append_verdict
         self._labels: set[asyncio.Task[None]] = set()
 
-    def begin(self, exchange: Exchange, tenant: str) -> SemanticCall | None:
-        """Return the call of a request; None if the tier is off for its caller."""
-        scope = self.tier.scope(tenant)
+    def begin(self, exchange: Exchange, tenant: str, route: str = "") -> SemanticCall | None:
+        """Return the call of a request; None if the tier is off for it. route: the name of the one that applies."""
+        scope = self.tier.scope(tenant, route)
         mode = self.tier.mode(scope)
         return None if mode == "off" or exchange.bypass else SemanticCall(self, exchange, scope, mode)
 

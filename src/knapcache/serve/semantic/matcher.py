@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,7 +102,8 @@ class Matcher:
         self._logged = False
         self.levels: dict[str, int] = {}
         """The certified level by scope. Replaced as a whole, for readers in other threads."""
-        self._learners = self._new_learners()
+        self._learners: dict[str, SemanticLearner] = {}
+        """By scope. A scope has none before its first question or label: a learner takes most of a megabyte."""
         self._marked: set[str] = set()
         """Pairs of questions, by `pair_id`, whose match a person has marked as wrong."""
         self._texts: OrderedDict[bytes, str] = OrderedDict()
@@ -121,12 +122,15 @@ class Matcher:
     def configure(self, errors: Mapping[str, float]) -> None:
         """Use these errors from now on: all labels are read again."""
         self._errors = dict(errors)
-        self._learners = self._new_learners()
+        self._learners = {}
         self._labels_read = START
         self.follow()
 
-    def _new_learners(self) -> dict[str, SemanticLearner]:
-        return {scope: SemanticLearner(error) for scope, error in self._errors.items()}
+    def _learner(self, scope: str) -> SemanticLearner:
+        found = self._learners.get(scope)
+        if found is None:
+            found = self._learners[scope] = SemanticLearner(self._errors[scope])
+        return found
 
     # The log.
 
@@ -138,7 +142,8 @@ class Matcher:
             self.failure = ""
         except StoreError as error:
             self._note_failure(f"its log cannot be used: {error}")
-        self.levels = {scope: learner.certificate.level for scope, learner in self._learners.items()}
+        known = {scope: learner.certificate.level for scope, learner in self._learners.items()}
+        self.levels = dict.fromkeys(self._errors, -1) | known
 
     def _read_drops(self) -> bool:
         """Remove questions whose entries are gone. Drops come first: a question may be dropped and stored again."""
@@ -162,13 +167,13 @@ class Matcher:
         """Pass new labels to the learners, in their order."""
         labels, position = self._log.read_labels(self._labels_read)
         if self._labels_read != START and not same_log(position, self._labels_read):
-            self._learners = self._new_learners()
+            self._learners = {}
             self._marked.clear()
         for each in labels:
             if each.label.source == "feedback":
                 self._marked.add(each.match_id[:PAIR_LENGTH])
-            if each.build == self.embedder.build and each.scope in self._learners:
-                self._learners[each.scope].add(each.label)
+            if each.build == self.embedder.build and each.scope in self._errors:
+                self._learner(each.scope).add(each.label)
         self._labels_read = position
         return bool(labels)
 
@@ -226,7 +231,7 @@ class Matcher:
                 break
             if key != asked.request.key.digest and (stored := self._text(key)) is not None:
                 candidates.append(Candidate(key, stored, cosine))
-        learner = self._learners[asked.scope]
+        learner = self._learner(asked.scope)
         match = learner.match(text, candidates[:CANDIDATES])
         found = Found("none", "", frame, pack_vector(vector), match)
         if match is None:
@@ -281,16 +286,17 @@ class Matcher:
 
     def feedback(self, event: SemanticEvent) -> None:
         """Add the label of a match that a person has marked as wrong."""
-        learner = self._learners.get(event.scope)
-        if learner is None:
+        if event.scope not in self._errors:
             raise InvalidInput("the semantic tier is off for this tenant")
-        label = learner.feedback(bytes.fromhex(event.matched_key), event.features, event.risk, self._clock())
+        label = self._learner(event.scope).feedback(
+            bytes.fromhex(event.matched_key), event.features, event.risk, self._clock()
+        )
         self.add_label(event.scope, event.match_id, "feedback", label)
 
-    def report(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each scope."""
+    def report(self, scopes: Iterable[str] = ("",)) -> dict[str, dict[str, Any]]:
+        """Return the state of some scopes."""
         common = {"model": self.embedder.build, "questions": len(self._index), "limit": self._limit}
-        return {scope: {**common, **learner.report()} for scope, learner in self._learners.items()}
+        return {scope: {**common, **self._learner(scope).report()} for scope in scopes if scope in self._errors}
 
     # Maintenance.
 

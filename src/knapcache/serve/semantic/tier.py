@@ -28,6 +28,8 @@ log = logging.getLogger("knapcache.serve")
 
 MAX_WAITING = 64
 """Questions that wait for the thread. Further ones are not looked at."""
+ROUTE_MARK = "/"
+"""Before the name of a route in a scope. No name of a tenant has it."""
 FOLLOW_SECONDS = 1.0
 """Between two looks at the log."""
 RETRY_SECONDS = 30.0
@@ -99,9 +101,13 @@ class SemanticTier:
 
     # Requests.
 
-    def scope(self, tenant: str) -> str:
-        """Return the scope of a caller: its tenant's name, or empty if there are no tenants."""
-        return tenant if tenant in self._modes else ""
+    def scope(self, tenant: str, route: str = "") -> str:
+        """Return the scope of a request: the name of its tenant, or empty if there are no tenants.
+
+        route   that of a request whose route has its own mode or error: it has a scope of its own
+        """
+        scope = tenant if tenant in self._modes else ""
+        return route_scope(scope, route) if route and route_scope(scope, route) in self._modes else scope
 
     def mode(self, scope: str) -> str:
         """Return the mode of a scope."""
@@ -146,13 +152,18 @@ class SemanticTier:
 
     async def report(self) -> list[dict[str, Any]]:
         """Return the state of each scope whose mode is not off."""
-        matcher = self._matcher
-        found = {} if matcher is None else await self._pool.call(matcher.report)
+        matcher, scopes = self._matcher, [scope for scope, mode in self._modes.items() if mode != "off"]
+        found = {} if matcher is None else await self._pool.call(partial(matcher.report, scopes))
         failure = self._failure or ("" if matcher is None else matcher.failure)
         return [
-            {"scope": scope, "mode": mode, "error": self._errors[scope], "failure": failure, **found.get(scope, {})}
-            for scope, mode in self._modes.items()
-            if mode != "off"
+            {
+                "scope": scope,
+                "mode": self._modes[scope],
+                "error": self._errors[scope],
+                "failure": failure,
+                **found.get(scope, {}),
+            }
+            for scope in scopes
         ]
 
     async def feedback(self, event: SemanticEvent) -> None:
@@ -168,8 +179,24 @@ class SemanticTier:
 
 
 def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
-    """Return mode and allowed error of each scope: of each tenant, or of all callers if there are no tenants."""
-    if not settings.tenants:
-        return {"": settings.semantic}, {"": settings.semantic_error}
-    modes = {tenant.name: tenant.semantic or settings.semantic for tenant in settings.tenants}
-    return {**modes}, {tenant.name: tenant.semantic_error or settings.semantic_error for tenant in settings.tenants}
+    """Return mode and allowed error of each scope.
+
+    There is one for each tenant, or one for all callers if there are no tenants; and the same again for each route that
+    has its own mode or error.
+    """
+    modes: dict[str, str] = {"": settings.semantic}
+    errors = {"": settings.semantic_error}
+    if settings.tenants:
+        modes = {tenant.name: tenant.semantic or settings.semantic for tenant in settings.tenants}
+        errors = {tenant.name: tenant.semantic_error or settings.semantic_error for tenant in settings.tenants}
+    for route in settings.route:
+        if route.semantic is not None or route.semantic_error is not None:
+            for scope in [scope for scope in modes if ROUTE_MARK not in scope]:
+                modes[route_scope(scope, route.name)] = route.semantic or modes[scope]
+                errors[route_scope(scope, route.name)] = route.semantic_error or errors[scope]
+    return modes, errors
+
+
+def route_scope(scope: str, route: str) -> str:
+    """Return the scope of the requests of a route."""
+    return f"{scope}{ROUTE_MARK}{route}"

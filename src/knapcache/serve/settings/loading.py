@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.problems import suggestion
 from knapcache.serve.settings.value_types import byte_size, byte_size_or_zero, duration
 
@@ -139,6 +139,8 @@ def redacted(value: Any) -> Any:
         return {**_fields(value), "keys": f"{len(value.keys)} (not shown)"}
     if isinstance(value, AdminTokenSettings):
         return {**_fields(value), "digest": value.digest and "(not shown)"}
+    if isinstance(value, RouteSettings):
+        return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):
         return [redacted(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -37,6 +37,7 @@ from knapcache.serve.settings.endpoints import (
     default_upstreams,
 )
 from knapcache.serve.settings.problems import problems
+from knapcache.serve.settings.routes import RouteSettings, check_upstreams
 from knapcache.serve.settings.shared_store import SecretDigits, StoreUrl, derived_token, parse_url
 from knapcache.serve.settings.value_types import (
     PASSTHROUGH,
@@ -56,7 +57,7 @@ from knapcache.serve.settings.value_types import (
 )
 from knapcache.store.redis.urls import Address
 
-__all__ = ["AdminTokenSettings", "Settings", "TenantSettings", "UpstreamSettings"]
+__all__ = ["AdminTokenSettings", "RouteSettings", "Settings", "TenantSettings", "UpstreamSettings"]
 
 DERIVED: Any = None
 """Default of settings that are derived from others."""
@@ -139,6 +140,7 @@ class Settings(BaseSettings):
     tenants: tuple[TenantSettings, ...] = Field(
         (), description="configured callers; none: any caller, with a separate namespace per API key"
     )
+    route: tuple[RouteSettings, ...] = Field((), description="rules for a part of the requests; none: one rule for all")
     share_all: bool = Field(False, description="without tenants: one namespace for all callers")
     allow_anonymous: bool = Field(
         DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
@@ -331,7 +333,7 @@ class Settings(BaseSettings):
     def _default_upstreams(cls, value: Any) -> Any:
         return value or default_upstreams()
 
-    @field_validator("upstreams", "tenants", "admin_tokens")
+    @field_validator("upstreams", "tenants", "route", "admin_tokens")
     @classmethod
     def _unique_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
         names = [item.name for item in items]
@@ -344,6 +346,12 @@ class Settings(BaseSettings):
     def _consistent_keys_and_quotas(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
         check_keys_and_quotas(tenants)
         return tenants
+
+    @field_validator("route")
+    @classmethod
+    def _known_upstreams(cls, routes: tuple[RouteSettings, ...], info: ValidationInfo) -> tuple[RouteSettings, ...]:
+        check_upstreams(routes, {upstream.name for upstream in info.data.get("upstreams", ())})
+        return routes
 
     @field_validator("allow_anonymous", "metrics_public", mode="before")
     @classmethod

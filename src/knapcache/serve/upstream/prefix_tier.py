@@ -17,6 +17,7 @@ a model without a prompt cache, and Nova caches without marks.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import re
@@ -104,6 +105,12 @@ class PrefixTier:
         self._accepted: set[str] = set()
         """Models with which the upstream has answered a marked request with success."""
         self._refused: set[str] = set()
+
+    def in_mode(self, mode: PrefixMode) -> PrefixTier:
+        """Return the same tier, with all it has learned, in another mode."""
+        found = copy.copy(self)
+        found.mode = mode
+        return found
 
     def read(self, shape: str, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
         """Return the blocks of a request; None if it has none.
@@ -346,7 +353,7 @@ class PrefixMarker:
 
 def prefix_tiers(settings: Settings, secret: bytes, meter: Meter) -> dict[str, PrefixTier]:
     """Return the tiers of all upstreams that have one, by name."""
-    if settings.prefix == "off":
+    if settings.prefix == "off" and all(route.prefix in (None, "off") for route in settings.route):
         return {}
     return {
         each.name: PrefixTier(each.name, each.prompt_cache, settings.prefix, secret, input_price=meter.input_price)

@@ -235,6 +235,10 @@ class Upstreams:
                 self._known[model] = found
             return found
 
+    def named(self, name: str) -> Upstream:
+        """Return the upstream with a name, which the settings have checked."""
+        return next(upstream for upstream in self.all if upstream.name == name)
+
     def find_model(self, body: bytes) -> str:
         """Return the model of a body that is not parsed, or "". Raises Uncacheable if that takes too long.
 

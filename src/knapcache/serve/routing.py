@@ -1,0 +1,165 @@
+"""Routes: which rules of the settings apply to a request, and why.
+
+A request meets a condition if one of its alternatives holds, and a route if it meets all of its conditions. The first
+route in the order of the settings applies. A request that meets none is served by the proxy's own settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from knapcache.serve.settings.routes import RouteSettings
+from knapcache.wire.cache_control import CacheControl
+
+MISSING = object()
+MAX_SHOWN = 80
+"""Characters of a value in an explanation."""
+
+
+class RoutedRequest(NamedTuple):
+    """The parts of a request that conditions can name."""
+
+    endpoint: str
+    tenant: str
+    model: str
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: Mapping[str, Any] | None
+    """None: the body is not parsed, and meets no condition on its fields."""
+
+
+class Condition(NamedTuple):
+    """One condition of a route, applied to a request."""
+
+    text: str
+    """The condition, as people write it."""
+    found: str
+    """What the request has there."""
+    holds: bool
+
+
+class RouteCheck(NamedTuple):
+    """A route, applied to a request."""
+
+    route: RouteSettings
+    conditions: tuple[Condition, ...]
+
+    @property
+    def applies(self) -> bool:
+        """Whether all conditions hold. A route without conditions always applies."""
+        return all(condition.holds for condition in self.conditions)
+
+
+class Router:
+    """The routes of the settings, in their order."""
+
+    def __init__(self, routes: Sequence[RouteSettings]) -> None:
+        self.routes = tuple(routes)
+        self.headers = frozenset(name for route in routes for name in route.header)
+        """Names of the headers in conditions."""
+        self.by_tenant = any(route.tenant for route in routes)
+        """Whether a condition names tenants."""
+
+    def find(self, request: RoutedRequest) -> RouteSettings | None:
+        """Return the route that applies; None: none does."""
+        for route in self.routes:
+            if all(condition.holds for condition in conditions(route, request)):
+                return route
+        return None
+
+    def explain(self, request: RoutedRequest) -> list[RouteCheck]:
+        """Return every route with its conditions, up to the one that applies."""
+        found = []
+        for route in self.routes:
+            found.append(RouteCheck(route, tuple(conditions(route, request))))
+            if found[-1].applies:
+                break
+        return found
+
+
+NO_ROUTES = Router(())
+
+
+def conditions(route: RouteSettings, request: RoutedRequest) -> Iterator[Condition]:
+    """Yield the conditions of a route, applied to a request."""
+    if route.endpoint:
+        yield Condition(
+            f"endpoint {alternatives(route.endpoint)}", request.endpoint, request.endpoint in route.endpoint
+        )
+    if route.tenant:
+        yield Condition(f"tenant {alternatives(route.tenant)}", request.tenant, matches(route.tenant, request.tenant))
+    if route.model:
+        yield Condition(f"model {alternatives(route.model)}", request.model, matches(route.model, request.model))
+    for name, pattern in route.header.items():
+        value = request.headers.get(name)
+        holds = value is not None and fnmatchcase(value, pattern)
+        yield Condition(f"header {name} {pattern}", "not sent" if value is None else shown(value), holds)
+    for path, wanted in route.field.items():
+        given = field_at(request.body, path)
+        found = "not there" if given is MISSING else shown(given)
+        yield Condition(f"field {path} {shown(wanted)}", found, meets(given, wanted))
+
+
+def matches(patterns: Sequence[str], value: str) -> bool:
+    """Return whether a text matches one of some patterns."""
+    return any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def field_at(body: Mapping[str, Any] | None, path: str) -> Any:
+    """Return the JSON value at a path of names and indexes, separated by dots; MISSING if there is none."""
+    value: Any = MISSING if body is None else body
+    for step in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(step, MISSING)
+        elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return MISSING
+    return value
+
+
+def meets(given: Any, wanted: Any) -> bool:
+    """Return whether a JSON value is the wanted one. A wanted text may be a pattern, and * means any value."""
+    if given is MISSING:
+        return False
+    if isinstance(wanted, str):
+        return wanted == "*" or (isinstance(given, str) and fnmatchcase(given, wanted))
+    if isinstance(wanted, bool) or isinstance(given, bool):
+        return given is wanted
+    return isinstance(given, (int, float)) and given == wanted
+
+
+def alternatives(values: Sequence[str]) -> str:
+    """Return alternatives in words."""
+    return " or ".join(values)
+
+
+def shown(value: Any) -> str:
+    """Return a value for people, cut off if it is long."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def bypass_reason(route: RouteSettings, body: Mapping[str, Any]) -> str:
+    """Return why a route sends a request without the cache; empty: it does not."""
+    if route.cache == "off":
+        return f"the route {route.name} has cache = off"
+    temperature = body.get("temperature")
+    limit = route.max_temperature
+    if limit is not None and isinstance(temperature, (int, float)) and temperature > limit:
+        return f"the route {route.name} has max_temperature = {limit:g}"
+    return ""
+
+
+def routed_control(route: RouteSettings, control: CacheControl) -> CacheControl:
+    """Return a caller's directives with those of a route. The shorter time to live counts."""
+    ttls = [ttl for ttl in (route.ttl, control.ttl) if ttl is not None]
+    return replace(
+        control,
+        store=control.store and route.cache != "read-only",
+        refresh=control.refresh or route.cache == "refresh",
+        ttl=min(ttls, default=None),
+    )
