@@ -16,6 +16,7 @@ Parts, all by default:
                   no code with the tier
     money         cost saved by GDSF in a small cache, by how answers by similarity count (_semantic_money.py)
     speed         time of an embedding of 20 tokens, and of a search among --entries questions
+    live          throughput of exact hits of the proxy with the tier off and in shadow (_semantic_live.py)
 
 Prints tables; writes semantic.json and semantic.png to DIR. --markdown prints the tables of
 docs/reference/semantic-lab.md from such a file and runs nothing.
@@ -36,6 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import _semantic_live
 import _semantic_money
 import _semantic_peers
 import _semantic_questions
@@ -60,7 +62,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the perturbe
 
 from tests.support import perturbed_questions
 
-PARTS = ("serve", "certificate", "vetoes", "money", "speed")
+PARTS = ("serve", "certificate", "vetoes", "money", "speed", "live")
 CLINC = "intents_clinc.jsonl.gz"
 POPULAR, POPULAR_MONEY = 10_000, 20_000
 TIER = "knapcache"
@@ -72,7 +74,7 @@ THRESHOLDS = (0.8, 0.9, 0.95)
 NULL_RUNS, NULL_LABELS, NULL_ERRORS = 400, 3000, (0.01, 0.05)
 CERTIFY_RUNS, TRUE_ERRORS, MAX_LABELS = 60, (0.001, 0.0025, 0.005), 20_000
 DRIFT_RUNS, DRIFT_FROM, DRIFT_TO, DRIFT_ERROR = 100, 0.002, 0.05, 0.01
-MAX_EMBED_MS, MAX_SEARCH_MS, MIN_VETOED = 10.0, 1.0, 0.95
+MAX_EMBED_MS, MAX_SEARCH_MS, MIN_VETOED, MIN_HITS = 10.0, 1.0, 0.95, 0.98
 MUST_VETO = ("number", "negation", "swap")
 EMBEDDINGS, SEARCHES, ENTRIES = 300, 3000, 1_000_000
 TOKENS = 20
@@ -269,6 +271,9 @@ def check_targets(record: Row) -> list[Row]:
             targets.append(target(row["part"], row["median_ms"], at_most=MAX_EMBED_MS, unit="ms", worst=row["p99_ms"]))
         elif row["part"].startswith("search"):
             targets.append(target(f"{row['part']}, 99 %", row["p99_ms"], at_most=MAX_SEARCH_MS, unit="ms"))
+    if live := record.get("live"):
+        metric = "exact hits a second, shadow / off"
+        targets.append(target(metric, live["ratio"], at_least=MIN_HITS, worst=live["worst_ratio"]))
     return targets
 
 
@@ -357,6 +362,9 @@ def run(args: argparse.Namespace) -> None:
         if args.entries:
             record["times"] += time_search(embedder, args.entries, args.seed, log)
         print_table(record["times"], title="times")
+    if "live" in parts:
+        record["live"] = _semantic_live.hit_throughput()
+        print_table([record["live"]], title="exact hits")
     record["targets"] = check_targets(record)
     print_table([row | {"met": "yes" if row["met"] else "no"} for row in record["targets"]], title="targets")
     if args.out:

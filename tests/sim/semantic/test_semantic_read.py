@@ -30,7 +30,7 @@ def read(tmp_path: Path, *rows: Any, **fields: Any) -> list[LoggedQuestion]:
         {"request": CHAT},
         {"request": json.dumps(CHAT)},
         {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": CHAT},
-        {**CHAT, "answer": "Paris", "time": 3.0, "label": 7},
+        {**CHAT, "answer": "Paris", "time": 3.0, "label": 7, "topic": "geography", "user_id": 4},
     ],
 )
 def test_a_body_is_found_wherever_logs_have_it(tmp_path: Path, row: dict[str, Any]) -> None:

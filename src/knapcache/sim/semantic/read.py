@@ -28,17 +28,23 @@ from knapcache.keys.parse import ParsedBody, normalized_copy
 from knapcache.model import Endpoint
 from knapcache.semantic.answer_text import READERS
 from knapcache.semantic.question import Question, read_question
-from knapcache.sim.traces.base import BrokenLineError, Progress, TraceBuilder, number, plain_name, short
+from knapcache.sim.traces.base import BrokenLineError, Progress, TraceBuilder, number, short
 from knapcache.sim.traces.calls import OBJECTS, at, body
 from knapcache.sim.traces.json_lines import objects
-from knapcache.sim.traces.request_log import OTHER_FIELDS
 from knapcache.sim.traces.source import TraceSource
 from knapcache.wire.registry import endpoint_of
 
 STDIN = Path("-")
 COST = "cost"
-LINE_FIELDS = OTHER_FIELDS | {"answer", "truth", "label", "url", "path", "endpoint"}
-"""Fields beside a body that is the line itself, which are no part of it."""
+_NAMES = """
+    audio background best_of container conversation echo frequency_penalty function_call functions include input
+    instructions logit_bias logprobs max_completion_tokens max_output_tokens max_tokens max_tool_calls messages metadata
+    min_p modalities model n output_config parallel_tool_calls prediction presence_penalty previous_response_id prompt
+    reasoning reasoning_effort repetition_penalty response_format safety_identifier seed service_tier stop
+    stop_sequences store stream stream_options suffix system temperature text thinking tool_choice tools top_k
+    top_logprobs top_p truncation user verbosity web_search_options"""
+BODY_FIELDS = frozenset(_NAMES.split())
+"""Fields of a body that is the line itself. All others belong to the log: they must not separate requests."""
 KEYER = Keyer(b"knapcache question log")
 
 
@@ -132,8 +138,7 @@ def request_of(row: Mapping[str, Any], fields: QuestionFields) -> tuple[Endpoint
         if request := body(row, name):
             break
     else:
-        others = LINE_FIELDS | {plain_name(name) for name in (fields.truth, fields.cost) if name}
-        request = {name: value for name, value in row.items() if plain_name(name) not in others}
+        request = {name: value for name, value in row.items() if name in BODY_FIELDS - {fields.truth, fields.cost}}
     endpoint = endpoint_of_request(row, request)
     if endpoint is None:
         raise BrokenLineError("has no question: expected text, or a request with messages, input or prompt")

@@ -39,6 +39,7 @@ def summary(found: SemanticReplay, questions: Sequence[LoggedQuestion], compare:
         "saved": float(costs[served].sum()) if has_cost else None,
         "saved_rate": float(costs[served].sum() / max(costs[rest].sum(), 1e-300)) if has_cost else None,
         "exact": found.count(ReplayOutcome.EXACT),
+        "frames": len({question.frame for question in questions if not question.excluded}),
         "candidates": found.count(ReplayOutcome.SHADOW, ReplayOutcome.AUDIT, ReplayOutcome.SERVED),
         "audits": found.count(ReplayOutcome.AUDIT),
         "excluded": dict(found.excluded.most_common()),
@@ -53,8 +54,9 @@ def summary(found: SemanticReplay, questions: Sequence[LoggedQuestion], compare:
 def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
     """Return what was found, in sentences."""
     requests, exact, excluded = result["requests"], result["exact"], sum(result["excluded"].values())
+    frames = f"{result['frames']:,} frame{'s' if result['frames'] != 1 else ''}"
     text = [
-        f"{requests:,} requests: {exact:,} exact repeats, {excluded:,} that are never matched, and "
+        f"{requests:,} requests in {frames}: {exact:,} exact repeats, {excluded:,} that are never matched, and "
         f"{result['candidates']:,} with a match among the stored questions."
     ]
     if not found.compared:
