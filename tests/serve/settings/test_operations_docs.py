@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from knapcache import Cache, Reply
 from knapcache.cli.main import build_parser
 from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.loading import load, markdown
 from knapcache.serve.settings.routes import RouteUpstreamSettings
 
@@ -21,7 +22,16 @@ OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="ut
 
 
 @pytest.mark.parametrize(
-    "model", [Settings, UpstreamSettings, TenantSettings, RouteSettings, RouteUpstreamSettings, AdminTokenSettings]
+    "model",
+    [
+        Settings,
+        UpstreamSettings,
+        TenantSettings,
+        RouteSettings,
+        RouteUpstreamSettings,
+        LimitSettings,
+        AdminTokenSettings,
+    ],
 )
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     """`python -c 'from knapcache.serve.settings.loading import markdown; print(markdown())'` prints the table."""
@@ -60,13 +70,13 @@ def test_every_option_is_documented() -> None:
 def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 6
     config = tmp_path / "proxy.toml"
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings
     assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours", "bedrock"]
     assert [upstream.prompt_cache for upstream in settings.upstreams] == ["openai", "off", "bedrock"]
-    assert [tenant.group for tenant in settings.tenants] == [None, "research"]
+    assert [tenant.group for tenant in settings.tenants] == [None, "research", None]
     for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", SETTINGS + OPERATIONS):
         assert name.lower() in Settings.model_fields or name in ("KERNEL_CACHE", "COMPILE")
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from knapcache.errors import InvalidInput
+from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.value_types import (
     LOCAL,
     TOKEN_CHARACTERS,
@@ -212,6 +213,9 @@ class TenantSettings(BaseModel):
     )
     semantic_error: ErrorRate | None = Field(
         None, description="allowed share of wrong answers among those; none: as the proxy's setting"
+    )
+    limits: LimitSettings | None = Field(
+        None, description="limits on the tenant's calls to upstreams, a table as the setting limits; none: no limits"
     )
     pass_key: bool = Field(False, description="pass the tenant's key to the upstream, if it is the provider's key")
 

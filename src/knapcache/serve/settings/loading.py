@@ -20,6 +20,7 @@ from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.problems import suggestion
 from knapcache.serve.settings.value_types import byte_size, byte_size_or_zero, duration
 
@@ -139,7 +140,7 @@ def redacted(value: Any) -> Any:
         return {**_fields(value), "keys": f"{len(value.keys)} (not shown)"}
     if isinstance(value, AdminTokenSettings):
         return {**_fields(value), "digest": value.digest and "(not shown)"}
-    if isinstance(value, RouteSettings):
+    if isinstance(value, RouteSettings | LimitSettings):
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):
         return [redacted(item) for item in value]

@@ -36,6 +36,7 @@ from knapcache.serve.settings.endpoints import (
     check_keys_and_quotas,
     default_upstreams,
 )
+from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.routes import RouteSettings, check_upstreams
 from knapcache.serve.settings.shared_store import SecretDigits, StoreUrl, derived_token, parse_url
@@ -190,6 +191,9 @@ class Settings(BaseSettings):
     semantic_embeddings_model: str | None = Field(None, description="embedding model of that API")
     semantic_embeddings_key_env: str | None = Field(None, description="environment variable with the key of that API")
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
+    limits: LimitSettings | None = Field(
+        None, description="limits on the calls of all callers together to upstreams: a table; none: no limits"
+    )
 
     # Limits.
     max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")

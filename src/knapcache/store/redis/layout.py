@@ -23,6 +23,7 @@ and with `O` as `{PREFIX:o}`:
     O:new               channel  shards with entries to collect; "q" for a question
     O:d:KIND, O:d:KIND:NAME   zset, strings   documents of the processes for each other (documents.py)
     O:l:KIND, O:l:KIND.i, O:l   stream, hash, string   bounded logs of records, and their epoch (record_logs.py)
+    O:u:…               strings, hashes   calls to upstreams that count towards limits (call_counts.py)
 
 NAME is the key of the entry; with encryption another digest (encryption.py). The shard follows from the key.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
+from knapcache.store.redis.call_scripts import COUNT_CALLS, COUNT_IN_FLIGHT
 from knapcache.store.redis.records import SIZE_OFFSET
 
 _BOOKS = f"""
@@ -321,6 +322,6 @@ SHA1 = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in (
         OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
-        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS, APPEND,
+        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS, APPEND, COUNT_CALLS, COUNT_IN_FLIGHT,
     )
 }  # fmt: skip

@@ -40,6 +40,7 @@ from knapcache.store.base import (
 )
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
+from knapcache.store.redis.call_counts import CallCounts
 from knapcache.store.redis.documents import Documents
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
@@ -88,8 +89,8 @@ class RedisStore(OwnerExchange):
         near_name = None if encryption is None else (lambda key: encryption.names(key)[0])
         channels = layout.channels(address.prefix)
         self._near = NearCache(self._member.engine, channels, near, near_name, self._on_arrival)
-        self.documents = Documents(self._member, self._counters)
-        self.record_logs = RecordLogs(self._member)
+        self.documents, self.record_logs = Documents(self._member, self._counters), RecordLogs(self._member)
+        self.call_counts = CallCounts(self._member)
         self.may_own = True
         """Whether `own` may make this process the owner."""
         _STORES.add(self)

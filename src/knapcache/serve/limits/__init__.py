@@ -1,0 +1,1 @@
+"""Limits on calls to upstreams, of each tenant and of all callers together: dollars, requests, tokens, concurrency."""
