@@ -237,13 +237,57 @@ TEMPLATES = (
 )  # fmt: skip
 
 
-def questions() -> list[Question]:
+RIVERS = ("Rhine", "Danube", "Volga", "Thames", "Loire", "Ebro", "Tagus", "Vistula", "Elbe", "Oder", "Tiber", "Seine")
+SPORTS = ("tennis", "rugby", "badminton", "hockey", "golf", "curling", "fencing", "squash", "judo", "rowing")
+HOURS = ("1", "5", "7", "10", "12", "13", "16", "21", "25", "36", "48", "72", "90", "120", "150")
+DEVICES = ("printer", "router", "tablet", "headset", "keyboard", "monitor", "scanner", "projector")
+FABRICS = ("silk", "wool", "linen", "cotton", "denim", "velvet", "leather", "nylon")
+STARS = ("Mercury", "Venus", "Mars", "Jupiter", "Saturn", "Uranus", "Neptune", "Pluto")
+
+HELD_OUT = (
+    template("name", "How long is the river {r}?", "What is the length of the river {r}?",
+             "How many kilometres long is the river {r}?", "Tell me how long the river {r} is", r=RIVERS),
+    template("name", "Which cities lie on the river {r}?", "What cities are on the river {r}?",
+             "Name the cities on the river {r}", "Through which cities does the river {r} flow?", r=RIVERS),
+    template("name", "How far away is {p} from the sun?", "What is the distance from {p} to the sun?",
+             "How big is the distance between the sun and {p}?", "Tell me how far {p} is from the sun", p=STARS),
+    template("name", "How many moons does {p} have?", "What is the number of moons of {p}?",
+             "Tell me how many moons {p} has", "How many moons orbit {p}?", p=STARS),
+    template("noun", "What are the rules of {s}?", "How is {s} played?", "Explain the rules of {s}",
+             "By which rules do people play {s}?", s=SPORTS),
+    template("noun", "What equipment do I need for {s}?", "Which gear is needed for {s}?",
+             "What do I have to buy to start with {s}?", "Equipment for {s}", s=SPORTS),
+    template("noun", "How do I wash {f}?", "What is the right way to wash {f}?", "How should {f} be washed?",
+             "At which temperature do I wash {f}?", f=FABRICS),
+    template("noun", "How do I remove stains from {f}?", "What removes stains from {f}?",
+             "What is the best way to get stains out of {f}?", "Stains on {f}: how do I get rid of them?", f=FABRICS),
+    template("noun", "My {d} does not turn on, what can I do?", "What can I do if my {d} does not turn on?",
+             "How do I fix a {d} that does not turn on?", "Help, my {d} does not turn on", d=DEVICES),
+    template("antonym", "How do I {v} a {d}?", "What is the way to {v} a {d}?", "How can I {v} a {d}?",
+             "Steps to {v} a {d}", v=("connect", "disconnect", "lock", "unlock"), d=DEVICES),
+    template("number", "What is {n} hours in minutes?", "How many minutes are {n} hours?",
+             "Convert {n} hours to minutes", "{n} hours are how many minutes?", n=HOURS),
+    template("number", "Plan a workout of {n} minutes.", "I need a workout plan for {n} minutes",
+             "Give me a workout that takes {n} minutes", "Make a plan for a {n} minute workout", n=HOURS),
+    template("order", "How much is 100 {a} in {b}?", "What are 100 {a} worth in {b}?", "Convert 100 {a} to {b}",
+             "How many {b} do I get for 100 {a}?", a=("euros", "dollars", "pounds", "yen", "francs"),
+             b=("euros", "dollars", "pounds", "yen", "francs")),
+    template("negation", "Which foods {v} contain gluten?", "What foods {v} contain gluten?",
+             "Name foods that {v} contain gluten", v=("do", "do not")),
+    template("role", "What does {a} do all day?", "What is the work of {a} like?", "Describe the work of {a}",
+             "What are the tasks of {a}?",
+             a=("a judge", "a florist", "a tailor", "a geologist", "a referee", "a broker")),
+)  # fmt: skip
+"""Templates that nothing in the tier is fitted to. The prior of its score is fitted to TEMPLATES."""
+
+
+def questions(templates: Sequence[Template] = TEMPLATES) -> list[Question]:
     """Return every wording of every question, in the order of the templates."""
-    return list(_questions())
+    return list(_questions(templates))
 
 
-def _questions() -> Iterator[Question]:
-    for number, (kind, slots, wordings) in enumerate(TEMPLATES):
+def _questions(templates: Sequence[Template]) -> Iterator[Question]:
+    for number, (kind, slots, wordings) in enumerate(templates):
         for values in itertools.product(*slots.values()):
             if kind == "order" and len(set(values)) < len(values):
                 continue
@@ -252,9 +296,9 @@ def _questions() -> Iterator[Question]:
                 yield Question(wording.format(**dict(zip(slots, values, strict=True))), meaning, kind)
 
 
-def each_once(seed: int) -> list[Question]:
+def each_once(seed: int, templates: Sequence[Template] = TEMPLATES) -> list[Question]:
     """Return every question once, in random order: no request is an exact repeat."""
-    found = questions()
+    found = questions(templates)
     random.Random(seed).shuffle(found)
     return found
 
