@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+import knapcache.semantic.features as features_module
+import knapcache.semantic.score as score_module
 from knapcache.errors import InvalidInput
 from knapcache.semantic.features import FEATURES, WordCounts, features, word_id
-from knapcache.semantic.score import MAX_LABELS, MAX_WORDS, Score, WordRisks
+from knapcache.semantic.score import Score, WordRisks, fit
 from knapcache.semantic.words import read_words, stem
 
 
@@ -38,7 +40,7 @@ def test_labels_of_a_word_change_the_risk_of_pairs_with_that_word_in_the_same_pa
     assert score.risk([*base, -1.0]) == score.risk([*base, -2.0]) == unknown
 
 
-def test_counts_of_words_are_bounded_and_follow_a_change() -> None:
+def test_counts_of_words_are_bounded_and_follow_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     words = WordRisks()
     for _ in range(1000):
         words.add([1.0], 0.5, True)
@@ -46,7 +48,8 @@ def test_counts_of_words_are_bounded_and_follow_a_change() -> None:
     for _ in range(100):
         words.add([1.0], 0.5, False)
     assert before > 0 > words.shift([1.0])
-    for each in range(MAX_WORDS + 10):
+    monkeypatch.setattr(score_module, "MAX_WORDS", 100)
+    for each in range(110):
         words.add([float(each + 2)], 0.5, False)
     assert words.shift([1.0]) == 0
 
@@ -76,11 +79,12 @@ def test_the_score_learns_from_labels_and_is_deterministic() -> None:
     assert low < 0.1 < 0.9 < one.risk(x)
 
 
-def test_old_labels_are_forgotten() -> None:
+def test_old_labels_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_module, "MAX_LABELS", 500)
     rng = np.random.default_rng(2)
     score = Score()
     for wrong in (True, False):
-        for _ in range(MAX_LABELS + MAX_LABELS // 5):
+        for _ in range(600):
             score.add(rng.normal(0.5, 0.3, len(FEATURES)).tolist(), wrong)
     assert score.risk([0.5] * len(FEATURES)) < 0.02
 
@@ -88,3 +92,28 @@ def test_old_labels_are_forgotten() -> None:
 def test_a_label_with_another_number_of_features_is_refused() -> None:
     with pytest.raises(InvalidInput, match="3 features"):
         Score().add((1.0, 2.0, 3.0), True)
+
+
+def test_the_fitted_weights_are_where_the_gradient_of_the_loss_is_zero() -> None:
+    rng = np.random.default_rng(4)
+    z = np.hstack([np.ones((400, 1)), rng.normal(size=(400, 3))])
+    wrong = (rng.random(400) < 0.1 + 0.4 * (z[:, 1] > 0)).astype(float)
+    prior, ridge, weight = np.array([0.5, -1.0, 0.0, 2.0]), np.array([0.1, 4.0, 1.0, 9.0]), rng.random(400)
+    weights = fit(z, wrong, prior, ridge, prior, weight)
+
+    def loss(w: np.ndarray) -> float:
+        q = 1 / (1 + np.exp(-z @ w))
+        return float(-np.sum(weight * np.log(np.where(wrong > 0, q, 1 - q))) + np.sum(ridge * (w - prior) ** 2) / 2)
+
+    steps = 1e-4 * np.eye(4)
+    gradient = [(loss(weights + step) - loss(weights - step)) / 2e-4 for step in steps]
+    assert gradient == pytest.approx([0.0] * 4, abs=1e-4)
+
+
+def test_word_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features_module, "MAX_WORDS", 100)
+    counts = WordCounts()
+    for at in range(300):
+        counts.add(read_words(f"frequent q{at}x"))
+        counts.check()
+    assert counts.rarity(stem("frequent")) < 0.25 < counts.rarity("q7x")
