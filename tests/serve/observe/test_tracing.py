@@ -21,7 +21,7 @@ from knapcache.serve.observe import tracing
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.tracing import OPERATIONS, Tracing, attributes, traces_url
 from tests.support import ROOT
-from tests.support.events import event, traffic
+from tests.support.events import event, semantic_event, traffic
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -210,4 +210,5 @@ def test_every_attribute_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([\w.]+)` \|", page.split("## Traces")[1], re.MULTILINE)
     all_attributes = attributes(event("miss", stream=True, status=502), "chat")
+    all_attributes |= attributes(event("similar", semantic=semantic_event()), "chat")
     assert sorted(documented) == sorted(all_attributes)

@@ -142,6 +142,10 @@ def attributes(event: Event, operation: str) -> dict[str, Any]:
             found[f"knapcache.{name}"] = value
     if event.usd is not None:
         found["knapcache.usd"] = event.usd
+    if event.outcome == "similar" and event.semantic is not None:
+        found["knapcache.match"] = event.semantic.match_id
+        found["knapcache.matched_key"] = event.semantic.matched_key
+        found["knapcache.similarity"] = event.semantic.similarity
     return found
 
 
