@@ -13,6 +13,7 @@ from knapcache.semantic.certificate import (
     BETS,
     CAP,
     LEVELS,
+    OWN_LABELS,
     Certificate,
     certified_error,
     e_value,
@@ -91,7 +92,7 @@ def test_false_certificates_are_rare(error: float) -> None:
 def test_wrong_labels_close_together_restart_all_levels() -> None:
     certificate = Certificate(0.01)
     fill(certificate, 5000)
-    assert certificate.level == 4
+    assert certificate.level == 0
     assert not certificate.suspicious
     certificate.add(SAFE, True)
     assert certificate.suspicious
@@ -102,13 +103,27 @@ def test_wrong_labels_close_together_restart_all_levels() -> None:
     assert sum(level.labels for level in certificate.report()) <= 3 * len(LEVELS)
 
 
+def test_a_level_without_labels_of_its_own_is_not_served() -> None:
+    certificate = Certificate(0.1)
+    fill(certificate, 500)
+    assert all(level.certified for level in certificate.report())
+    assert certificate.level == 0
+    assert not certificate.serves(LEVELS[1])
+    fill(certificate, OWN_LABELS - 1, risk=LEVELS[3])
+    assert certificate.level == 0
+    fill(certificate, 1, risk=LEVELS[3])
+    assert certificate.level == 3
+    assert certificate.serves(LEVELS[2])
+    assert not certificate.serves(LEVELS[4])
+
+
 def test_rare_wrong_labels_raise_no_alarm() -> None:
     certificate = Certificate(0.01)
     fill(certificate, 3000)
     for k in range(10_000):
         certificate.add(SAFE, k % 500 == 0)
     assert certificate.alarms == 0
-    assert certificate.level == 4
+    assert certificate.level == 0
 
 
 def test_many_wrong_labels_end_a_certificate_without_an_alarm() -> None:

@@ -29,6 +29,9 @@ ALPHA = 0.05
 """Probability with which a certificate may be wrong."""
 BETS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.75)
 CAP = 1e4
+OWN_LABELS = 10
+"""Labels that a level must have beside those of the narrower ones, to be served. Otherwise labels of easy matches would
+certify hard ones, of which hardly any has been labelled: the first new kind of question would be served unseen."""
 ALARM_BETS = (3.0, 6.0, 12.0, 24.0)
 ALARM = 20.0
 """The alarm's threshold. Among labels of which at most δ are wrong, one alarm in ALARM labels or more is expected."""
@@ -46,7 +49,7 @@ class LevelReport(NamedTuple):
     """The least error for which these labels would be enough; 1: none."""
     certified: bool
     serves: bool
-    """Whether it, or a wider level, is certified."""
+    """Whether it, or a wider level, is certified and has OWN_LABELS."""
 
 
 class Certificate:
@@ -91,7 +94,12 @@ class Certificate:
             self.alarms += 1
             self._restart()
             return
-        self.level = max((at for at in range(len(LEVELS)) if self.e_value(at) >= self.needed), default=-1)
+        self.level = max((at for at in range(len(LEVELS)) if self._may_serve(at)), default=-1)
+
+    def _may_serve(self, at: int) -> bool:
+        """Return whether a level is certified, and has labels of its own that no narrower level has."""
+        own = self._labels[at] - (self._labels[at - 1] if at else 0)
+        return own >= OWN_LABELS and self.e_value(at) >= self.needed
 
     def _raises_alarm(self, wrong: bool) -> bool:
         steps = self._alarm_wrong if wrong else self._alarm_right

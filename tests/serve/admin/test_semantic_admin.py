@@ -64,10 +64,13 @@ def test_the_state_has_certificates_and_sums_of_each_scope(
     assert (found["mode"], found["error"], found["running"], found["problem"]) == ("on", 0.01, True, "")
     assert (found["embedding"], found["questions"], found["judge"]) == ("minilm-test", 1234, "gpt-4o-mini")
     first, second = found["scopes"]
-    assert (first["scope"], first["state"], first["level"]) == ("team-a", "serving", len(LEVELS) - 1)
+    assert (first["scope"], first["state"], first["level"]) == ("team-a", "serving", 0)
     assert first["bound"] <= 0.01
     assert [level["threshold"] for level in first["levels"]] == list(LEVELS)
-    assert {(level["labels"], level["wrong"], level["serves"]) for level in first["levels"]} == {(700, 0, True)}
+    assert {(level["labels"], level["wrong"], level["certified"]) for level in first["levels"]} == {(700, 0, True)}
+    assert [level["serves"] for level in first["levels"]] == [True, False, False, False, False], (
+        "no labels of their own"
+    )
     assert (second["state"], second["bound"]) == ("shadow", None)
     assert [(level["labels"], level["wrong"]) for level in second["levels"]][2:] == [(0, 0), (40, 2), (40, 2)]
     assert [other["error"] for other in first["others"]] == [0.005, 0.01, 0.02, 0.05, 0.1]

@@ -107,7 +107,7 @@ def test_a_serving_tier_shows_its_bound_and_what_it_saved(shown: Shown) -> None:
     expect(text).to_contain_text(
         "Serving. It is certified that at most 0.84 % of its answers are wrong; 1 % are allowed."
     )
-    expect(page.locator("#semantic-levels tr.serves")).to_have_count(5)
+    expect(page.locator("#semantic-levels tr.serves")).to_have_count(1)
     expect(page.locator("#semantic-facts")).to_contain_text("Audits of what is served1, 0 wrong")
     expect(page.locator("#semantic-facts")).to_contain_text("Questions in the index1,234 of 9,999")
 

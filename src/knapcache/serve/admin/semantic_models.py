@@ -47,7 +47,10 @@ class LevelStatus(ResponseModel):
     e_value: Annotated[float, Field(description="Evidence that fewer are wrong than allowed.")]
     bound: Annotated[float, Field(description="The least error that the labels certify; 1: none.")]
     certified: Annotated[bool, Field(description="Whether the evidence is enough.")]
-    serves: Annotated[bool, Field(description="Whether its matches are served: it, or a wider level, is certified.")]
+    serves: Annotated[
+        bool,
+        Field(description="Whether its matches are served."),
+    ]
 
 
 class OtherError(ResponseModel):
