@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from knapcache.semantic.certificate import LEVELS
 from knapcache.semantic.features import FEATURES
+from knapcache.serve.admin import semantic
 from knapcache.serve.admin.openapi import ALIASES, ROOT
 from knapcache.serve.admin.semantic import differing_words
 from knapcache.serve.observe.events import Event
@@ -188,3 +191,20 @@ def test_words_that_differ_are_marked(one: str, other: str, here: list[str], the
     marks = differing_words(one, other)
     assert [one[start:end] for start, end in marks[0]] == here
     assert [other[start:end] for start, end in marks[1]] == there
+
+
+def test_a_tier_that_does_not_answer_delays_nothing(
+    client: TestClient, tier: LearnerControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get(PATH).json()["problem"] == ""
+
+    async def hang() -> list[dict[str, Any]]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(tier, "report", hang)
+    monkeypatch.setattr(semantic, "REPORT_SECONDS", 0.05)
+    found = client.get(PATH).json()
+    assert found["problem"] == "it is too busy to answer"
+    assert [scope["scope"] for scope in found["scopes"]] == ["team-a", "team-b"], "as it was last known"
+    assert "knapcache_semantic_bound" in client.get("/metrics").text

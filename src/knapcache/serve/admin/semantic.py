@@ -6,6 +6,7 @@ events of all processes of this proxy.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
@@ -22,6 +23,8 @@ from knapcache.serve.observe.events import MATCH_KINDS, SemanticEvent, VerdictEv
 from knapcache.serve.observe.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
 from knapcache.serve.observe.semantic_totals import FEEDBACK, ScopeTotals, SemanticTotals
 
+REPORT_SECONDS = 2.0
+"""How long the tier may take for a report: the numbers of the proxy do not wait for it."""
 WRONG = ("different", "undecided")
 """Verdicts that count as wrong."""
 NOT_STARTED: dict[str, Any] = {
@@ -41,10 +44,19 @@ class SemanticAdmin:
         self._context = context
         self._marking: set[str] = set()
         """Matches that a request is marking."""
+        self._last: list[dict[str, Any]] = []
+        """The last report."""
 
     async def report(self) -> list[dict[str, Any]]:
-        """Return the state of each scope; none if the tier is off."""
-        return [] if self._context.semantic is None else await self._context.semantic.report()
+        """Return the state of each scope; none if the tier is off. Of a tier that does not answer, the last one."""
+        if self._context.semantic is None:
+            return []
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                self._last = await self._context.semantic.report()
+        except TimeoutError:
+            return [one | {"failure": one["failure"] or "it is too busy to answer"} for one in self._last]
+        return self._last
 
     async def after_purge(self) -> None:
         """Remove the questions of purged entries. What fails now is removed by a later sweep."""
