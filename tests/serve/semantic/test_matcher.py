@@ -216,6 +216,14 @@ def test_labels_of_another_model_do_not_count(cache: Cache) -> None:
     assert Matcher(cache, other, log, {"": 0.1}, 100).levels == {"": -1}
 
 
+def test_labels_with_other_features_do_not_count(cache: Cache) -> None:
+    log = MemoryLog(100)
+    tier = matcher(cache, log)
+    tier.add_label("", "m", "equal", Label(b"k", (0.5, 0.5), 0.01, 0.001, False, "shadow"))
+    assert tier.report()[""]["labels"] == {}
+    assert matcher(cache, log).report()[""]["labels"] == {}
+
+
 @pytest.mark.usefixtures("_certain")
 def test_a_log_that_was_begun_again_forgets_the_old_one(cache: Cache) -> None:
     tier = matcher(cache)

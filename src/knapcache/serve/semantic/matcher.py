@@ -25,6 +25,7 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.semantic.embedding import Embedder
+from knapcache.semantic.features import FEATURES
 from knapcache.semantic.index import FrameIndexes, pack_vector
 from knapcache.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
@@ -172,7 +173,8 @@ class Matcher:
         for each in labels:
             if each.label.source == "feedback":
                 self._marked.add(each.match_id[:PAIR_LENGTH])
-            if each.build == self.embedder.build and each.scope in self._errors:
+            readable = len(each.label.features) >= len(FEATURES)  # not of a version with fewer
+            if readable and each.build == self.embedder.build and each.scope in self._errors:
                 self._learner(each.scope).add(each.label)
         self._labels_read = position
         return bool(labels)
