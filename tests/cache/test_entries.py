@@ -27,7 +27,10 @@ def filled(**options: Any) -> Cache:
     """Return a cache with ten answers, of models m0 and m1 and tenants a and b; the k-th costs k + 1."""
     cache = small_cache(**{"policy": "gdsf-cost", "clock": Clock(), **options})
     for k in range(10):
-        call = Upstream()(k, 100 * k, model=f"m{k % 2}", cost=k + 1.0, seconds=float(k), ttl=None if k else 50.0)
+        tags = (f"t{k % 3}", "few")[: 1 + (k == 4)] if k < 6 else ()
+        call = Upstream()(
+            k, 100 * k, model=f"m{k % 2}", cost=k + 1.0, seconds=float(k), ttl=None if k else 50.0, tags=tags
+        )
         cache.fetch(CHAT, request_of(k), call, namespace="ab"[k >= 5])
     return cache
 
@@ -101,7 +104,8 @@ def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
 @pytest.mark.parametrize(
     "conditions",
     [{}, {"model": "m1"}, {"tenant": "a"}, {"tenant": "a", "model": "m0"}, {"tenant": "other"}, {"older_than": 30.0},
-     {"older_than": 90.0}, {"key": True}, {"key": True, "tenant": "b"}],
+     {"older_than": 90.0}, {"key": True}, {"key": True, "tenant": "b"}, {"tags": "t1"}, {"tags": ["few", "t2"]},
+     {"tags": "t0", "tenant": "a"}, {"tags": "t"}],
 )  # fmt: skip
 def test_the_preview_of_a_purge_is_what_the_purge_removes(cache: Cache, conditions: dict[str, Any]) -> None:
     clock = cache._clock

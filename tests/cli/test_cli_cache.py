@@ -30,7 +30,8 @@ def fill(cache: Cache) -> list[str]:
     for k in range(10):
         for _ in range(k + 1):
             request = {"model": "m", "messages": [f"question {k}"]}
-            call = lambda k=k: Reply(b"x" * 3000, f"m{k % 2}", cost=k + 1.0)  # noqa: E731
+            tags = ("last", "odd" if k % 2 else "even") if k > 7 else ()
+            call = lambda k=k, tags=tags: Reply(b"x" * 3000, f"m{k % 2}", cost=k + 1.0, tags=tags)  # noqa: E731
             answer = cache.fetch("chat/completions", request, call, namespace="me" if k < 5 else "you")
         keys.append(answer.key)
     return keys
@@ -95,7 +96,9 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     with cache_at(path) as cache:
         assert cache.stats()["entries"] == 6
         cache.check()
-    assert purge("--older-than", "0s", "--tenant", "you") == "5"
+    assert purge("--tag", "last", "--tenant", "me") == "0"
+    assert purge("--tag", "odd", "--tag", "none") == "1"
+    assert purge("--older-than", "0s", "--tenant", "you") == "4"
     assert purge("--all") == "1"
     assert path.stat().st_size <= size
     with cache_at(path) as cache:

@@ -82,18 +82,6 @@ class StoreMachine(RuleBasedStateMachine):
         for key in expected:
             del self.held[key]
 
-    @rule(tenant=st.none() | st.sampled_from("abc"), age=st.none() | st.floats(0.0, 20.0))
-    def purge(self, tenant: str | None, age: float | None) -> None:
-        before = None if age is None else self.now - age
-        expected = {
-            key
-            for key, entry in self.held.items()
-            if (tenant is None or entry.tenant == tenant) and (before is None or entry.created < before)
-        }
-        assert set(self.store.purge(tenant=tenant, before=before)) == expected
-        for key in expected:
-            del self.held[key]
-
     @rule()
     def compare_all(self) -> None:
         assert sorted(self.store.scan()) == sorted(entry.info for entry in self.held.values())

@@ -177,6 +177,7 @@ class FakeAdmin:
                     "endpoint": "embeddings" if k % len(self.models) == 3 else "chat/completions",
                     "model": self.models[k % len(self.models)],
                     "tenant": self.tenants[k % len(self.tenants)],
+                    "tags": ["faq", "prompt-v3"] if k % 10 == 0 else [], "system": "",
                     "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": requests,
                     "per_day": requests * 24 / (2 + k), "value": requests * cost, "density": requests * cost / size,
                     "age": 600.0 * (1 + k), "expires_in": 86400.0 if k % 3 == 0 else None,
@@ -252,7 +253,8 @@ class FakeAdmin:
             for entry in self.entries
             if query.get("model") in (None, entry["model"])
             and query.get("tenant") in (None, entry["tenant"])
-            and (text in entry["key"] or text in entry["model"] or text in entry["tenant"])
+            and query.get("tag") in (None, *entry["tags"])
+            and (text in entry["key"] or text in entry["model"] or text in entry["tenant"] or text in entry["tags"])
         ]
         found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
@@ -272,6 +274,7 @@ class FakeAdmin:
             or conditions.get("key") == entry["key"]
             or conditions.get("model") == entry["model"]
             or conditions.get("tenant") == entry["tenant"]
+            or not set(conditions.get("tags", ())).isdisjoint(entry["tags"])
             or entry["age"] > conditions.get("older_than", math.inf)
         ]
         if conditions.get("dry_run"):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache import Endpoint
+from knapcache.errors import InvalidInput
 from knapcache.wire import endpoint_of
 from knapcache.wire.cache_control import CONTROL_HEADERS, CacheControl, parse_cache_control, with_usage
 
@@ -47,6 +48,11 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
     ("headers", "body", "expected"),
     [
         ({}, {}, CacheControl()),
+        ({"x-knapcache-tags": "b, a,b ,"}, None, CacheControl(tags=("a", "b"))),
+        ({"x-knapcache-tags": " "}, None, CacheControl()),
+        ({}, {"cache": {"tags": ["b", "a"]}}, CacheControl(tags=("a", "b"))),
+        ({"x-knapcache-tags": "c"}, {"cache": {"tags": ["b"]}}, CacheControl(tags=("b", "c"))),
+        ({"x-knapcache-tags": "c"}, {"cache": {"ttl": 5}}, CacheControl(tags=("c",), ttl=5)),
         ({"cache-control": "no-store"}, None, CacheControl(store=False)),
         ({"cache-control": "No-Cache"}, None, CacheControl(refresh=True)),
         ({"cache-control": "only-if-cached, max-age=60"}, None, CacheControl(only_cached=True, max_age=60)),
@@ -78,6 +84,23 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
 def test_directives(headers: dict[str, str], body: dict[str, Any] | None, expected: CacheControl) -> None:
     assert parse_cache_control(headers, body) == expected
     assert headers.keys() <= CONTROL_HEADERS, "requests without such headers are not searched for directives"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "message"),
+    [
+        ({"x-knapcache-tags": "two words"}, {}, "'two words' is not a tag; allowed are at most 16 tags of 1 to 64"),
+        ({"x-knapcache-tags": "x" * 65}, {}, "is not a tag"),
+        ({"x-knapcache-tags": ",".join(map(str, range(17)))}, {}, "17 tags were given"),
+        ({}, {"cache": {"tags": ["é"]}}, "'é' is not a tag"),
+        ({}, {"cache": {"tags": [1]}}, "'1' is not a tag"),
+        ({}, {"cache": {"tags": 1}}, "tags must be a list"),
+        ({"x-knapcache-tags": "a,b,c,d,e,f,g,h"}, {"cache": {"tags": list("ijklmnopq")}}, "17 tags were given"),
+    ],
+)
+def test_tags_that_are_not_allowed_are_errors(headers: dict[str, str], body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        parse_cache_control(headers, body)
 
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from(["ttl", "s-maxage", "no-cache"]), st.text() | st.floats()))

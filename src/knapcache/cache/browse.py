@@ -16,7 +16,9 @@ from knapcache.cache.breaker import CLOSED
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.entries import columns, page, purge_preview, rows_of
 from knapcache.cache.key_history import KeyRecord
+from knapcache.cache.options import checked_digest
 from knapcache.cache.outlines import Coverage, NearestRequest, OtherRequest, OutlineIndex
+from knapcache.cache.purging import PurgeConditions
 from knapcache.keys.outline import read_canonical
 from knapcache.store.base import Clock, Entry
 
@@ -51,19 +53,19 @@ class EntryBrowser:
         self._add_names(found["rows"])
         return {**found, "entries": len(table.keys), "searched": searched}
 
-    def entry(self, key: bytes) -> dict[str, Any] | None:
+    def entry(self, key: str | bytes) -> dict[str, Any] | None:
         """Return one row, with `request` and `payload` as bytes, and `meta`; None if there is no such entry."""
-        found = self._coordinator.role.entry(key)
+        found = self._coordinator.role.entry(checked_digest(key) or b"")
         if found is None:
             return None
         table, entry = found
         (row,) = rows_of(table, columns(table, self._clock()), [0])
         return {**row, "request": entry.request, "payload": entry.payload, "meta": entry.meta.get("meta", {})}
 
-    def purge_preview(self, **conditions: Any) -> dict[str, Any]:
+    def purge_preview(self, conditions: PurgeConditions) -> dict[str, Any]:
         """Return `entries.purge_preview`, with names in its rows."""
         self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
-        found = purge_preview(self._coordinator.role.entries(), self._clock(), **conditions)
+        found = purge_preview(self._coordinator.role.entries(), self._clock(), conditions)
         self._add_names(found["rows"])
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.browse import EntryBrowser
@@ -13,15 +13,8 @@ from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
 from knapcache.cache.entries import page
 from knapcache.cache.functions import Functions
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.options import (
-    EncryptionKey,
-    check_types,
-    checked_counts,
-    checked_digest,
-    checked_shadows,
-    checked_ttl,
-    open_store,
-)
+from knapcache.cache.options import EncryptionKey, check_types, checked_counts, checked_shadows, checked_ttl, open_store
+from knapcache.cache.purging import purge_conditions
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.serialize import Serializer
 from knapcache.cache.similar import SimilarEntries
@@ -264,6 +257,7 @@ class Cache:
         name: str | None = None,
         ttl: float | None = None,
         namespace: str | None = None,
+        tags: str | Collection[str] = (),
         serializer: Serializer | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def cached(
@@ -273,13 +267,14 @@ class Cache:
         name: str | None = None,
         ttl: float | None = None,
         namespace: str | None = None,
+        tags: str | Collection[str] = (),
         serializer: Serializer | None = None,
     ) -> Any:
         """Decorate a function, plain or async. docs/guides/library.md lists what arguments and results may be.
 
         Its cost is the time it takes. `name` replaces the module and name of the function in its keys.
         """
-        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), serializer)
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), tags, serializer)
         decorate = functools.partial(self._functions.decorate, name=name, options=options)
         return decorate if function is None else decorate(function)
 
@@ -291,9 +286,10 @@ class Cache:
         name: str = "get_or_call",
         ttl: float | None = None,
         namespace: str | None = None,
+        tags: str | Collection[str] = (),
     ) -> R:
         """Return the result stored under `key`, or that of `call`. Raises Uncacheable. `name` separates uses."""
-        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl))
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), tags)
         request = self._functions.key_request(name, key, options)
         return self._functions.call(request, call, options)  # type: ignore[no-any-return]
 
@@ -305,9 +301,10 @@ class Cache:
         name: str = "get_or_call",
         ttl: float | None = None,
         namespace: str | None = None,
+        tags: str | Collection[str] = (),
     ) -> R:
         """Do the same for coroutines."""
-        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl))
+        options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), tags)
         request = self._functions.key_request(name, key, options)
         return await self._functions.call_async(request, call, options)  # type: ignore[no-any-return]
 
@@ -320,38 +317,38 @@ class Cache:
         model: str | None = None,
         tenant: str | None = None,
         older_than: float | None = None,
+        tags: str | Collection[str] | None = None,
+        system: str | None = None,
     ) -> int:
-        """Remove the entries that meet every condition given, or all. Return how many. `older_than` in seconds."""
-        self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
-        return self._coordinator.role.purge(checked_digest(key), model, tenant, older_than)
+        """Remove the entries that meet every condition given, or all. Return how many.
 
-    def purge_preview(self, *, key: str | bytes | None = None, **conditions: Any) -> dict[str, Any]:
+        older_than   in seconds; tags: one, or several of which an entry needs one
+        system       the first hex digits of the system prompt's digest, as in `entries`
+        """
+        conditions = purge_conditions(
+            key=key, model=model, tenant=tenant, older_than=older_than, tags=tags, system=system
+        )
+        self._coordinator.maintain(sweep=False)  # collects what other processes have handed over
+        return self._coordinator.role.purge(conditions)
+
+    def purge_preview(self, **conditions: Any) -> dict[str, Any]:
         """Return what `purge` would remove: the number of `entries`, `bytes`, `value`, and the first `rows`."""
-        return self.browser.purge_preview(key=checked_digest(key), **conditions)
+        return self.browser.purge_preview(purge_conditions(**conditions))
 
     def forget(self, key: str | bytes) -> bool:
         """Remove the entry of a key, as in `Answer.key`. Return whether there was one."""
         return self.purge(key=key) > 0
 
-    def entries(
-        self,
-        search: str = "",
-        model: str | None = None,
-        tenant: str | None = None,
-        sort: str = "value",
-        descending: bool = True,
-        offset: int = 0,
-        limit: int = 50,
-    ) -> dict[str, Any]:
-        """Return a page of entries, how many match, and the least value per megabyte (`entries.py`)."""
-        return page(
-            self._coordinator.role.entries(), self._clock(), search=search, model=model, tenant=tenant, sort=sort,
-            descending=descending, offset=offset, limit=limit,
-        )  # fmt: skip
+    def entries(self, search: str = "", **options: Any) -> dict[str, Any]:
+        """Return a page of entries, how many match, and the least value per megabyte.
+
+        Options: `model`, `tenant` and `tag` that entries must have, `sort`, `descending`, `offset`, `limit`.
+        """
+        return page(self._coordinator.role.entries(), self._clock(), search=search, **options)
 
     def entry(self, key: str | bytes) -> dict[str, Any] | None:
         """Return one row of `entries`, with `request` and `payload` as bytes, and `meta`. Reads the store."""
-        return self.browser.entry(checked_digest(key) or b"")
+        return self.browser.entry(key)
 
     def touch(self, counts: Mapping[str, int]) -> int:
         """Count requests that were answered elsewhere with entries of this cache, by key (`Answer.key`).

@@ -14,15 +14,16 @@ Requests are those that the policy has counted. The arithmetic is over columns; 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from knapcache.cache.entry_index import EntryTable, entry_table, request_counts
+from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.snapshot import SnapshotContents
 from knapcache.errors import InvalidInput
-from knapcache.price.weights import amount
 from knapcache.store.base import Store
 
 MB = 10**6
@@ -66,12 +67,14 @@ def columns(table: EntryTable, now: float) -> dict[str, Column]:
 
 def rows_of(table: EntryTable, found: dict[str, Column], positions: list[int]) -> list[dict[str, Any]]:
     """Return some rows as JSON objects; NaN and ∞ become None."""
-    models, tenants = table.records["model"], table.records["tenant"]
+    records = table.records
     return [
         {
             "key": table.keys[k].hex(),
-            "model": table.models[models[k]],
-            "tenant": table.tenants[tenants[k]],
+            "model": table.models[records["model"][k]],
+            "tenant": table.tenants[records["tenant"][k]],
+            "tags": list(filter(None, table.tag_sets[records["tags"][k]].split(","))),
+            "system": f"{system:016x}" if (system := records["system"][k].item()) else "",
             **{name: number if np.isfinite(number := column[k].item()) else None for name, column in found.items()},
         }
         for k in positions
@@ -86,6 +89,7 @@ def page(
     matching: Mask | None = None,
     model: str | None = None,
     tenant: str | None = None,
+    tag: str | None = None,
     sort: str = "value",
     descending: bool = True,
     offset: int = 0,
@@ -94,7 +98,8 @@ def page(
     """Return the rows that meet every condition, from `offset` on, at most `limit`, and how many meet them.
 
     The least value per megabyte and the bytes of each tenant are over all entries, whatever the conditions. `search`
-    matches part of the key's hex, of the model or of the tenant, in any case; entries in `matching` meet it, too.
+    matches part of the key's hex, of the model, of the tenant or of a tag, in any case; entries in `matching` meet it,
+    too. `tag` is one that an entry must have.
     """
     if sort not in SORTS:
         raise InvalidInput(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
@@ -103,12 +108,7 @@ def page(
     matches = found["expires_in"] > 0.0
     least = least_value(found["value"][matches], table.sizes[matches])
     sizes = np.bincount(table.records["tenant"][matches], table.sizes[matches], len(table.tenants))
-    for wanted, names, numbers in (
-        (model, table.models, table.records["model"]),
-        (tenant, table.tenants, table.records["tenant"]),
-    ):
-        if wanted is not None:
-            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name == wanted])
+    matches &= selected(table, model, tenant, None if tag is None else (tag,))
     if search:
         matches &= containing(table, search.lower()) | (False if matching is None else matching)
     positions = np.flatnonzero(matches)
@@ -122,35 +122,39 @@ def page(
     }
 
 
-def purge_preview(
-    table: EntryTable,
-    now: float,
-    *,
-    key: bytes | None = None,
-    model: str | None = None,
-    tenant: str | None = None,
-    older_than: float | None = None,
-    limit: int = PREVIEW_ROWS,
-) -> dict[str, Any]:
-    """Return what a purge with these conditions would remove: `entries`, `bytes`, `value`, and the first `rows`.
-
-    The rows are those of the highest value, at most `limit`. The conditions are those of `purge_filter`, and `key`.
-    """
-    found = columns(table, now)
+def selected(table: EntryTable, model: str | None, tenant: str | None, tags: Collection[str] | None) -> Mask:
+    """Return which entries are of a model and a tenant and have one of the tags; None: any."""
     matches = np.ones(len(table.keys), np.bool_)
-    if key is not None:
-        matches &= np.array([each == key for each in table.keys], np.bool_)
     for wanted, names, numbers in (
-        (model, table.models, table.records["model"]),
-        (tenant, table.tenants, table.records["tenant"]),
+        (None if model is None else {model}, table.models, table.records["model"]),
+        (None if tenant is None else {tenant}, table.tenants, table.records["tenant"]),
     ):
         if wanted is not None:
-            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name == wanted])
-    if older_than is not None:
-        matches &= table.records["created"] < now - amount("older_than", older_than)
+            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name in wanted])
+    if tags is not None:
+        having = [k for k, joined in enumerate(table.tag_sets) if not set(joined.split(",")).isdisjoint(tags)]
+        matches &= np.isin(table.records["tags"], having)
+    return matches
+
+
+def purge_preview(table: EntryTable, now: float, conditions: PurgeConditions) -> dict[str, Any]:
+    """Return what a purge with these conditions would remove: `entries`, `bytes`, `value`, and the first `rows`.
+
+    The rows are the PREVIEW_ROWS of the highest value.
+    """
+    found = columns(table, now)
+    matches = selected(table, conditions.model, conditions.tenant, conditions.tags)
+    if conditions.key is not None:
+        matches &= np.array([key == conditions.key for key in table.keys], np.bool_)
+    if conditions.older_than is not None:
+        matches &= table.records["created"] < now - conditions.older_than
+    if conditions.system is not None:
+        bits = 64 - 4 * len(conditions.system)
+        digests = table.records["system"]
+        matches &= (digests != 0) & (digests >> np.uint64(bits) == int(conditions.system, 16))
     positions = np.flatnonzero(matches)
     value = found["value"][positions]
-    first = positions[np.argsort(-value, kind="stable")[: checked_count("limit", limit)]]
+    first = positions[np.argsort(-value, kind="stable")[:PREVIEW_ROWS]]
     return {
         "entries": len(positions),
         "bytes": int(table.sizes[positions].sum()),
@@ -170,9 +174,13 @@ def least_value(values: Column, sizes: Column) -> float:
 
 
 def containing(table: EntryTable, search: str) -> Mask:
-    """Return which entries contain a text, in lower case, in key, model or tenant."""
+    """Return which entries contain a text, in lower case, in key, model, tenant or tags."""
     found = np.array([search in key.hex() for key in table.keys], np.bool_)
-    for names, numbers in ((table.models, table.records["model"]), (table.tenants, table.records["tenant"])):
+    for names, numbers in (
+        (table.models, table.records["model"]),
+        (table.tenants, table.records["tenant"]),
+        (table.tag_sets, table.records["tags"]),
+    ):
         found |= np.isin(numbers, [k for k, name in enumerate(names) if search in name.lower()])
     return found
 

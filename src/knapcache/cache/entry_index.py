@@ -1,14 +1,15 @@
-"""Metadata of every resident entry, by id: one record of 48 bytes each.
+"""Metadata of every resident entry, by id: one record of 60 bytes each.
 
     size and residence    are the policy's own
-    everything else       (tenant, model, cost, times) is recorded here when the entry is admitted
+    everything else       (names, tags, cost, times, the system prompt's digest) is recorded when the entry is admitted
 
 It lets `entries` and the quotas work without reading the disk. A record outlives its entry; it is valid only while the
 policy holds the id. Rejected: the store's metadata as objects, 300 bytes an entry.
 
-Names of models and tenants are numbered. When many numbered names are in no record any more, names are renumbered.
+Names of models and tenants, and sets of tags, are numbered. When many numbered names are in no record any more, names
+are renumbered.
 
-    Invariant: tenant, model, cost and times of a resident id are those of the entry in the store.
+    Invariant: what is recorded of a resident id is that of the entry in the store.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ RECORD = np.dtype(
         ("seconds", "f8"),
         ("model", "i4"),
         ("tenant", "i4"),
+        ("tags", "i4"),  # of the set
+        ("system", "u8"),  # 0: no system prompt, or not known
     ]
 )
 MIN_NAMES = 1024
@@ -83,6 +86,8 @@ class EntryTable(NamedTuple):
     records: Records
     models: list[str]
     tenants: list[str]
+    tag_sets: list[str]
+    """The tags of an entry, sorted, with commas in between."""
 
 
 class EntryIndex:
@@ -90,13 +95,14 @@ class EntryIndex:
 
     def __init__(self, ids: int) -> None:
         self.records: Records = np.zeros(ids, RECORD)
-        self.models, self.tenants = NameTable(), NameTable()
+        self.models, self.tenants, self.tag_sets = NameTable(), NameTable(), NameTable()
         self._written = 0
 
     def record(self, i: int, entry: Entry | EntryInfo) -> None:
         """Write the record of id i."""
         self._written = max(self._written, i + 1)
-        model, tenant = self.models.find(entry.model), self.tenants.find(entry.tenant)
+        joined = join_tags(entry)
+        model, tenant, tags = self.models.find(entry.model), self.tenants.find(entry.tenant), self.tag_sets.find(joined)
         self.records[i] = (
             entry.created,
             math.inf if entry.expires is None else entry.expires,
@@ -105,13 +111,16 @@ class EntryIndex:
             entry.seconds,
             max(0, model),
             max(0, tenant),
+            max(0, tags),
+            int(entry.meta.get("system") or "0", 16),
         )
-        if model >= 0 and tenant >= 0:
+        if model >= 0 and tenant >= 0 and tags >= 0:
             return
         records = self.records[: self._written]
         # One after the other: a new number must be in its record before the next call, which may renumber.
         records["model"][i] = self.models.number(entry.model, records["model"])
         records["tenant"][i] = self.tenants.number(entry.tenant, records["tenant"])
+        records["tags"][i] = self.tag_sets.number(joined, records["tags"])
 
     def tenant(self, i: int) -> str:
         """Return the tenant of id i."""
@@ -132,17 +141,25 @@ class EntryIndex:
             records=self.records[ids],
             models=list(self.models.names),
             tenants=list(self.tenants.names),
+            tag_sets=list(self.tag_sets.names),
         )
 
     def check(self, infos: dict[int, EntryInfo]) -> None:
         """Raise CorruptState unless the records are those of the entries in the store."""
         for i, info in infos.items():
             record = self.records[i]
-            numbers = (record["created"], record["cost"], record["seconds"])
-            if (self.tenant(i), self.models.names[record["model"]], *numbers) != (
-                info.tenant, info.model, info.created, info.cost, info.seconds,
+            names = (self.tenant(i), self.models.names[record["model"]], self.tag_sets.names[record["tags"]])
+            numbers = (record["created"], record["cost"], record["seconds"], record["system"])
+            if (*names, *numbers) != (
+                info.tenant, info.model, join_tags(info),
+                info.created, info.cost, info.seconds, int(info.meta.get("system") or "0", 16),
             ):  # fmt: skip
                 raise CorruptState(f"the record of id {i} differs from the entry in the store")
+
+
+def join_tags(entry: Entry | EntryInfo) -> str:
+    """Return the tags of an entry with commas in between. No tag has one."""
+    return ",".join(entry.meta["tags"]) if "tags" in entry.meta else ""
 
 
 def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTable:
@@ -157,6 +174,7 @@ def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTa
         records=index.records[: len(infos)],
         models=index.models.names,
         tenants=index.tenants.names,
+        tag_sets=index.tag_sets.names,
     )
 
 

@@ -22,7 +22,7 @@ import functools
 import inspect
 import logging
 import pickle
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -35,6 +35,7 @@ from knapcache.cache.values import DEFAULT_OPTIONS, Answer, FetchOptions, Reply
 from knapcache.errors import InvalidInput, Uncacheable, Unserializable
 from knapcache.keys import Keyer
 from knapcache.keys.request import KeyedRequest
+from knapcache.tags import checked_tags
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +88,7 @@ class CallOptions(NamedTuple):
     tenant: str
     ttl: float | None
     serializer: Serializer
+    tags: tuple[str, ...]
 
 
 class FunctionCall:
@@ -102,7 +104,9 @@ class FunctionCall:
         self._made, self._result = True, result
         payload = self._functions.dumps(result, self._request.model, self._options.serializer)
         # No payload is empty: a waiter that gets an empty one calls the function itself.
-        return Reply(b"", cacheable=False) if not payload else Reply(payload, ttl=self._options.ttl)
+        if not payload:
+            return Reply(b"", cacheable=False)
+        return Reply(payload, ttl=self._options.ttl, tags=self._options.tags)
 
     def has_result(self, answer: Answer) -> bool:
         """Return whether there is a result; False: the function must be called."""
@@ -126,9 +130,12 @@ class Functions:
         self._serializer = TypedSerializer() if serializer is None else checked_serializer(serializer)
         self._logged: set[tuple[str, str]] = set()
 
-    def options(self, tenant: str, ttl: float | None, serializer: Serializer | None = None) -> CallOptions:
+    def options(
+        self, tenant: str, ttl: float | None, tags: str | Collection[str], serializer: Serializer | None = None
+    ) -> CallOptions:
         """Return the options of a function; None: the cache's own serializer."""
-        return CallOptions(tenant, ttl, self._serializer if serializer is None else checked_serializer(serializer))
+        chosen = self._serializer if serializer is None else checked_serializer(serializer)
+        return CallOptions(tenant, ttl, chosen, checked_tags(tags))
 
     def key_request(self, name: str, key: Any, options: CallOptions) -> KeyedRequest:
         """Return a request for the result under a key that the caller chose, or raise Uncacheable."""

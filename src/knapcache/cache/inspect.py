@@ -14,12 +14,12 @@ from knapcache.cache.admission import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
 from knapcache.cache.outlines import OtherRequest, OutlineIndex
 from knapcache.cache.owner_questions import ask_purge
+from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.keys.difference import distance
 from knapcache.keys.outline import read_canonical
-from knapcache.price.weights import amount
-from knapcache.store.base import Clock, EntryInfo, Store, network_store, purge_filter, wall_clock
+from knapcache.store.base import Clock, Store, network_store, wall_clock
 
 COLUMNS = ("size", "cost", "usd", "requests", "per_day", "value", "age", "expires_in")
 
@@ -44,22 +44,14 @@ def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:
     }
 
 
-def preview_purge(store: Store, clock: Clock = wall_clock, **conditions: Any) -> dict[str, Any]:
-    """Return what a purge of a store would remove (`entries.purge_preview`): `key`, `model`, `tenant`, `older_than`."""
+def preview_purge(store: Store, conditions: PurgeConditions, clock: Clock = wall_clock) -> dict[str, Any]:
+    """Return what a purge of a store would remove (`entries.purge_preview`)."""
     table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
-    return purge_preview(table, clock(), **conditions)
+    return purge_preview(table, clock(), conditions)
 
 
-def purge_store(
-    store: Store,
-    *,
-    key: bytes | None,
-    model: str | None,
-    tenant: str | None,
-    older_than: float | None,
-    clock: Clock = wall_clock,
-) -> int:
-    """Remove the entries that meet every condition given. Return how many. NotOwner if no process can.
+def purge_store(store: Store, conditions: PurgeConditions, clock: Clock = wall_clock) -> int:
+    """Remove the entries that meet every condition. Return how many. NotOwner if no process can.
 
     In a store of many machines, its owner does it. Where no process is the owner, this one becomes it. Answers that
     wait for an owner's decision are removed if they meet the conditions. Others are admitted as far as they fit, and
@@ -67,17 +59,13 @@ def purge_store(
     """
     network = network_store(store)
     if network is not None and not store.own():
-        return ask_purge(network, key, model, tenant, older_than)
-    meets = purge_filter(tenant, model, None if older_than is None else clock() - amount("older_than", older_than))
-
-    def chosen(info: EntryInfo) -> bool:
-        return (key is None or info.key == key) and meets(info)
-
+        return ask_purge(network, conditions)
+    chosen = conditions.filter(clock())
     for entry in store.collect():
         stored = store.get(entry.key)
         if not chosen(entry.info) and (stored is None or stored.created < entry.created):
             store.apply(entry)
-    keys = [info.key for info in store.scan() if chosen(info)]
+    keys = [info.key for info in filter(chosen, store.scan())]
     for k in range(0, len(keys), BATCH_KEYS):
         store.apply(evict=keys[k : k + BATCH_KEYS]).result()
     return len(keys)

@@ -18,6 +18,7 @@ import orjson
 
 from knapcache.cache.entry_index import EntryTable
 from knapcache.cache.key_history import KeyRecord
+from knapcache.cache.purging import PurgeConditions, purge_conditions
 from knapcache.errors import KnapcacheError, StoreError
 from knapcache.store.base import NetworkStore
 
@@ -36,8 +37,8 @@ _COUNT = struct.Struct(f"<{KEY_PREFIX}sI")
 class Answering(Protocol):
     """The owner, as it replies."""
 
-    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
-        """Remove the entries that meet every condition given. Return how many."""
+    def purge(self, conditions: PurgeConditions) -> int:
+        """Remove the entries that meet every condition. Return how many."""
 
     def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
         """Return what became of a key, newest first, and since when that is recorded."""
@@ -52,12 +53,10 @@ class Answering(Protocol):
         """Return the metadata of all entries."""
 
 
-def ask_purge(
-    store: NetworkStore, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None
-) -> int:
+def ask_purge(store: NetworkStore, conditions: PurgeConditions) -> int:
     """Let the owner purge. Return how many entries it removed; StoreError if it did not."""
-    conditions = {"model": model, "tenant": tenant, "older_than": older_than}
-    found = _ask(store, "purge", PURGE_SECONDS, key=None if key is None else key.hex(), **conditions)
+    # Not "purge", the question of 0.2.0: an owner of that version would ignore conditions that it does not know.
+    found = _ask(store, "purge_where", PURGE_SECONDS, conditions=conditions.to_json())
     if not isinstance(found, int):
         raise StoreError("the owner of the store sent no number of purged entries")
     return found
@@ -124,8 +123,8 @@ def reply_to(owner: Answering, question: bytes) -> bytes:
 def _found(owner: Answering, question: dict[str, Any]) -> Any:
     key = None if question.get("key") is None else bytes.fromhex(question["key"])
     match question["ask"], key:
-        case "purge", _:
-            return owner.purge(key, question["model"], question["tenant"], question["older_than"])
+        case "purge_where", None:
+            return owner.purge(purge_conditions(**question["conditions"]))
         case "records", bytes():
             records, since = owner.records(key)
             return {"records": [record._asdict() for record in records], "since": since}

@@ -141,6 +141,10 @@ class ReplyProcessor:
         stored: dict[str, Any] = {} if bill.usd is None else {"usd": bill.usd}
         if bill.tokens:
             stored["tokens"] = bill.tokens
+        if reply.tags:
+            stored["tags"] = list(reply.tags)
+        if request.system:
+            stored["system"] = request.system
         if reply.meta:
             stored["meta"] = dict(reply.meta)
         entry = Entry(

@@ -25,10 +25,10 @@ from knapcache.cache.owner_questions import (
     ask_settled,
     reply_to,
 )
+from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.snapshot import copy_state, pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
-from knapcache.price.weights import amount
-from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, expired, network_store, purge_filter
+from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, expired, network_store
 from knapcache.threads import DeadlinePool
 
 SWEEP_SECONDS = 60.0
@@ -177,15 +177,13 @@ class Owner:
         """Return the times and canonical requests of answers that were admitted lately, by key."""
         return self.admission.history.settled()
 
-    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
-        """Remove the entries that meet every condition given. Return how many.
+    def purge(self, conditions: PurgeConditions) -> int:
+        """Remove the entries that meet every condition. Return how many.
 
         Answers that readers handed over are decided first: otherwise they would be admitted after the purge.
         """
         self._collect()
-        before = None if older_than is None else self._clock() - amount("older_than", older_than)
-        meets = purge_filter(tenant, model, before)
-        keys = [info.key for info in self.store.scan() if (key is None or info.key == key) and meets(info)]
+        keys = [info.key for info in filter(conditions.filter(self._clock()), self.store.scan())]
         for k in range(0, len(keys), BATCH_KEYS):
             self.admission.forget(keys[k : k + BATCH_KEYS])
         return len(keys)
@@ -359,11 +357,11 @@ class Reader:
         """Return what the owner has admitted lately, in a store where it can be asked."""
         return {} if self._network is None else ask_settled(self._network)
 
-    def purge(self, key: bytes | None, model: str | None, tenant: str | None, older_than: float | None) -> int:
+    def purge(self, conditions: PurgeConditions) -> int:
         """Let the owner purge; NotOwner if it cannot be asked."""
         if self._network is None:
             raise NotOwner("only the owner of the store can purge, and that is another process")
-        return ask_purge(self._network, key, model, tenant, older_than)
+        return ask_purge(self._network, conditions)
 
     def stats(self) -> dict[str, Any]:
         """Return nothing: only the owner has a policy."""

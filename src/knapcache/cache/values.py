@@ -13,6 +13,7 @@ from knapcache.errors import InvalidInput
 from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Bill
 from knapcache.price.weights import amount
+from knapcache.tags import checked_tags
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -39,6 +40,9 @@ class Reply:
     tier: str | None = None
     """The provider's `service_tier`, which has its own prices, or "batch"; None: as `usage` says, if it does."""
 
+    tags: tuple[str, ...] = ()
+    """Names by which entries are purged; they are no part of the key (`tags.py`)."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.payload, bytes) or not isinstance(self.model, str):
             kinds = f"{type(self.payload).__name__} and {type(self.model).__name__}"
@@ -51,6 +55,8 @@ class Reply:
             amount("cost", self.cost)
         if self.ttl is not None:
             amount("ttl", self.ttl)
+        if self.tags:
+            object.__setattr__(self, "tags", checked_tags(self.tags))
         try:
             orjson.dumps(dict(self.meta))
         except (TypeError, ValueError) as error:

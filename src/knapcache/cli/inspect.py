@@ -112,6 +112,8 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
         "key": row["key"],
         "model": row["model"],
         "tenant": cache.names.name_of(row["tenant"]),
+        "tags": ", ".join(row["tags"]),
+        "system": row["system"],
         "size": format_bytes(row["size"]),
         "cost": format_cost(row["cost"], money),
         "requests": f"{row['requests']:,.4g}" + (f", {row['per_day']:,.4g} per day" if row["age"] >= DAY else ""),
@@ -128,12 +130,14 @@ def print_entries(rows: Sequence[Row], names: cache_file.TenantNames, keys: Sequ
     length = cache_file.short_length(keys)
     tenants = len({row["tenant"] for row in rows}) > 1
     expiring = any(row["expires_in"] is not None for row in rows)
+    tags = any(row["tags"] for row in rows)
     print_table(
         [
             {
                 "key": row["key"][:length],
                 "model": row["model"],
                 **({"tenant": names.name_of(row["tenant"])} if tenants else {}),
+                **({"tags": ", ".join(row["tags"]) or "-"} if tags else {}),
                 "size": format_bytes(row["size"]),
                 "cost": format_cost(row["cost"], money),
                 "requests": f"{row['requests']:,.4g}",

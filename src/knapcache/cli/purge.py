@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file
@@ -14,6 +15,7 @@ from knapcache.errors import InvalidInput, NotOwner
 from knapcache.units import ALLOWED_AGES, parse_age
 
 if TYPE_CHECKING:
+    from knapcache.cache.purging import PurgeConditions
     from knapcache.store.base import Store
 
 HELP = "remove entries from a cache"
@@ -32,6 +34,12 @@ def add(commands: Any) -> None:
     option("--model", metavar="NAME", help="entries of this model")
     option("--tenant", metavar="NAME", help="entries of this tenant or group, or of this namespace")
     option("--older-than", metavar="AGE", type=age, help="entries of at least this age: 90 (s), 15m, 12h, 7d, 4w")
+    option("--tag", metavar="TAG", action="append", help="entries with this tag; repeated: with any of the tags")
+    system = parser.add_mutually_exclusive_group()
+    system.add_argument(
+        "--system-prefix", metavar="HEX", help="entries whose system prompt has a digest with these first digits"
+    )
+    system.add_argument("--system-file", metavar="FILE", type=Path, help="entries with the system prompt in this file")
     option("--all", action="store_true", help="all entries")
     option("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
     option("--yes", action="store_true", help="do not ask for confirmation")
@@ -49,10 +57,15 @@ def age(text: str) -> float:
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.inspect import purge_store
     from knapcache.cache.opening import is_url, open_to_read, open_to_write
+    from knapcache.cache.purging import purge_conditions
 
-    conditions = [args.key, args.model, args.tenant, args.older_than]
+    conditions = [args.key, args.model, args.tenant, args.older_than, args.tag, args.system_prefix, args.system_file]
     if args.all == any(condition is not None for condition in conditions):
-        raise InvalidInput("give --all, or at least one of --key, --model, --tenant, --older-than")
+        names = "--key, --model, --tenant, --older-than, --tag, --system-prefix, --system-file"
+        raise InvalidInput(f"give --all, or at least one of {names}")
+    system = args.system_prefix if args.system_file is None else read_digest(args.system_file)
+    given = {"model": args.model, "older_than": args.older_than, "tags": args.tag, "system": system}
+    purge_conditions(**given)  # refuses what is not allowed before the file is opened
     if args.key is not None:
         cache_file.find_key(args.key, ())  # rejects what is not hex before the file is opened
     cache = cache_file.locate(args)
@@ -64,7 +77,7 @@ def execute(args: argparse.Namespace) -> None:
             f"{cache} is in use by a running process: purge there, or stop it first; --dry-run works"
         ) from None
     with closing(store):
-        chosen = choose(store, args, cache.names)
+        chosen = choose(store, args, given, cache.names)
         asks = sys.stdin.isatty() and sys.stdout.isatty() and not args.yes
         if args.dry_run or (asks and chosen):
             show(store, chosen, cache.names)
@@ -73,8 +86,21 @@ def execute(args: argparse.Namespace) -> None:
         if asks and chosen and input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
-        removed = sum(purge_store(store, **one) for one in chosen)
+        removed = sum(purge_store(store, one) for one in chosen)
     print(f"{count_of(removed)} removed" if removed else f"0 entries removed: {nothing(args)}")
+
+
+def read_digest(file: Path) -> str:
+    """Return the digest of the system prompt in a file."""
+    from knapcache.keys.system_prompt import text_digest
+
+    try:
+        found = text_digest(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the system prompt: {error}") from None
+    if not found:
+        raise InvalidInput(f"{file} is empty: it must have the text of a system prompt")
+    return found
 
 
 def nothing(args: argparse.Namespace) -> str:
@@ -82,8 +108,12 @@ def nothing(args: argparse.Namespace) -> str:
     return "the cache is empty" if args.all else "none meets every condition"
 
 
-def choose(store: Store, args: argparse.Namespace, names: cache_file.TenantNames) -> list[dict[str, Any]]:
-    """Return the conditions of what to remove, for `preview_purge`: one for each namespace of the tenant."""
+def choose(
+    store: Store, args: argparse.Namespace, given: dict[str, Any], names: cache_file.TenantNames
+) -> list[PurgeConditions]:
+    """Return the conditions of what to remove, once for each namespace of the tenant."""
+    from knapcache.cache.purging import purge_conditions
+
     key = None
     if args.key is not None:
         key = cache_file.find_key(args.key, (info.key.hex() for info in store.scan()))
@@ -96,15 +126,14 @@ def choose(store: Store, args: argparse.Namespace, names: cache_file.TenantNames
         if not tenants and namespaces:
             known = ", ".join(names.name_of(each) or "(none)" for each in namespaces[: cache_file.MAX_CANDIDATES])
             print(f"knapcache: no entry is of tenant {args.tenant!r}; tenants with entries: {known}", file=sys.stderr)
-    digest = None if key is None else bytes.fromhex(key)
-    return [{"key": digest, "model": args.model, "tenant": tenant, "older_than": args.older_than} for tenant in tenants]
+    return [purge_conditions(**given, key=key, tenant=tenant) for tenant in tenants]
 
 
-def show(store: Store, chosen: list[dict[str, Any]], names: cache_file.TenantNames) -> None:
+def show(store: Store, chosen: list[PurgeConditions], names: cache_file.TenantNames) -> None:
     """Print how much would be removed, and the most valuable entries of it."""
     from knapcache.cache.inspect import preview_purge
 
-    previews = [preview_purge(store, **one) for one in chosen]
+    previews = [preview_purge(store, one) for one in chosen]
     entries, size = (sum(one[name] for one in previews) for name in ("entries", "bytes"))
     if not entries:
         print("0 entries would be removed")

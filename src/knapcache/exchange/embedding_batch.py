@@ -89,6 +89,7 @@ class EmbeddingBatch:
                 meta=meta,
                 cacheable=control.store,
                 ttl=control.ttl,
+                tags=control.tags,
             )
             self._answers[key] = self._cache.settle_answer(self._found[index], reply)
             yield

@@ -183,6 +183,8 @@ def make_exchange(
     parsed    the body, or why it can have no key
     context   has `vary_context` of the headers
     max_ttl   bound on the caller's `ttl`; None: no bound
+
+    Raises InvalidInput for bad tags.
     """
     wire_format = FORMATS[endpoint]
     control = NO_DIRECTIVES
@@ -267,6 +269,7 @@ def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any
         usage=answer.usage,
         meta=meta,
         ttl=exchange.control.ttl,
+        tags=exchange.control.tags,
         tier=answer.tier,
     )
 

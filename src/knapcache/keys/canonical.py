@@ -34,6 +34,7 @@ from knapcache.keys.cache_marks import CONVERSE, edit_marks
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
+from knapcache.keys.system_prompt import system_digest
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 2"
@@ -164,7 +165,8 @@ class RequestKeyer:
             return UnkeyedRequest(checked_endpoint(endpoint), tenant, str(reason))
         model = parsed.get("model")
         key = keys[0] if len(keys) == 1 else self.keyer.combine(keys)
-        return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "")
+        system = "" if endpoint is Endpoint.EMBEDDINGS else system_digest(parsed)
+        return KeyedRequest(endpoint, key, tenant, model if type(model) is str else "", system)
 
     def items(
         self, endpoint: Endpoint, body: ParsedBody, namespace: str | None, context: Mapping[str, str] | None

@@ -25,6 +25,8 @@ class KeyedRequest(NamedTuple):
     tenant: str
     model: str
     """The requested model."""
+    system: str = ""
+    """The digest of the system prompt (`system_prompt.py`); empty if it has none."""
 
 
 class UnkeyedRequest(NamedTuple):

@@ -4,7 +4,7 @@
     get_nowait(key) -> Entry | None | NOT_IN_MEMORY   the same without waiting for a disk
     peek(key) -> Entry | None                         the same for listings: what is kept in memory does not change
     apply(put, evict, snapshot) -> Future             evictions, one insertion and the policy's state, atomically
-    purge(…), expire() -> keys                        remove by tenant, model or age; the keys are for the policy
+    expire() -> keys                                  remove expired entries; the keys are for the policy
     scan() -> Iterator[EntryInfo]                     the metadata of every entry
     totals(), counters(), check()                     entries and bytes; faults so far; totals compared with the data
     shared, owner, own(), reader()                    process roles: one owner writes, readers read
@@ -29,8 +29,8 @@ Laws, tested by `knapcache.testing.check_store`:
 7. A store has at most one owner. `own` makes this store the owner if there is none, and returns whether it is the owner
    now. A process that ends, even by `kill -9`, is no longer the owner; a store of many machines may need some seconds
    to notice. A store that is not shared is always the owner.
-8. A reader sees what the owner has committed; a store of many machines may need a second. Its `apply`, `purge`,
-   `expire`, `collect`, `take_counts` raise NotOwner.
+8. A reader sees what the owner has committed; a store of many machines may need a second. Its `apply`, `expire`,
+   `collect`, `take_counts` raise NotOwner.
    Its `get` may also find an entry that was handed over and is not decided yet. The owner's `get` and `scan` do not.
    An owner that another process has replaced is a reader from then on: `owner` is False, and its changes fail.
 9. `collect` yields each entry handed over at most once, and `take_counts` each count at most once. A crash, a full disk
@@ -212,11 +212,6 @@ class Store(Protocol):
     ) -> Future[None]:
         """Remove `evict`, then insert `put` and replace the snapshot, atomically."""
 
-    def purge(
-        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
-    ) -> tuple[bytes, ...]:
-        """Remove entries that match all conditions (`before`: created earlier), or all entries. Return their keys."""
-
     def expire(self) -> tuple[bytes, ...]:
         """Remove expired entries. Return their keys."""
 
@@ -332,19 +327,6 @@ def content_size(entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None)
         raise InvalidInput(f"request and payload must be bytes, not {types}")
     tenant, model, meta = fields or encode_fields(entry)
     return len(request) + len(payload) + len(tenant) + len(model) + len(meta)
-
-
-def purge_filter(tenant: str | None, model: str | None, before: float | None) -> Callable[[EntryInfo], bool]:
-    """Return the conditions of `purge` as a function."""
-
-    def matches(info: EntryInfo) -> bool:
-        return (
-            (tenant is None or info.tenant == tenant)
-            and (model is None or info.model == model)
-            and (before is None or info.created < before)
-        )
-
-    return matches
 
 
 def _number(name: str, value: Any) -> float:

@@ -28,7 +28,6 @@ from knapcache.store.base import (
     content_size,
     encode_fields,
     expired,
-    purge_filter,
     validate_entry,
     validate_key,
     wall_clock,
@@ -134,13 +133,6 @@ class MemoryStore:
         entry = self._entries.pop(key, None)
         self._size -= entry.size if entry else 0
         return entry is not None
-
-    def purge(
-        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
-    ) -> tuple[bytes, ...]:
-        matches = purge_filter(tenant, model, before)
-        with self._lock:
-            return tuple(key for key, entry in list(self._entries.items()) if matches(entry.info) and self._remove(key))
 
     def expire(self) -> tuple[bytes, ...]:
         now = self._clock()

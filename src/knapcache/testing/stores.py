@@ -60,7 +60,6 @@ def check_store(build: Build, *, seed: int = 0) -> None:
         check_replace,
         check_atomic_change,
         check_expiry,
-        check_purge,
         check_snapshots,
         check_limits,
         check_invalid_input,
@@ -167,38 +166,6 @@ def check_expiry(store: Store, clock: ManualClock, rng: Rng) -> None:
     assert store.get(long.key) is None, "an expired entry was found"
     assert store.expire() == (long.key,)
     assert store.get(forever.key) == forever, "an entry without expiry time is gone"
-
-
-def check_purge(store: Store, clock: ManualClock, rng: Rng) -> None:
-    """By tenant, by model, by age, by all three, and everything."""
-
-    def fill() -> list[Entry]:
-        entries = [
-            make_entry(store, (tenant, model, age), rng, tenant=tenant, model=model, created=clock.now - age)
-            for tenant in ("a", "b")
-            for model in ("x", "y")
-            for age in (0, 100)
-        ]
-        for entry in entries:
-            store.apply(entry)
-        return entries
-
-    all_three = {"tenant": "b", "model": "x", "before": clock.now}
-    conditions: list[tuple[dict[str, object], Callable[[Entry], bool]]] = [
-        ({"tenant": "a"}, lambda entry: entry.tenant == "a"),
-        ({"model": "y"}, lambda entry: entry.model == "y"),
-        ({"before": clock.now - 50}, lambda entry: entry.created < clock.now - 50),
-        (all_three, lambda entry: entry.tenant == "b" and entry.model == "x" and entry.created < clock.now),
-        ({"tenant": "c"}, lambda _: False),
-        ({}, lambda _: True),
-    ]
-    for condition, matches in conditions:
-        entries = fill()
-        purged = store.purge(**condition)  # type: ignore[arg-type]
-        assert sorted(purged) == sorted(entry.key for entry in entries if matches(entry)), f"purge({condition})"
-        for entry in entries:
-            assert store.get(entry.key) == (None if matches(entry) else entry), f"after purge({condition})"
-    assert store.totals() == Totals(0, 0), "wrong totals after everything was purged"
 
 
 def check_snapshots(store: Store, _clock: ManualClock, rng: Rng) -> None:
@@ -332,9 +299,7 @@ def _check_reader(reader: Store, kept: Entry, evicted: Entry) -> None:
     assert list(reader.scan()) == [kept.info], "scan() of a reader differs"
     assert reader.totals() == Totals(1, kept.size), "wrong totals in a reader"
     assert reader.load_snapshot() == b"state", "a reader does not see the snapshot"
-    _assert_raise(
-        NotOwner, [lambda: reader.apply(kept), reader.purge, reader.expire, reader.collect, reader.take_counts]
-    )
+    _assert_raise(NotOwner, [lambda: reader.apply(kept), reader.expire, reader.collect, reader.take_counts])
 
 
 def check_hand_over(store: Store, clock: ManualClock, rng: Rng) -> None:

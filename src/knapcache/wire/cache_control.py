@@ -8,8 +8,10 @@ Directives come in the standard `Cache-Control` header
     max-age=N          a stored answer only if it is at most N seconds old
     no-transform       not the answer to a question in another wording; also `x-knapcache-semantic: off`
 
-or in the forms of other caches: LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and
-Helicone. Unknown directives are ignored, as the standard demands. So are numbers that do not parse or are negative.
+in `x-knapcache-tags: a, b` (names by which the answer can be purged, `tags.py`), or in the forms of other caches:
+LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and Helicone. Unknown directives are
+ignored, as the standard demands. So are numbers that do not parse or are negative. Tags that are not allowed raise
+InvalidInput: if they were ignored, a later purge would not find the answer, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from knapcache.tags import checked_tags, parse_tags
 from knapcache.wire.json_util import to_json
 
+TAGS_HEADER = "x-knapcache-tags"
 CONTROL_HEADERS = frozenset(
     ("cache-control", "cf-aig-skip-cache", "cf-aig-cache-ttl", "x-portkey-cache-force-refresh",
-     "helicone-cache-enabled", "x-knapcache-semantic")
+     "helicone-cache-enabled", "x-knapcache-semantic", TAGS_HEADER)
 )  # fmt: skip
 """Headers that hold directives for the cache."""
 
@@ -46,6 +50,13 @@ class CacheControl:
     """LiteLLM's namespace: a part of the caller's own cache. It never gives access to another caller's entries."""
     similar: bool = True
     """The answer to a question in another wording may be served."""
+    tags: tuple[str, ...] = ()
+    """Stored with the answer if it is fetched."""
+
+    @property
+    def serves_any_hit(self) -> bool:
+        """Whether a stored answer is served as without directives. Tags concern answers that are fetched."""
+        return self == NO_DIRECTIVES or replace(self, tags=()) == NO_DIRECTIVES
 
     @property
     def asked(self) -> str:
@@ -60,7 +71,7 @@ EMPTY: Mapping[str, Any] = {}
 
 
 def parse_cache_control(headers: Mapping[str, str], body: Mapping[str, Any] | None = None) -> CacheControl:
-    """Return the directives of a request. `headers` has lower-case names."""
+    """Return the directives of a request. `headers` has lower-case names. Raises InvalidInput for bad tags."""
     litellm = (body or EMPTY).get("cache")
     control = NO_DIRECTIVES
     for directive in headers.get("cache-control", "").lower().split(","):
@@ -83,14 +94,16 @@ def parse_cache_control(headers: Mapping[str, str], body: Mapping[str, Any] | No
         control = replace(control, refresh=True)
     if (seconds := parse_seconds(headers.get("cf-aig-cache-ttl"))) is not None:
         control = replace(control, ttl=seconds)
+    if TAGS_HEADER in headers:
+        control = replace(control, tags=parse_tags(headers[TAGS_HEADER]))
     return litellm_control(control, litellm) if isinstance(litellm, Mapping) else control
 
 
 def litellm_control(control: CacheControl, cache: Mapping[str, Any]) -> CacheControl:
-    """Apply LiteLLM's `cache: {ttl, s-maxage, no-cache, no-store, namespace}`."""
+    """Apply LiteLLM's `cache: {ttl, s-maxage, no-cache, no-store, namespace}`, and add its `tags` to the header's."""
     ttl = parse_seconds(cache.get("ttl"))
     age = parse_seconds(cache.get("s-maxage", cache.get("s-max-age")))
-    namespace = cache.get("namespace")
+    namespace, tags = cache.get("namespace"), cache.get("tags")
     return replace(
         control,
         refresh=control.refresh or cache.get("no-cache") is True,
@@ -98,6 +111,7 @@ def litellm_control(control: CacheControl, cache: Mapping[str, Any]) -> CacheCon
         ttl=control.ttl if ttl is None else ttl,
         max_age=control.max_age if age is None else age,
         namespace=namespace if isinstance(namespace, str) and namespace else control.namespace,
+        tags=control.tags if tags is None else checked_tags([*control.tags, *checked_tags(tags)]),
     )
 
 

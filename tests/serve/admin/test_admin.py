@@ -245,6 +245,7 @@ def test_purge_removes_entries_that_meet_every_condition(
         b"", b"[]", b"{}", b"null", b'{"all": false}', b'{"all": true, "model": "m"}', b'{"all": 1}', b'{"mode": "m"}',
         b'{"older_than": -1}', b'{"older_than": "1"}', b'{"older_than": true}', b'{"key": "00"}', b'{"model": null}',
         b'{"dry_run": true}', b'{"dry_run": 1, "all": true}', b'{"dry_run": true, "all": true, "model": "m"}',
+        b'{"tags": []}', b'{"tags": ["a b"]}', b'{"tags": "a"}', b'{"tags": null}', b'{"system": "xyz"}',
         b'{"model": "' + b"m" * 300 + b'"}', b"[" * 5000, b'{"older_than": 1e400}', b"\xff",
     ],
 )  # fmt: skip

@@ -141,6 +141,29 @@ def test_entries_of_a_model_are_purged_after_confirmation(browser: Browser, admi
         assert admin.purges[1:] == [{"all": True}]
 
 
+def test_entries_are_filtered_and_purged_by_tag(browser: Browser, admin: FakeAdmin) -> None:
+    with visit(browser, login_url(admin)) as page:
+        wait_for_data(page)
+        expect(page.locator("#entries-table .tags").first).to_have_text("faqprompt-v3")
+        page.click("#entries-table tbody tr:first-child button")
+        page.locator("#drawer").get_by_role("button", name="prompt-v3").click()
+        expect(page.locator("#entries-total")).to_have_text("9 found")
+        page.click("#purge")
+        expect(page.locator("#confirm option").first).to_have_text("All entries of prompt-v3")
+        expect(page.locator("#confirm button.main")).to_have_text("Purge 9 entries")
+        page.get_by_role("button", name="Cancel").click()
+        page.click("#by-tag")
+        expect(page.locator("#entries-total")).to_have_text("90")
+        page.click("#purge")
+        page.locator("#confirm select").select_option("tags")
+        expect(page.locator("#confirm button.main")).to_be_disabled()
+        page.get_by_label("Tags, separated by commas").fill("other, faq")
+        expect(page.locator("#confirm button.main")).to_have_text("Purge 9 entries")
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast")).to_have_text("Purged 9 entries")
+        assert admin.purges == [{"tags": ["other", "faq"]}]
+
+
 def test_entries_are_sorted_searched_and_paged(browser: Browser, admin: FakeAdmin) -> None:
     by_size = sorted(admin.entries, key=lambda entry: entry["size"])
     with visit(browser, login_url(admin)) as page:

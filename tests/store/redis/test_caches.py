@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import orjson
 import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cache import background_compile, coordinator, owner_questions
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
-from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.redis_servers import EngineServer, wait_until
 
@@ -89,8 +89,33 @@ def test_a_purge_and_questions_about_keys_work_in_every_process(url: str) -> Non
         assert (records, since) == owner.browser.records(bytes.fromhex(one))
         assert reader._coordinator.role.settled() == owner._coordinator.role.settled() != {}
         assert reader.browser.request(bytes.fromhex(one)) == owner.browser.request(bytes.fromhex(one)) != None  # noqa: E711
-        with pytest.raises(StoreError, match="older_than"):
-            reader.purge(older_than=-1)
+
+
+def test_a_purge_by_tag_works_in_every_process(url: str) -> None:
+    with open_cache(url) as owner, open_cache(url) as reader:
+        for key, tags in (("a", ("red", "blue")), ("b", ("blue",)), ("c", ("green",)), ("d", ())):
+            owner.get_or_call(key, lambda: 1, tags=tags)
+        reader.get_or_call("e", lambda: 1, tags="blue")
+        wait_until(lambda: reader.entries()["total"] == 5)
+        assert sorted(row["tags"] for row in reader.entries()["rows"]) == [
+            [], ["blue"], ["blue"], ["blue", "red"], ["green"],
+        ]  # fmt: skip
+        assert reader.purge_preview(tags=["red", "green"])["entries"] == reader.purge(tags=["red", "green"]) == 2
+        assert reader.purge(tags="blue") == 2
+        assert owner.stats()["entries"] == 1
+        owner.check()
+
+
+def test_an_owner_refuses_conditions_that_it_does_not_know(url: str) -> None:
+    with open_cache(url) as owner, open_cache(url) as reader:
+        answer(owner, "key", 1)
+        store = store_of(reader)
+        for question in (
+            {"ask": "purge", "key": None, "model": None, "tenant": None, "older_than": None},
+            {"ask": "purge_where", "conditions": {"shape": "round"}},
+        ):
+            assert b"another version of knapcache" in store.ask(orjson.dumps(question), 10)
+        assert owner.stats()["entries"] == 1
 
 
 def test_entries_show_the_requests_of_all_processes_in_every_process(url: str) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.json_schema import SkipJsonSchema
 
 from knapcache.serve.http.asgi_request import RequestRejected
+from knapcache.tags import MAX_TAGS, TAG
 
 
 def _from_query(text: Any) -> Any:
@@ -29,6 +30,8 @@ def _from_query(text: Any) -> Any:
 
 Key = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z", json_schema_extra={"pattern": "^[0-9a-f]{64}$"})]
 Name = Annotated[str, Field(max_length=200)]
+Tag = Annotated[str, Field(pattern=rf"\A{TAG.pattern}\z", json_schema_extra={"pattern": f"^{TAG.pattern}$"})]
+DigestPrefix = Annotated[str, Field(pattern=r"\A[0-9a-f]{1,16}\z", json_schema_extra={"pattern": "^[0-9a-f]{1,16}$"})]
 QueryInt = Annotated[int, BeforeValidator(_from_query)]
 QueryBool = Annotated[bool, BeforeValidator(_from_query)]
 Count = Annotated[int, Field(ge=0)]
@@ -60,11 +63,12 @@ class EntriesQuery(RequestModel):
     search: Annotated[
         Name,
         Field(
-            description="Text in the key, model or tenant; for operators, with show_content also in the first words."
+            description="Text in key, model, tenant or tags; for operators, with show_content also in the first words."
         ),
     ] = ""
     model: Annotated[Name, Field(description="Entries of this model only. Empty: all.")] = ""
     tenant: Annotated[Name, Field(description="Entries of this tenant or namespace only. Empty: all.")] = ""
+    tag: Annotated[Name, Field(description="Entries with this tag only. Empty: all.")] = ""
     sort: Literal["value", "size", "cost", "requests", "per_day", "age"] = "value"
     descending: QueryBool = True
     offset: Annotated[QueryInt, Field(ge=0, le=10**9)] = 0
@@ -84,7 +88,7 @@ class RequestsQuery(RequestModel):
     limit: Annotated[QueryInt, Field(ge=1, le=1000)] = 200
 
 
-PURGE_CONDITIONS = ("key", "model", "tenant", "older_than")
+PURGE_CONDITIONS = ("key", "model", "tenant", "older_than", "tags", "system")
 
 
 class Purge(RequestModel):
@@ -103,6 +107,13 @@ class Purge(RequestModel):
     model: Name | SkipJsonSchema[None] = None
     tenant: Annotated[Name | SkipJsonSchema[None], Field(description="A tenant's name, or a namespace.")] = None
     older_than: Annotated[float | SkipJsonSchema[None], Field(ge=0, le=1e12, description="Seconds.")] = None
+    tags: Annotated[
+        list[Tag] | SkipJsonSchema[None],
+        Field(min_length=1, max_length=MAX_TAGS, description="Entries that have at least one of these tags."),
+    ] = None
+    system: Annotated[
+        DigestPrefix | SkipJsonSchema[None], Field(description="The first digits of the system prompt's digest.")
+    ] = None
     all: Annotated[bool | SkipJsonSchema[None], Field(json_schema_extra={"const": True})] = None
     dry_run: Annotated[bool, Field(description="Remove nothing; return what would be removed.")] = False
 
@@ -112,7 +123,7 @@ class Purge(RequestModel):
         if isinstance(data, dict):
             given = [name for name in data if name != "dry_run"]
             if not given or ("all" in given and len(given) > 1):
-                raise ValueError("give key, model, tenant or older_than, or all by itself")
+                raise ValueError(f"give at least one of {', '.join(PURGE_CONDITIONS)}, or all by itself")
             if None in data.values() or data.get("all") is False:  # both would read as "no condition"
                 raise ValueError("null and false are not conditions")
         return data
@@ -141,6 +152,10 @@ class EntryRow(ResponseModel):
     ] = None
     model: str
     tenant: Annotated[str, Field(description="The tenant's name.")]
+    tags: Annotated[list[str], Field(description="Tags of the request that fetched the answer, sorted.")]
+    system: Annotated[
+        str, Field(description="Digest of the system prompt, 16 hex digits; empty: it has none, or it is not known.")
+    ]
     size: Count
     cost: float
     usd: float | None

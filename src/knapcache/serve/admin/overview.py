@@ -172,7 +172,7 @@ class Overview:
         tenant = query.tenant or None
         if tenant is not None:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
-        conditions = query.model_dump() | {"model": query.model or None, "tenant": tenant}
+        conditions = query.model_dump() | {"model": query.model or None, "tenant": tenant, "tag": query.tag or None}
         found = self._context.cache.browser.page(words=content, **conditions)
         rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
         searched = found["searched"] if content else 0
@@ -211,10 +211,10 @@ class Overview:
         tenant = conditions.tenant
         if tenant is not None:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
-        chosen = {"key": conditions.key, "model": conditions.model, "tenant": tenant}
+        chosen = conditions.model_dump(include=set(models.PURGE_CONDITIONS)) | {"tenant": tenant}
         if not conditions.dry_run:
-            return models.Purged(purged=self._context.cache.purge(**chosen, older_than=conditions.older_than))
-        found = self._context.cache.purge_preview(**chosen, older_than=conditions.older_than)
+            return models.Purged(purged=self._context.cache.purge(**chosen))
+        found = self._context.cache.purge_preview(**chosen)
         rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
         return models.Purged(purged=0, preview=models.PurgePreview(**found | {"rows": rows}))
 

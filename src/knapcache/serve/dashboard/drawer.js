@@ -66,6 +66,8 @@ export class Drawer {
         h("dl", { class: "facts" },
           fact("Endpoint", row.endpoint || "–"), fact("Model", row.model || "–"),
           fact("Tenant", row.tenant || "–"), fact("Size", bytes(row.size)),
+          fact("Tags", ...(row.tags.length ? row.tags.map((tag) => this.#tagButton(tag)) : ["–"])),
+          fact("System prompt", row.system ? h("code", { class: "key", title: "Its digest: the first 16 digits of SHA-256" }, row.system) : "–"),
           fact("Request rate", rate(row) === "–" ? "not known yet" : `${rate(row)} per day`),
           fact("Cost of a miss", [row.usd != null && amount(row.usd, "usd"), row.seconds != null && amount(row.seconds, "seconds")].filter(Boolean).join(" and ") || "–"),
           fact("Age", `${age(row.age)}, since ${moment(Date.now() / 1000 - row.age)}`),
@@ -78,6 +80,15 @@ export class Drawer {
       h("footer", { class: "foot operator" }, h("button", { type: "button", class: "danger", on: { click: () => this.#remove(row) } }, "Purge this entry")));
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#dialog.scrollTop = 0;
+  }
+
+  /** A tag; a click shows the entries that have it. */
+  #tagButton(tag) {
+    const show = () => {
+      this.#dialog.close();
+      this.#entries.filter("tag", tag);
+    };
+    return h("button", { type: "button", class: "link tag", title: "Show the entries with this tag", on: { click: show } }, tag);
   }
 
   /** The entry's value per MB as a multiple of that of the least valuable tenth, on a logarithmic scale. */

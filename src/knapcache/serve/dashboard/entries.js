@@ -36,7 +36,7 @@ export const entryName = (row) => row.words || `${row.model || "no model"} · ${
 const entryCount = (number) => `${count(number)} ${number === 1 ? "entry" : "entries"}`;
 
 export class Entries {
-  #shown = null; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = "";
+  #shown = null; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = ""; #tag = "";
 
   /** open(key): shows an entry's details. */
   constructor(open) {
@@ -48,6 +48,7 @@ export class Entries {
       this.#searchTimer = setTimeout(() => this.#goToOffset(0), SEARCH_DELAY);
     });
     for (const id of ["by-model", "by-tenant"]) byId(id).addEventListener("change", () => this.#goToOffset(0));
+    byId("by-tag").addEventListener("click", () => this.filter("tag", ""));
     byId("previous").addEventListener("click", () => this.#goToOffset(this.#offset - PAGE));
     byId("next").addEventListener("click", () => this.#goToOffset(this.#offset + PAGE));
     byId("purge").addEventListener("click", () => this.#purge());
@@ -59,10 +60,15 @@ export class Entries {
     this.#setOptions("by-tenant", "All tenants", summary.tenants.map((row) => row.name));
   }
 
-  /** Show the entries of one model or tenant. field: "model" or "tenant". */
+  /** Show the entries of one model or tenant, or those with one tag. field: "model", "tenant" or "tag". */
   filter(field, name) {
-    byId("by-model").value = field === "model" ? name : "";
-    byId("by-tenant").value = field === "tenant" ? name : "";
+    if (field !== "tag") {
+      byId("by-model").value = field === "model" ? name : "";
+      byId("by-tenant").value = field === "tenant" ? name : "";
+    }
+    this.#tag = field === "tag" ? name : "";
+    byId("by-tag").hidden = !this.#tag;
+    setText("by-tag", `Tag ${this.#tag} ✕`);
     this.#goToOffset(0);
   }
 
@@ -85,6 +91,7 @@ export class Entries {
     for (const [name, id] of [["search", "search"], ["model", "by-model"], ["tenant", "by-tenant"]]) {
       if (byId(id).value.trim()) query[name] = byId(id).value.trim();
     }
+    if (this.#tag) query.tag = this.#tag;
     return query;
   }
 
@@ -119,7 +126,7 @@ export class Entries {
 
   #draw() {
     const { total, rows: found } = this.#page;
-    const filtered = ["search", "by-model", "by-tenant"].some((id) => byId(id).value.trim());
+    const filtered = this.#tag || ["search", "by-model", "by-tenant"].some((id) => byId(id).value.trim());
     setText("entries-total", `${count(total)}${filtered ? " found" : ""}`);
     setText("page", total ? `${count(this.#offset + 1)}–${count(this.#offset + found.length)} of ${count(total)}` : "");
     byId("previous").disabled = this.#offset === 0;
@@ -140,7 +147,7 @@ export class Entries {
   /** Say what can be searched, and how to see the words of prompts. */
   #drawHint() {
     const { content, searched, entries } = this.#page, hint = byId("entries-hint");
-    byId("search").placeholder = content ? "Search words, key, model" : "Search key, model, tenant";
+    byId("search").placeholder = content ? "Search words, key, model, tag" : "Search key, model, tenant, tag";
     const searching = content && byId("search").value.trim() && searched < entries;
     const off = api.session.role === "operator"
       ? ["Prompts are hidden. To see and search their first words, start the proxy with ", h("code", {}, "--set show_content=true"), " or set ", h("code", {}, "show_content = true"), " in the settings file."]
@@ -153,7 +160,7 @@ export class Entries {
     return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
       const text = format(row, this.#shown);
       const cell = h("td", { class: `${name} ${hidden ?? ""}` });
-      if (name === "request") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.words ?? row.key }, text), h("small", {}, row.key.slice(0, 8)));
+      if (name === "request") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.words ?? row.key }, text), h("small", {}, row.key.slice(0, 8)), ...(row.tags.length ? [h("div", { class: "tags" }, row.tags.map((tag) => h("span", { class: "tag" }, tag)))] : []));
       else if (name === "value") {
         const bar = h("b", {});
         bar.style.width = `${(100 * row.value) / highest}%`;
@@ -171,11 +178,12 @@ export class Entries {
     to.focus();
   }
 
-  /** The condition of the purge button: the selected model and tenant, or null. The API cannot purge by search text. */
+  /** The condition of the purge button: the selected model, tenant and tag, or null. The API cannot purge by search text. */
   #scope() {
     const condition = {};
     for (const field of ["model", "tenant"]) if (byId(`by-${field}`).value) condition[field] = byId(`by-${field}`).value;
-    const name = Object.values(condition).join(" of ");
+    if (this.#tag) condition.tags = [this.#tag];
+    const name = Object.values(condition).flat().join(" of ");
     return name && !byId("search").value.trim() ? { condition, name } : null;
   }
 
@@ -185,14 +193,26 @@ export class Entries {
     const select = h("select", { "aria-label": "Entries to purge" },
       scope && h("option", { value: "scope" }, `All entries of ${scope.name}`),
       ages.map(([seconds, words]) => h("option", { value: seconds }, `Entries older than ${words}`)),
+      h("option", { value: "tags" }, "Entries with a tag"),
+      h("option", { value: "system" }, "Entries with a system prompt"),
       h("option", { value: "all" }, "All entries"));
-    const condition = () => select.value === "scope" ? scope.condition : select.value === "all" ? { all: true } : { older_than: Number(select.value) };
+    const typed = h("input", { type: "text", autocomplete: "off", spellcheck: false });
+    const hints = { tags: "Tags, separated by commas", system: "Digest of the system prompt, or its first digits" };
+    const words = () => typed.value.split(",").map((word) => word.trim()).filter(Boolean);
+    const conditions = {
+      scope: () => scope.condition, tags: () => (words().length ? { tags: words() } : null),
+      system: () => (words().length ? { system: words()[0].toLowerCase() } : null), all: () => ({ all: true }),
+    };
+    const condition = () => (conditions[select.value] ?? (() => ({ older_than: Number(select.value) })))();
     const preview = h("div", { class: "preview", role: "status" });
     let calls = 0;
     const show = async (button) => {
       const call = ++calls;
       button.disabled = true;
       setText(button, "Purge");
+      typed.hidden = !(select.value in hints);
+      for (const name of ["aria-label", "placeholder"]) typed.setAttribute(name, hints[select.value] ?? "");
+      if (!condition()) return preview.replaceChildren();
       preview.replaceChildren(h("p", { class: "sub" }, "Counting…"));
       let content;
       try {
@@ -206,8 +226,9 @@ export class Entries {
       }
       preview.replaceChildren(...content);
     };
-    const confirmed = await confirm("Purge entries", [h("label", { class: "field" }, select), preview], "Purge", (button) => {
+    const confirmed = await confirm("Purge entries", [h("label", { class: "field" }, select), h("label", { class: "field" }, typed), preview], "Purge", (button) => {
       select.addEventListener("change", () => show(button));
+      typed.addEventListener("input", () => show(button));
       show(button);
     });
     if (confirmed) await this.remove(() => api.change("POST", "/purge", condition()));

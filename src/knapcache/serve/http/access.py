@@ -29,14 +29,15 @@ from knapcache.serve.http.asgi_request import AsgiRequest, RawPairs, RequestReje
 from knapcache.serve.http.auth import EVERYONE, Authenticator, Principal
 from knapcache.serve.http.hosts import HostCheck
 from knapcache.serve.routing import NO_ROUTES, Router
-from knapcache.wire.cache_control import CONTROL_HEADERS
+from knapcache.tags import are_tags
+from knapcache.wire.cache_control import CONTROL_HEADERS, TAGS_HEADER
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
 
 MAX_HEADS, MAX_HEAD_SIZE = 1024, 8192
-SPECIAL_HEADERS = frozenset((*CONTROL_HEADERS, "content-encoding"))
-"""Headers that change how the cache is used, or how the body is read."""
+SPECIAL_HEADERS = CONTROL_HEADERS - {TAGS_HEADER} | {"content-encoding"}
+"""Headers that change how the cache is used, or how the body is read. Tags do not change hits."""
 HEADER_OVERHEAD = 64
 """Bytes charged for each header beside its text: thousands of short ones take far more than their text."""
 LENGTH = b"content-length"
@@ -61,8 +62,9 @@ class RequestHead:
         self.headers, self.principal = headers, principal
         self.vary = vary_context(headers, ignored)
         """The part of the key that depends on headers."""
-        self.plain = not self.vary and SPECIAL_HEADERS.isdisjoint(headers) and router.headers.isdisjoint(headers)
-        """Whether no header is part of the key, or changes how the cache is used."""
+        special = SPECIAL_HEADERS | router.headers
+        self.plain = not self.vary and special.isdisjoint(headers) and are_tags(headers.get(TAGS_HEADER, ""))
+        """Whether no header is part of the key, or changes how a stored answer is served. Bad tags are refused."""
         # Tenants of a group have the same namespace, and may have different routes.
         self.known_as = f"{principal.namespace} {principal.name}" if router.by_tenant else principal.namespace
         """Under which name requests are remembered by their bytes."""

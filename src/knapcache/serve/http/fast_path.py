@@ -27,7 +27,6 @@ from knapcache.serve.http.access import RequestHead
 from knapcache.serve.observe.events import MAX_TEXT, Event
 from knapcache.serve.upstream.upstream import Upstream
 from knapcache.store.base import Entry
-from knapcache.wire.cache_control import NO_DIRECTIVES
 
 CAPACITY = 32 << 20
 MAX_LENGTH = 64 << 10
@@ -134,7 +133,7 @@ class FastPath:
         known_as   that of its head
         """
         raw = exchange.raw
-        if exchange.format.per_item is not None or exchange.control != NO_DIRECTIVES or len(raw) > MAX_LENGTH:
+        if exchange.format.per_item is not None or not exchange.control.serves_any_hit or len(raw) > MAX_LENGTH:
             return
         request = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
         assert request is not None, "a hit without a key"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from knapcache.errors import Incomplete, Uncacheable, UpstreamFailed
+from knapcache.errors import Incomplete, InvalidInput, Uncacheable, UpstreamFailed
 from knapcache.exchange.exchange import make_exchange, parse_request
 from knapcache.exchange.fetched import Fetched
 from knapcache.exchange.fetcher import Fetcher
@@ -150,7 +150,12 @@ class Handler:
             context = {**context, **head.vary}
         if request.query:
             context = {**context, "query": fingerprint(request.query)}
-        exchange = make_exchange(endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl)
+        try:
+            exchange = make_exchange(
+                endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl
+            )
+        except InvalidInput as error:  # tags
+            raise RequestRejected(400, f"{error}.", "invalid_request") from None
         namespace = exchange.control.namespace
         if namespace is not None and len(namespace) > MAX_NAMESPACE:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)

@@ -33,7 +33,6 @@ from knapcache.store.base import (
     content_size,
     encode_fields,
     expired,
-    purge_filter,
     validate_entry,
     validate_key,
     wall_clock,
@@ -257,16 +256,6 @@ class RedisStore(OwnerExchange):
     def _submit(self, writer: EngineWriter, change: QueuedChange) -> Future[None]:
         names = [self._names_of(key)[0] for key in change.keys]
         return writer.submit(change, lambda: self._near.discard(names))
-
-    def purge(
-        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
-    ) -> tuple[bytes, ...]:
-        """Remove entries that match all conditions. StoreError when they are not yet removed from the engine."""
-        writer, _ = self._member.ownership()
-        matches = purge_filter(tenant, model, before)
-        keys = [info.key for info in self.scan() if matches(info)]
-        self._submit(writer, QueuedChange(keys)).result()
-        return tuple(keys)
 
     def expire(self) -> tuple[bytes, ...]:
         writer, attachment = self._member.ownership()

@@ -31,7 +31,6 @@ from knapcache.store.base import (
     Totals,
     content_size,
     encode_fields,
-    purge_filter,
     validate_entry,
     validate_key,
     wall_clock,
@@ -237,16 +236,6 @@ class SqliteStore:
             if len(snapshot) > self.max_snapshot_size:
                 refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
         return writer.submit(put, row, keys, sealed, refusal)
-
-    def purge(
-        self, *, tenant: str | None = None, model: str | None = None, before: float | None = None
-    ) -> tuple[bytes, ...]:
-        """Remove entries that match all conditions. StoreError when they are not yet removed from the disk."""
-        writer = self._writer_or_raise()
-        matches = purge_filter(tenant, model, before)
-        keys = [info.key for info in self.scan() if matches(info)]
-        writer.submit(evict=keys).result()
-        return tuple(keys)
 
     def expire(self) -> tuple[bytes, ...]:
         writer = self._writer_or_raise()

@@ -1,0 +1,82 @@
+"""Conditions of a purge: as JSON, as a filter of metadata, and as a selection of rows, which agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache.cache.entries import purge_preview
+from knapcache.cache.entry_index import entry_table
+from knapcache.cache.purging import purge_conditions
+from knapcache.errors import InvalidInput
+from knapcache.store.base import EntryInfo
+
+TAGS = st.lists(st.sampled_from(["a", "b", "ab", "c:d"]), max_size=3, unique=True)
+DIGESTS = st.sampled_from(["", "00000000000000ff", "0123456789abcdef", "01234567ffffffff", "ffffffffffffffff"])
+
+
+@st.composite
+def infos(draw: st.DrawFn) -> list[EntryInfo]:
+    rows = draw(st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("mn"), TAGS, DIGESTS, st.integers(0, 9))))
+    return [
+        EntryInfo(
+            key=bytes([k]) * 32,
+            tenant=tenant,
+            model=model,
+            size=100 + k,
+            cost=1.0,
+            seconds=1.0,
+            created=float(created),
+            expires=None,
+            meta={**({"tags": sorted(tags)} if tags else {}), **({"system": system} if system else {})},
+        )
+        for k, (tenant, model, tags, system, created) in enumerate(rows)
+    ]
+
+
+CONDITIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.integers(0, 5).map(lambda k: bytes([k]) * 32),
+        "model": st.sampled_from("mno"),
+        "tenant": st.sampled_from("xyz"),
+        "older_than": st.floats(0, 10),
+        "tags": TAGS.filter(bool),
+        "system": st.tuples(DIGESTS.filter(bool), st.integers(1, 16)).map(lambda pair: pair[0][: pair[1]]),
+    },
+)
+
+
+@given(infos(), CONDITIONS)
+def test_the_preview_has_what_the_filter_selects(entries: list[EntryInfo], given: dict[str, Any]) -> None:
+    conditions = purge_conditions(**given)
+    chosen = list(filter(conditions.filter(10.0), entries))
+    preview = purge_preview(entry_table(entries, {}), 10.0, conditions)
+    assert (preview["entries"], preview["bytes"]) == (len(chosen), sum(info.size for info in chosen))
+    assert purge_conditions(**orjson.loads(orjson.dumps(conditions.to_json()))) == conditions
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tags": []}, "no tag is given"),
+        ({"tags": ["a b"]}, "'a b' is not a tag"),
+        ({"tags": 5}, "tags must be a list"),
+        ({"system": ""}, "16 hex digits"),
+        ({"system": "xyz"}, "16 hex digits"),
+        ({"system": "0" * 17}, "16 hex digits"),
+        ({"key": "00"}, "64 hex digits"),
+        ({"older_than": -1}, "older_than"),
+    ],
+)
+def test_what_is_not_a_condition_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        purge_conditions(**given)
+
+
+def test_a_digest_may_be_in_upper_case() -> None:
+    assert purge_conditions(system="ABCD").system == "abcd"
