@@ -9,19 +9,20 @@ from typing import Any
 from knapcache.errors import InvalidInput
 
 MAX_TAGS = 16
-"""Tags of one entry."""
+"""Tags that a request has, and tags that a route has."""
+MAX_ENTRY_TAGS = 2 * MAX_TAGS
 TAG = re.compile(r"[A-Za-z0-9._:@/-]{1,64}")
 ALLOWED_TAGS = f"at most {MAX_TAGS} tags of 1 to 64 letters, digits and . _ : @ / -"
 
 
-def checked_tags(tags: Any) -> tuple[str, ...]:
+def checked_tags(tags: Any, limit: int = MAX_TAGS) -> tuple[str, ...]:
     """Return one tag, or several, sorted and without repetitions; InvalidInput if one is not allowed."""
     if isinstance(tags, str):
         tags = (tags,)
     if not isinstance(tags, Iterable):
         raise InvalidInput(f"tags must be a list of {ALLOWED_TAGS}, not {type(tags).__name__}")
     found = {tag if isinstance(tag, str) and TAG.fullmatch(tag) else _refused(tag) for tag in tags}
-    if len(found) > MAX_TAGS:
+    if len(found) > limit:
         raise InvalidInput(f"{len(found)} tags were given; allowed are {ALLOWED_TAGS}")
     return tuple(sorted(found))
 

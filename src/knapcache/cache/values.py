@@ -13,7 +13,7 @@ from knapcache.errors import InvalidInput
 from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Bill
 from knapcache.price.weights import amount
-from knapcache.tags import checked_tags
+from knapcache.tags import MAX_ENTRY_TAGS, checked_tags
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -56,7 +56,7 @@ class Reply:
         if self.ttl is not None:
             amount("ttl", self.ttl)
         if self.tags:
-            object.__setattr__(self, "tags", checked_tags(self.tags))
+            object.__setattr__(self, "tags", checked_tags(self.tags, MAX_ENTRY_TAGS))
         try:
             orjson.dumps(dict(self.meta))
         except (TypeError, ValueError) as error:

@@ -155,11 +155,12 @@ def bypass_reason(route: RouteSettings, body: Mapping[str, Any]) -> str:
 
 
 def routed_control(route: RouteSettings, control: CacheControl) -> CacheControl:
-    """Return a caller's directives with those of a route. The shorter time to live counts."""
+    """Return a caller's directives with those of a route. The shorter time to live counts, and tags are added."""
     ttls = [ttl for ttl in (route.ttl, control.ttl) if ttl is not None]
     return replace(
         control,
         store=control.store and route.cache != "read-only",
         refresh=control.refresh or route.cache == "refresh",
         ttl=min(ttls, default=None),
+        tags=tuple(sorted({*control.tags, *route.tags})),
     )

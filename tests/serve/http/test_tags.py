@@ -26,7 +26,8 @@ def upstream() -> Iterator[FakeUpstream]:
 @pytest.fixture(scope="module")
 def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
     folder = tmp_path_factory.mktemp("tags")
-    settings: dict[str, Any] = {"policy": "lru", "admin_token": "x" * 32}
+    routes = [{"name": "judges", "model": "judge-*", "tags": ["route:judges", "prompt-v3"]}]
+    settings: dict[str, Any] = {"policy": "lru", "admin_token": "x" * 32, "routes": routes}
     with RunningProxy(folder, upstream.openai_url, **settings) as proxy:
         yield proxy
         proxy.proxy.cache.check()
@@ -89,6 +90,14 @@ def test_tags_are_no_part_of_the_key_and_stay_those_of_the_fetch(
     headers = {"x-knapcache-tags": "fourth", "cache-control": "no-cache"}
     create(model="gpt-4o", messages=[{"role": "user", "content": "question"}], extra_headers=headers)
     assert tags_of(proxy) == [["fourth"]], "a newer answer has the tags of its own request"
+
+
+def test_a_route_adds_its_tags(proxy: RunningProxy, sdk: openai.OpenAI) -> None:
+    for headers in ({}, {"x-knapcache-tags": "own"}):
+        content = f"with {len(headers)} headers"
+        messages: Any = [{"role": "user", "content": content}]
+        sdk.chat.completions.create(model="judge-1", messages=messages, extra_headers=headers)
+    assert tags_of(proxy) == [["own", "prompt-v3", "route:judges"], ["prompt-v3", "route:judges"]]
 
 
 def test_hits_with_tags_take_the_fast_path(proxy: RunningProxy, sdk: openai.OpenAI) -> None:

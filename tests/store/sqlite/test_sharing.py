@@ -83,7 +83,6 @@ def test_readers_see_what_the_owner_writes_and_cannot_write(tmp_path: Path) -> N
         assert reader.totals() == (1, entry_of(reader, "b").size)
         calls: list[Callable[[], object]] = [
             lambda: reader.apply(entry_of(reader, "c")),
-            reader.purge,
             reader.expire,
             reader.collect,
             lambda: SqliteStore(path, SIZE_LIMIT),

@@ -11,6 +11,7 @@ from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.serve.settings.endpoints import ErrorRate, SemanticMode
 from knapcache.serve.settings.value_types import HEADER, Label, NameList, PositiveSeconds, name_list
+from knapcache.tags import checked_tags
 
 ROUTED_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
 Scalar = str | int | float | bool
@@ -87,7 +88,7 @@ class RouteSettings(BaseModel):
         le=2.0,
         description="requests that set a higher temperature are sent without the cache; none: they are cached, too",
     )
-    tags: NameList = Field((), description="tags of its entries, for purges")
+    tags: Annotated[NameList, AfterValidator(checked_tags)] = Field((), description="tags of its entries, for purges")
     namespace: Label | None = Field(
         None, description="entries of this route are separate from those of other requests; none: they are not"
     )
