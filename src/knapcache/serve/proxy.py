@@ -33,6 +33,7 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.shared_sessions import SharedSessions
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.observe.content_log import open_content_log
 from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.pipeline import EventPipeline
@@ -115,6 +116,7 @@ class Proxy:
         meter = Meter(settings.cost, prices)
         self.upstreams = Upstreams(settings, self.embedded_model, prefix_tiers(settings, self.secret, meter))
         self.events = EventBuffer()
+        self.content_log = open_content_log(settings, self.folder)
         self.semantic = open_semantic(
             settings,
             self.cache,
@@ -158,6 +160,8 @@ class Proxy:
             self.events.add_consumer(self._owner_client)
             self._tasks.append(asyncio.create_task(self._wait_for_ownership()))
         self._tasks.append(asyncio.create_task(self.events.flush_periodically()))
+        if self.content_log is not None:
+            self._tasks.append(asyncio.create_task(self.content_log.expire_periodically()))
         self.watchdog.start()
         self.ready = True
 
@@ -295,6 +299,8 @@ class Proxy:
             await self._close_admin()
         if self._pipeline is not None:
             await asyncio.to_thread(self._pipeline.close)
+        if self.content_log is not None:
+            await asyncio.to_thread(self.content_log.close)
         if self._shared is not None:
             await self._shared.close()
         self.upstreams.close()

@@ -20,6 +20,7 @@ from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
 from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
+from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
 from knapcache.serve.routing import routed_control
 from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
@@ -39,7 +40,7 @@ class Call:
 
     __slots__ = (
         "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_route", "_semantic",
-        "_semantic_event", "_time", "_ttfb", "_writer", "exchange", "model", "upstream",
+        "_semantic_event", "_time", "_ttfb", "_writer", "content", "exchange", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class Call:
         self._route = route
         self._request, self._head, self._append_event = request, head, append_event
         self.exchange, self.upstream, self.model = exchange, upstream, model
+        self.content: ContentCapture | None = None
+        """Its content for the log; None: the log is off."""
         self._writer: ResponseWriter | None = None
         self._marker: PrefixMarker | None = None
         self._semantic: SemanticCall | None = None
@@ -65,13 +68,18 @@ class Call:
         self._error = ""
         """Why the last of them failed."""
 
+    @property
+    def route_name(self) -> str:
+        """Name of the route that applies; empty: none does."""
+        return "" if self._route is None else self._route.name
+
     def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
         """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
         upstream, exchange, route = self.upstream, self.exchange, self._route
         if route is not None:
             exchange = exchange._replace(control=routed_control(route, exchange.control))
         if semantic is not None:
-            self._semantic = semantic.begin(exchange, self._head.principal.name, "" if route is None else route.name)
+            self._semantic = semantic.begin(exchange, self._head.principal.name, self.route_name)
             exchange = exchange._replace(finder=self._semantic)
         tier = upstream.prefix
         if tier is not None and route is not None and route.prefix is not None:
@@ -132,7 +140,7 @@ class Call:
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
             event = self._event("stale", status, answers[0])
-            background.add_done_callback(lambda _: self._append_event(self._with_attempts(event)))
+            background.add_done_callback(lambda _: self._append(self._with_attempts(event), answers[0]))
             return
         for answer in answers:
             self._record("failed" if fetched.failed else answer.outcome, status, answer)
@@ -174,8 +182,12 @@ class Call:
         try:
             headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("bypass")]
             await self._request.send_head(response.status, headers)
+            if self.content is not None:
+                self.content.begin_forwarded(response.headers.get("content-type", ""))
             async for piece in response.iter_bytes():
                 self._mark_first_byte()
+                if self.content is not None:
+                    self.content.add_forwarded(piece)
                 await self._request.send_body(piece)
             await self._request.send_body(b"", more=False)
         finally:
@@ -198,7 +210,12 @@ class Call:
             self._ttfb = time.perf_counter() - self._request.started
 
     def _record(self, outcome: str, status: int, answer: Answer | None = None) -> None:
-        self._append_event(self._event(outcome, status, answer, attempts=outcome != "hit"))
+        self._append(self._event(outcome, status, answer, attempts=outcome != "hit"), answer)
+
+    def _append(self, event: Event, answer: Answer | None) -> None:
+        self._append_event(event)
+        if self.content is not None:
+            self.content.record(event, answer)
 
     def _event(self, outcome: str, status: int, answer: Answer | None, *, attempts: bool = False) -> Event:
         """Return the event of the request. attempts: with the upstream calls that are in no event yet."""

@@ -32,6 +32,7 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
 )
 from knapcache.serve.http.call import Call
+from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.http.fast_path import FastPath
 from knapcache.serve.routing import RoutedRequest, Router, bypass_reason
 from knapcache.serve.settings.routes import RouteSettings
@@ -55,6 +56,7 @@ class Handler:
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
+        self._content_log = proxy.content_log
         self._router = Router(settings.route)
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
@@ -77,7 +79,7 @@ class Handler:
                 if_error=settings.stale_if_error,
             )
             self._fetch = self._stale.fetch
-        else:  # the fast path does not know stale answers
+        elif self._content_log is None:  # the fast path knows neither stale answers nor the text of requests
             self._fast_path = FastPath(proxy.cache, proxy.events.append_short)
             self.fast_response = self._fast_path.respond
 
@@ -93,6 +95,8 @@ class Handler:
             call = self._call(request, head, endpoint, raw)
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
+        if self._content_log is not None:
+            call.content = ContentCapture(self._content_log, call.exchange, call.route_name)
         try:
             exchange = call.full_exchange(self._workers, self._semantic)
             fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -243,8 +242,8 @@ def default_upstreams() -> list[dict[str, Any]]:
     return [provider for provider in PROVIDERS if os.environ.get(str(provider["key_env"]))] or [{"url": LOCAL}]
 
 
-def check_keys_and_quotas(tenants: Iterable[TenantSettings]) -> None:
-    """Raise InvalidInput if two tenants have the same key, or the tenants of a group have different quotas."""
+def check_keys_and_quotas(tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
+    """Reject tenants with the same key, and different quotas of the tenants of a group."""
     owner: dict[str, str] = {}
     quota: dict[str, int] = {}
     for tenant in tenants:
@@ -255,6 +254,10 @@ def check_keys_and_quotas(tenants: Iterable[TenantSettings]) -> None:
             raise InvalidInput(
                 f"of the group {tenant.group!r} must have the same quota, because it applies to the group"
             )
+    return tenants
+
+
+Tenants = Annotated[tuple[TenantSettings, ...], AfterValidator(check_keys_and_quotas)]
 
 
 class AdminTokenSettings(BaseModel):

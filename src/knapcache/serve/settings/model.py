@@ -27,19 +27,20 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.settings.cache_values import Cost, FallbackPrice, PolicyName, Prices, ShadowList
+from knapcache.serve.settings.content_log import DEFAULT_RULES, ContentLogBytes, ContentLogSwitch, RedactionRules
 from knapcache.serve.settings.endpoints import (
     AdminTokenSettings,
     ErrorRate,
     SemanticMode,
+    Tenants,
     TenantSettings,
     UpstreamSettings,
-    check_keys_and_quotas,
     default_upstreams,
 )
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.routes import RouteSettings, check_upstreams
-from knapcache.serve.settings.shared_store import SecretDigits, StoreUrl, derived_token, parse_url
+from knapcache.serve.settings.shared_store import MemoryOnly, SecretDigits, StoreUrl, derived_token, parse_url
 from knapcache.serve.settings.value_types import (
     PASSTHROUGH,
     AbsolutePath,
@@ -122,7 +123,7 @@ class Settings(BaseSettings):
         description="URL of a Valkey or Redis engine with the cache of many proxies, such as redis://host:6379; "
         "none: a file in the data directory",
     )
-    memory_only: bool = Field(False, description="store entries in memory instead of a file")
+    memory_only: MemoryOnly = Field(False, description="store entries in memory instead of a file")
     shadows: ShadowList = Field(
         ("lru", "gdsf-cost", "adaptive@2x"),
         description="policies simulated on the same requests, for comparison; @2x: with twice the capacity",
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
     upstreams: tuple[UpstreamSettings, ...] = Field(
         (), description="provider endpoints; none: those of OPENAI_API_KEY and ANTHROPIC_API_KEY, or the embedded model"
     )
-    tenants: tuple[TenantSettings, ...] = Field(
+    tenants: Tenants = Field(
         (), description="configured callers; none: any caller, with a separate namespace per API key"
     )
     route: tuple[RouteSettings, ...] = Field((), description="rules for a part of the requests; none: one rule for all")
@@ -254,6 +255,14 @@ class Settings(BaseSettings):
     request_log_bytes: ByteSize = Field(
         64_000_000, description="maximum size of the request log, and of the prefix log"
     )
+    content_log: ContentLogSwitch = Field(False, description="write a log of requests and answers with their text")
+    content_log_bytes: ContentLogBytes = Field(
+        1_000_000_000, description="maximum size of the content log; the oldest lines are deleted; at least 1MB"
+    )
+    content_log_days: float = Field(30.0, gt=0, le=36_500, description="days after which lines of it are deleted")
+    redact: RedactionRules = Field(
+        DEFAULT_RULES, description="rules that remove texts from it: emails, keys, cards, and regular expressions"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of log lines")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines")
     otlp_endpoint: Url | None = Field(
@@ -325,13 +334,6 @@ class Settings(BaseSettings):
             return derived_token(self.secret.get_secret_value())
         return None if self.admin_token is None else self.admin_token.get_secret_value()
 
-    @field_validator("memory_only")
-    @classmethod
-    def _one_place(cls, memory_only: bool, info: ValidationInfo) -> bool:
-        if memory_only and info.data.get("store") is not None:
-            raise InvalidInput("cannot be combined with store: entries are in memory, or in the engine")
-        return memory_only
-
     @field_validator("upstreams", mode="before")
     @classmethod
     def _default_upstreams(cls, value: Any) -> Any:
@@ -344,12 +346,6 @@ class Settings(BaseSettings):
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidInput(f"must have different names: {duplicates[0]!r} occurs more than once")
         return items
-
-    @field_validator("tenants")
-    @classmethod
-    def _consistent_keys_and_quotas(cls, tenants: tuple[TenantSettings, ...]) -> tuple[TenantSettings, ...]:
-        check_keys_and_quotas(tenants)
-        return tenants
 
     @field_validator("route")
     @classmethod

@@ -11,7 +11,7 @@ import hmac
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, SecretStr
+from pydantic import AfterValidator, SecretStr, ValidationInfo
 
 from knapcache.errors import InvalidInput
 from knapcache.store.redis.urls import FORMS, SCHEMES, Address, parse
@@ -52,5 +52,13 @@ def credentials(address: Address) -> list[str]:
     return [password for password in (address.password, address.sentinel_password) if password]
 
 
+def one_place(memory_only: bool, info: ValidationInfo) -> bool:
+    """Reject entries in memory together with a shared store."""
+    if memory_only and info.data.get("store") is not None:
+        raise InvalidInput("cannot be combined with store: entries are in memory, or in the engine")
+    return memory_only
+
+
+MemoryOnly = Annotated[bool, AfterValidator(one_place)]
 SecretDigits = Annotated[SecretStr, AfterValidator(checked_secret)]
 StoreUrl = Annotated[SecretStr, AfterValidator(checked_url)]

@@ -1,0 +1,115 @@
+"""The content log: requests and answers with their text, for search and export. Off unless the setting is on.
+
+    request ─ append ─▶ queue ─▶ thread: read the answer, redact, cut ─▶ content.sqlite
+
+Every process writes what it has served, because a text may be long: the owner would have to read and redact the texts
+of all processes. The event loop only appends to the queue, which holds at most MAX_WAITING requests with at most
+MAX_WAITING_BYTES bytes. When it is full, new requests are dropped and counted. No response waits for the log.
+
+Hits have no short path while the log is on (http/handler.py), because that path does not parse requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from knapcache.errors import KnapcacheError, StoreError
+from knapcache.serve.observe.content_file import FILE_NAME, ContentFile
+from knapcache.serve.observe.content_record import LoggedContent, make_record
+from knapcache.serve.redaction import TextRedactor
+from knapcache.serve.settings import Settings
+from knapcache.threads import BatchWorker
+
+log = logging.getLogger("knapcache.serve")
+
+MAX_WAITING = 10_000
+"""Requests that wait for the thread."""
+MAX_WAITING_BYTES = 64 << 20
+"""Bytes of their bodies and answers."""
+BATCH = 50
+"""Requests in one transaction. Another process waits for its end."""
+LINGER = 0.1
+"""Seconds that a request waits for others, which are written together."""
+EXPIRE_INTERVAL = 600.0
+"""Seconds between two searches for lines that are too old, if no requests come."""
+
+
+class ContentLog:
+    """The log of one process. `append` runs on the event loop's thread and never waits."""
+
+    def __init__(self, path: Path, capacity: int, days: float, redact: Sequence[str]) -> None:
+        self.path, self._max_age = path, days * 86400.0
+        self._redactor = TextRedactor(redact)
+        self._file = ContentFile(path, capacity, self._max_age)
+        self._lock = threading.Lock()
+        self._waiting = self._waiting_bytes = self._refused = 0
+        self._failing = False
+        # Its own limit is never reached: it counts a batch as waiting until the whole batch is written.
+        self._worker: BatchWorker[tuple[LoggedContent, int]] = BatchWorker(
+            "content-log", self._write, 2 * MAX_WAITING, LINGER
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Requests of this process that were not written: the disk or the thread was too slow, or failed."""
+        return self._worker.lost + self._refused
+
+    def append(self, content: LoggedContent, body_bytes: int) -> None:
+        """Queue a request. body_bytes: length of its body."""
+        size = content.size + body_bytes
+        with self._lock:
+            if self._waiting >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
+                self._refused += 1
+                return
+            self._waiting += 1
+            self._waiting_bytes += size
+        self._worker.offer(((content, size),))
+
+    async def expire_periodically(self) -> None:
+        """Delete lines that are too old, also while no requests come. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(EXPIRE_INTERVAL)
+            try:
+                await asyncio.to_thread(self._expire)
+            except KnapcacheError as error:
+                log.error("Old lines of the content log not deleted: %s", error)
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        if self._worker.close():
+            self._file.close()
+
+    def _expire(self) -> None:
+        with contextlib.closing(ContentFile(self.path, None, self._max_age)) as file:
+            file.expire()
+
+    # In the thread.
+
+    def _write(self, batch: Sequence[tuple[LoggedContent, int]]) -> None:
+        for start in range(0, len(batch), BATCH):
+            part = batch[start : start + BATCH]
+            try:
+                self._file.append([make_record(content, self._redactor) for content, _ in part])
+                self._failing = False
+            except StoreError as error:  # full, gone or read-only: every batch tries again
+                self._worker.count_lost(len(part))
+                if not self._failing:
+                    self._failing = True
+                    log.error("Requests are missing in the content log: %s", error)
+            finally:
+                with self._lock:
+                    self._waiting -= len(part)
+                    self._waiting_bytes -= sum(size for _, size in part)
+
+
+def open_content_log(settings: Settings, folder: Path | None) -> ContentLog | None:
+    """Open the log if the settings ask for it. Raises StoreError if its file cannot be used."""
+    if not settings.content_log:
+        return None
+    assert folder is not None, "settings refuse content_log with memory_only"
+    return ContentLog(folder / FILE_NAME, settings.content_log_bytes, settings.content_log_days, settings.redact)

@@ -1,0 +1,104 @@
+"""Redaction: what the built-in rules remove, what they leave, and how long they take."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knapcache import InvalidInput
+from knapcache.serve.redaction import BUILT_IN, TextRedactor
+
+ALL = TextRedactor(("emails", "keys", "cards"))
+SECRETS = (
+    "sk-proj-Ab12_Cd34-Ef56Gh78Ij90", "sk-ant-api03-aaaaBBBBccccDDDD", "gsk_aaaaBBBBccccDDDDeeee",
+    "AIzaSyA1234567890123456789012345678901", "hf_abcdefghijklmnopqrst", "AKIAIOSFODNN7EXAMPLE",
+    "ghp_0123456789abcdefghij0123456789abcdef", "xoxb-1234567890-abcdefghijkl", "sk_live_0123456789abcdef",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+)  # fmt: skip
+
+
+@given(st.text(max_size=20), st.emails(), st.text(max_size=20))
+def test_no_address_survives(before: str, address: str, after: str) -> None:
+    assert address not in TextRedactor(("emails",)).text(before + address + after)
+
+
+@given(st.text(max_size=200))
+def test_redaction_is_idempotent(text: str) -> None:
+    once = ALL.text(text)
+    assert ALL.text(once) == once
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("form", ["{}", "key={}", '"{}"', "use {}, please", "Authorization: Bearer {}"])
+def test_no_key_survives(secret: str, form: str) -> None:
+    found = ALL.text(form.format(secret))
+    assert "[key]" in found
+    assert secret not in found
+
+
+def test_a_private_key_is_removed_as_a_whole() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
+    assert ALL.text(f"a\n{key}\nb") == "a\n[key]\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("4111111111111111", "[card]"),
+        ("pay 4111 1111 1111 1111, please", "pay [card], please"),
+        ("12 5500-0000-0000-0004 7", "12 [card] 7"),
+        ("378282246310005", "[card]"),
+        ("4111111111111112", "4111111111111112"),  # wrong check digit
+        ("order 12345678901234", "order 12345678901234"),
+    ],
+)
+def test_cards_have_a_check_digit(text: str, found: str) -> None:
+    assert ALL.text(text) == found
+
+
+@pytest.mark.parametrize("text", ["a @ b", "@someone said", "a@b", "ask-me-anything-about-it", "sk-short", "v1.2.3"])
+def test_other_texts_stay(text: str) -> None:
+    assert ALL.text(text) == text
+
+
+def test_quoted_and_international_addresses_are_removed() -> None:
+    assert ALL.text('"jo doe"@ex.org jürgen@müller.de x@[10.0.0.1]') == "[email] [email] [email]"
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+@pytest.mark.parametrize(
+    "part", ["a", "@", "a@", "a.@b.", "-eyJ", "eyJaaaaaaaa.", "sk-", "1 ", "4", '"a', "-----BEGIN ", "bearer ", "4 4-"]
+)
+def test_hostile_texts_take_linear_time(rule: str, part: str) -> None:
+    times = []
+    for length in (4_000, 32_000):
+        text = part * (length // len(part))
+        start = time.thread_time()
+        BUILT_IN[rule](text)
+        times.append(time.thread_time() - start)
+    assert times[1] < 8 * times[0] * 4 + 0.02  # eight times the text; quadratic time would be 64 times as long
+
+
+def test_patterns_are_rules() -> None:
+    assert TextRedactor((r"\bEMP-\d+\b", "emails")).text("EMP-12 a@b.org") == "[redacted] [email]"
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ("email", "must be emails, keys, cards or regular expressions; one for just the word 'email' is '(?:email)'"),
+        ("(?=a)", "the pattern '(?=a)' has lookahead and lookbehind, which cannot be matched in linear time"),
+    ],
+)
+def test_unknown_rules_are_refused(rule: str, problem: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        TextRedactor((rule,))
+    assert str(error.value) == problem
+
+
+def test_numbers_are_redacted_as_text() -> None:
+    assert ALL.number(4111111111111111) == "[card]"
+    assert ALL.number(4111111111111112) == 4111111111111112
