@@ -96,8 +96,8 @@ def test_tenants_share_nothing() -> None:
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     with small_cache() as cache:
         keyer = type(cache._keyer.keyer)
-        digested = keyer._digested
-        monkeypatch.setattr(keyer, "_digested", lambda self, request: Key(bytes(32), digested(self, request).canonical))
+        digested = keyer.digested
+        monkeypatch.setattr(keyer, "digested", lambda self, request: Key(bytes(32), digested(self, request).canonical))
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.outcome, answer.payload) == ("miss", payload_of(2))

@@ -29,7 +29,7 @@ class PurgeConditions:
     tags: tuple[str, ...] | None = None
     """An entry needs one of them."""
     system: str | None = None
-    """The first hex digits of the system prompt's digest (`keys/system_prompt.py`)."""
+    """The first hex digits of the system prompt's digest (`keys/canonical.py`)."""
 
     def filter(self, now: float) -> Callable[[EntryInfo], bool]:
         """Return the conditions as a function of an entry's metadata. now: Unix time."""

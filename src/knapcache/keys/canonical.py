@@ -23,7 +23,7 @@ items together is linear in the body. It cannot be mistaken for JSON of an objec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -34,7 +34,6 @@ from knapcache.keys.cache_marks import CONVERSE, edit_marks
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
-from knapcache.keys.system_prompt import system_digest
 from knapcache.model import Endpoint
 
 VERSION = b"knapcache request 2"
@@ -116,21 +115,22 @@ class Keyer:
 
     def combine(self, keys: Sequence[Key]) -> Key:
         """Return one key for several items that are requested and answered together."""
-        return keys[0] if len(keys) == 1 else self._digested(b"".join(netstring(key.canonical) for key in keys))
+        return keys[0] if len(keys) == 1 else self.digested(b"".join(netstring(key.canonical) for key in keys))
 
     def _item_keys(self, prefix: bytes, keyed: dict[str, Any]) -> tuple[Key, ...]:
         """Return one key for each item of `input`."""
         items = embedding_inputs(keyed)
         common = orjson.dumps({**keyed, "input": None}, option=orjson.OPT_SORT_KEYS)
         if len(common) > MAX_COMMON:
-            common = b"digest " + self._digested(common).digest.hex().encode()
+            common = b"digest " + self.digested(common).digest.hex().encode()
         prefix += netstring(common)
-        return tuple(self._digested(prefix + orjson.dumps(item)) for item in items)
+        return tuple(self.digested(prefix + orjson.dumps(item)) for item in items)
 
     def _key(self, prefix: bytes, keyed: dict[str, Any]) -> Key:
-        return self._digested(prefix + orjson.dumps(keyed, option=orjson.OPT_SORT_KEYS))
+        return self.digested(prefix + orjson.dumps(keyed, option=orjson.OPT_SORT_KEYS))
 
-    def _digested(self, canonical: bytes) -> Key:
+    def digested(self, canonical: bytes) -> Key:
+        """Return the key of a canonical request."""
         digest = self._keyed_hash.copy()  # the block of the secret is hashed already
         digest.update(canonical)
         return Key(digest.digest(), canonical)
@@ -333,3 +333,59 @@ def _in_blocks(blocks: Any, one: str, other: str) -> bool:
             if "content" in block and type(inner := block["content"]) is list and _in_blocks(inner, one, other):
                 return True
     return False
+
+
+# The digest of the system prompt, by which entries can be purged. It is not keyed with the secret: people compute it
+# from a file, also with `sha256sum`, and only those who may see a cache's requests see it. Tools are no part of it.
+#
+#     text     system prompt, instructions, and messages of the roles `system` and `developer`, in this order, with a
+#              line feed between two parts; line ends are LF, and white space at both ends is left out
+#     digest   the first 16 hex digits of SHA-256(UTF-8 of the text); empty without a text
+
+SYSTEM_FIELDS = ("system", "instructions")
+CONVERSATION_FIELDS = ("messages", "input")
+SYSTEM_ROLES = ("system", "developer")
+DIGEST_LENGTH = 16
+"""Hex digits."""
+MAX_CACHED = 16 << 10
+"""Characters of a text whose digest is cached: system prompts repeat, and a lookup takes a tenth of the time."""
+
+
+def system_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of a request's system prompt; empty if it has none."""
+    texts: list[str] = []
+    for name in SYSTEM_FIELDS:
+        if name in body:
+            texts += texts_of(body[name])
+    for name in CONVERSATION_FIELDS:
+        messages = body.get(name)
+        if type(messages) is list:
+            for message in messages:
+                if type(message) is dict and message.get("role") in SYSTEM_ROLES:
+                    texts += texts_of(message.get("content"))
+    return text_digest("\n".join(texts)) if texts else ""
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a system prompt; empty if it is white space only."""
+    return _cached_digest(text) if len(text) <= MAX_CACHED else _digest(text)
+
+
+def _digest(text: str) -> str:
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    content = text.strip().encode(errors="surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH] if content else ""
+
+
+_cached_digest = lru_cache(maxsize=256)(_digest)
+
+
+def texts_of(content: Any) -> Iterator[str]:
+    """Yield the texts of a content: a text, or a list of parts that may have one."""
+    if type(content) is str:
+        yield content
+    elif type(content) is list:
+        for part in content:
+            if type(part) is dict and type(text := part.get("text")) is str:
+                yield text

@@ -26,7 +26,7 @@ class KeyedRequest(NamedTuple):
     model: str
     """The requested model."""
     system: str = ""
-    """The digest of the system prompt (`system_prompt.py`); empty if it has none."""
+    """The digest of the system prompt (`canonical.py`); empty if it has none."""
 
 
 class UnkeyedRequest(NamedTuple):

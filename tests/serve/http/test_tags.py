@@ -27,7 +27,7 @@ def upstream() -> Iterator[FakeUpstream]:
 def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
     folder = tmp_path_factory.mktemp("tags")
     routes = [{"name": "judges", "model": "judge-*", "tags": ["route:judges", "prompt-v3"]}]
-    settings: dict[str, Any] = {"policy": "lru", "admin_token": "x" * 32, "routes": routes}
+    settings: dict[str, Any] = {"policy": "lru", "admin_token": "x" * 32, "route": routes}
     with RunningProxy(folder, upstream.openai_url, **settings) as proxy:
         yield proxy
         proxy.proxy.cache.check()
