@@ -113,7 +113,17 @@ class FakeAdmin:
         self.requests: list[dict[str, Any]] = []
         self.serial = 0
         self.upstreams: list[dict[str, Any]] = [
-            {"name": "openai", "state": "ok", "calls": 0, "errors": 0, "failing_since": None, "reason": "", "failed": 0}
+            {
+                "name": "openai",
+                "state": "ok",
+                "calls": 0,
+                "errors": 0,
+                "failing_since": None,
+                "reason": "",
+                "failed": 0,
+                "health": "healthy",
+                "open_until": None,
+            }
         ]
         self.engine: dict[str, Any] | None = None
         """State of the engine of a shared store."""

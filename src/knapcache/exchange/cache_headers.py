@@ -10,13 +10,19 @@
     x-knapcache-saved-usd   US dollars not spent because the answer was stored, if its price is known; otherwise
     x-knapcache-saved-seconds, x-knapcache-saved-tokens    upstream time and tokens not needed
 
-The last ones are sent with answers that were not paid for again.
+    x-knapcache-model       the model that answered, if it is not the one that was asked for
+
+The proxy adds `x-knapcache-upstream`, the name of the upstream, to answers that it has fetched. The saved amounts are
+sent with answers that were not paid for again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from knapcache.cache import Answer
-from knapcache.cache.values import SimilarMatch
+from knapcache.cache.values import EMPTY, SimilarMatch
 from knapcache.price.meter import Bill
 
 Pairs = list[tuple[str, str]]
@@ -51,6 +57,8 @@ def cache_headers(answer: Answer) -> Pairs:
         else:
             headers.append(("x-knapcache-saved-seconds", f"{answer.bill.seconds:.3f}"))
             headers.append(("x-knapcache-saved-tokens", str(answer.bill.tokens)))
+        if "fallback" in answer.meta:
+            headers.append(("x-knapcache-model", answer.meta["fallback"]))
     return headers
 
 
@@ -64,10 +72,12 @@ def similar_headers(match: SimilarMatch) -> Pairs:
     ]
 
 
-def hit_header_lines(key: str, usd: float | None, seconds: float, tokens: int) -> tuple[bytes, bytes]:
+def hit_header_lines(
+    key: str, usd: float | None, seconds: float, tokens: int, meta: Mapping[str, Any] = EMPTY
+) -> tuple[bytes, bytes]:
     """Return `cache_headers` of a hit as encoded header lines: up to its age, and after it. Only the age changes."""
     bill = Bill(usd, seconds, 0.0, "stored", tokens)
-    answer = Answer(payload=b"", meta={}, outcome="hit", key=key, age=0.0, saved_usd=usd, model="", bill=bill)
+    answer = Answer(payload=b"", meta=meta, outcome="hit", key=key, age=0.0, saved_usd=usd, model="", bill=bill)
     text = "".join(f"{name}: {value}\r\n" for name, value in cache_headers(answer))
     before, name, after = text.partition("age: ")
     return (before + name).encode(), after.removeprefix("0").encode()

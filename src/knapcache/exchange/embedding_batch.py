@@ -19,7 +19,7 @@ from knapcache.cache import Answer, Cache, Reply
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import CachedResponse, Exchange, stored_meta
+from knapcache.exchange.exchange import CachedResponse, Exchange, FallbackAnswer, stored_meta
 from knapcache.exchange.headers import forwarded_headers
 from knapcache.keys.parse import SHORT
 from knapcache.keys.scan import check_cost, strings
@@ -74,11 +74,23 @@ class EmbeddingBatch:
         """Return the answers for the missing items, or raise Incomplete."""
         return self._per_item.split(read_answer(content), [self._items[index] for index in self._missing.values()])
 
-    def settle(self, headers: Mapping[str, str], parts: list[CompleteAnswer], seconds: float) -> Iterator[None]:
-        """Store the answers for the missing items one by one: each `next` stores one. seconds: how long they took."""
+    def settle(
+        self,
+        headers: Mapping[str, str],
+        parts: list[CompleteAnswer],
+        seconds: float,
+        fallback: FallbackAnswer | None = None,
+    ) -> Iterator[None]:
+        """Store the answers for the missing items one by one: each `next` stores one.
+
+        seconds    how long they took
+        fallback   set if another model than usual has answered
+        """
         seconds /= len(parts)
         control = self._exchange.control
         meta = stored_meta(headers, "json")
+        if fallback is not None:
+            meta["fallback"] = fallback.model
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
             self._payloads[key] = part.body
             reply = Reply(
@@ -87,7 +99,7 @@ class EmbeddingBatch:
                 usage=part.usage,
                 seconds=seconds,
                 meta=meta,
-                cacheable=control.store,
+                cacheable=control.store and (fallback is None or fallback.keep),
                 ttl=control.ttl,
                 tags=control.tags,
             )

@@ -55,6 +55,22 @@ class BodyMarker(Protocol):
     def refusable(self) -> bool:
         """Whether the upstream has not yet accepted a marked body for this model."""
 
+    @property
+    def upstream(self) -> str:
+        """Name of the upstream for which the body is, or that has answered."""
+
+    @property
+    def fallback(self) -> FallbackAnswer | None:
+        """The model that has answered in place of the usual one; None: the usual one has."""
+
+
+class FallbackAnswer(NamedTuple):
+    """An answer of another model than usual, because its upstream stood in for another one."""
+
+    model: str
+    keep: bool
+    """Whether the answer may be stored."""
+
 
 class SimilarFinder(Protocol):
     """Looks for the answer to a question in another wording, after an exact miss. It raises no exception."""
@@ -83,6 +99,8 @@ class Exchange(NamedTuple):
     """None: the body is sent as it came."""
     finder: SimilarFinder | None = None
     """None: only the answer to the same request is served."""
+    fallback: FallbackAnswer | None = None
+    """Set when another model than usual has answered."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -263,11 +281,15 @@ def stream_reply(
 
 def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any]) -> Reply:
     """Return the reply to the cache for a complete answer."""
+    fallback = exchange.fallback
+    if fallback is not None:
+        meta["fallback"] = fallback.model
     return Reply(
         payload=answer.body,
         model=answer.model,
         usage=answer.usage,
         meta=meta,
+        cacheable=fallback is None or fallback.keep,
         ttl=exchange.control.ttl,
         tags=exchange.control.tags,
         tier=answer.tier,

@@ -156,6 +156,8 @@ class Fetcher:
         try:
             with pending.leading():
                 response, usage_asked = await self._send(exchange, upstream, send)
+            if exchange.marker is not None and exchange.marker.fallback is not None:
+                exchange = exchange._replace(fallback=exchange.marker.fallback)
             if exchange.stream and is_event_stream(response.status, response.headers):
                 tee = StreamTee(exchange, response.headers, usage_asked, self._max_answer)
                 finish = self._finish_abandoned
@@ -189,7 +191,10 @@ class Fetcher:
         this model.
         """
         marker = exchange.marker
-        marked = None if marker is None else await marker.mark()
+        marked = None
+        if marker is not None:
+            marked = await marker.mark()
+            upstream = marker.upstream
         ask = self._ask_usage and exchange.lacks_usage and upstream not in self._refuse_options
         response = await send(await self._body(exchange, ask, marked))
         if marker is not None and marked is not None:
@@ -204,7 +209,7 @@ class Fetcher:
             ask = False
             response = await send(await self._body(exchange, ask, None))
             if response.status == 200:
-                self._refuse_options.add(upstream)
+                self._refuse_options.add(upstream if marker is None else marker.upstream)
         return response, ask or exchange.include_usage
 
     async def _body(self, exchange: Exchange, ask_usage: bool, marked: Mapping[str, Any] | None) -> bytes:
@@ -238,7 +243,8 @@ class Fetcher:
             if response.status == 200:
                 parts = await self._run(len(content), partial(batch.split, content))
                 content = b""  # half of the memory that is in use now
-                for k, _ in enumerate(batch.settle(response.headers, parts, seconds)):
+                fallback = None if exchange.marker is None else exchange.marker.fallback
+                for k, _ in enumerate(batch.settle(response.headers, parts, seconds, fallback)):
                     if self._pause is not None and k % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
                         await self._pause()
                 return Fetched(await self._run(batch.size, partial(batch.response, response.pairs)), batch.answers())

@@ -43,6 +43,7 @@ from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import admin_token, data_directory, server_secret
 from knapcache.serve.shared import SharedStoreMember, open_shared_store
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
+from knapcache.serve.upstream.group import route_groups
 from knapcache.serve.upstream.prefix_tier import prefix_tiers
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
@@ -115,6 +116,7 @@ class Proxy:
         )
         meter = Meter(settings.cost, prices)
         self.upstreams = Upstreams(settings, self.embedded_model, prefix_tiers(settings, self.secret, meter))
+        self.groups = route_groups(self.upstreams.all, settings.route)
         self.events = EventBuffer()
         self.content_log = open_content_log(settings, self.folder)
         self.semantic = open_semantic(

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from knapcache import Cache
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe import metrics as observe_metrics
-from knapcache.serve.observe.events import OUTCOMES, Event
+from knapcache.serve.observe.events import OUTCOMES, Event, UpstreamTry
 from knapcache.serve.observe.labels import MAX_LABELS, OTHER
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import BUCKETS, DROPPED, Metrics
@@ -42,7 +42,7 @@ def metrics(*events: Event, stats: dict[str, Any] | None = None) -> Metrics:
         dropped,
         lambda: 12,
         LoopWatchdog(),
-        lambda: [{"name": "a", "state": "ok"}],
+        lambda: [{"name": "a", "state": "ok", "health": "half-open"}],
     )
     found.consume(events)
     return found
@@ -93,6 +93,22 @@ def test_requests_and_money() -> None:
     assert total(of, "knapcache_seconds_saved_total") == 8.0
     for code in ("2xx", "4xx", "5xx", "none"):
         assert total(of, "knapcache_calls_total", upstream="openai", code=code) == 1
+
+
+def test_calls_of_upstreams_that_failed_a_request() -> None:
+    tried = (UpstreamTry("a", (0, 503), "", 0.0), UpstreamTry("b", (429,), "", 0.0))
+    of = metrics(event("miss", upstream="c", attempts=(200,), tried=tried), event("miss", upstream="c"))
+    for name, code in (("a", "none"), ("a", "5xx"), ("b", "4xx")):
+        assert total(of, "knapcache_calls_total", upstream=name, code=code) == 1
+    assert total(of, "knapcache_fallbacks_total", upstream="a", fallback="c") == 1
+    assert total(of, "knapcache_fallbacks_total", upstream="b", fallback="c") == 1
+    assert total(of, "knapcache_fallbacks_total") == 2
+
+
+def test_the_health_of_upstreams() -> None:
+    of = metrics()
+    states = ("healthy", "open", "half-open")
+    assert [total(of, "knapcache_upstream_health", upstream="a", state=state) for state in states] == [0, 0, 1]
 
 
 def test_histograms() -> None:
@@ -158,7 +174,7 @@ def test_names_and_units_follow_prometheus_conventions() -> None:
                 assert "le" not in sample.labels
             for label in sample.labels:
                 assert re.fullmatch(r"[a-z]+", label)
-                assert label not in family.name.split("_") or family.name == "knapcache_upstream_up"
+                assert label not in family.name.split("_") or family.name.startswith("knapcache_upstream_")
     assert {f.name for f in families} >= {"process_resident_memory_bytes", "process_cpu_seconds"}
 
 
@@ -214,7 +230,8 @@ def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     table = page.split("## Metrics")[1].split("\n## ")[0]
     documented = dict(re.findall(r"^\| `(knapcache_\w+)`(?: `\{([\w,]+)\}`)? \|", table, re.MULTILINE))
-    of = metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event(), semantic=semantic_event()))
+    tried = (UpstreamTry("a", (0,), "", 0.0),)
+    of = metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event(), semantic=semantic_event(), tried=tried))
     of.semantic_reports = [{"scope": "", "mode": "on"}]
     there = {
         (family.name + "_total" if family.type == "counter" else family.name): ",".join(

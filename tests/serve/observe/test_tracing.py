@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.model import Endpoint
 from knapcache.serve.observe import tracing
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, UpstreamTry
 from knapcache.serve.observe.tracing import OPERATIONS, Tracing, attributes, traces_url
 from tests.support import ROOT
 from tests.support.events import event, semantic_event, traffic
@@ -209,6 +209,8 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_attribute_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([\w.]+)` \|", page.split("## Traces")[1], re.MULTILINE)
-    all_attributes = attributes(event("miss", stream=True, status=502), "chat")
+    all_attributes = attributes(
+        event("miss", stream=True, status=502, tried=(UpstreamTry("a", (0,), "", 0.0),)), "chat"
+    )
     all_attributes |= attributes(event("similar", semantic=semantic_event()), "chat")
     assert sorted(documented) == sorted(all_attributes)

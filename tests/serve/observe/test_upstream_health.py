@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
 
+from knapcache.serve.observe.events import UpstreamTry
 from knapcache.serve.observe.metrics import Metrics
-from knapcache.serve.observe.upstream_health import QUIET, UpstreamHealth
+from knapcache.serve.observe.upstream_health import QUIET, UpstreamHealth, has_own_credential
 from knapcache.serve.settings import UpstreamSettings
 from tests.support.events import event
 
@@ -120,3 +122,35 @@ def test_the_metric_is_0_while_an_upstream_fails(health: UpstreamHealth) -> None
     text = Metrics(dict, upstreams=health.report).render().decode()
     assert 'knapcache_upstream_up{upstream="a"} 1.0' in text
     assert 'knapcache_upstream_up{upstream="b"} 0.0' in text
+
+
+def test_failures_that_another_upstream_covers(health: UpstreamHealth, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    tried = (UpstreamTry("a", (0,), "connection refused", 0.0),)
+    health.consume([event("miss", upstream="b", attempts=(200,), tried=tried)])
+    row = of(health, "a")
+    assert (row["state"], row["reason"], row["calls"], row["errors"]) == ("failing", "connection refused", 1, 1)
+    assert (row["health"], row["open_until"]) == ("healthy", None), "one failure does not open it"
+    assert (of(health, "b")["state"], of(health, "b")["calls"]) == ("ok", 1)
+    assert lines(caplog) == ["upstream a fails: connection refused. b answers; cached answers are served."]
+
+
+def test_the_health_is_that_of_the_last_call(health: UpstreamHealth) -> None:
+    later = time.time() + 100.0
+    for until, state in ((later, "open"), (time.time() - 1.0, "half-open"), (0.0, "healthy")):
+        health.consume([event("miss", upstream="b", attempts=(200,), tried=(UpstreamTry("a", (503,), "", until),))])
+        assert of(health, "a")["health"] == state
+        health.consume([event("failed", upstream="b", attempts=(503,), open_until=until)])
+        assert (of(health, "b")["health"], of(health, "b")["open_until"]) == (state, until or None)
+    health.consume([event("failed", upstream="b", attempts=(503,), open_until=later), event("failed", error="x")])
+    assert of(health, "b")["health"] == "open", "a request that made no call says nothing about it"
+
+
+def test_a_credential_in_the_headers_is_a_key_of_its_own() -> None:
+    fields = {"name": "azure", "url": "https://x.test/v1"}
+    for headers, own in (({}, False), ({"X-Team": "a"}, False), ({"Api-Key": "secret"}, True)):
+        settings = UpstreamSettings.model_validate({**fields, "headers": headers})
+        assert has_own_credential(settings) is own
+    health = UpstreamHealth([settings])
+    health.consume([event("failed", upstream="azure", attempts=(401,))])
+    assert of(health, "azure")["reason"] == "status 401: it rejects the key in headers"

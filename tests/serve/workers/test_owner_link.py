@@ -17,7 +17,7 @@ import httpx
 import orjson
 import pytest
 
-from knapcache.serve.observe.events import MAX_DETAILED, MAX_POSITIONS, MAX_TEXT, PrefixEvent
+from knapcache.serve.observe.events import MAX_DETAILED, MAX_POSITIONS, MAX_TEXT, PrefixEvent, UpstreamTry
 from knapcache.serve.observe.history_file import unpack
 from knapcache.serve.workers.owner_link import (
     MAX_BATCH,
@@ -198,10 +198,12 @@ def test_events_cross_processes_by_name() -> None:
     events = [*traffic(20), event("failed", attempts=(0, 429, 503), usd=None, trace="00-x"), event("hit", model="é")]
     events += [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
     events += [event("similar", semantic=semantic_event(question="é")), event("miss", semantic=semantic_event())]
+    tried = (UpstreamTry("a", (0, 503), "connection refused", 5.5), UpstreamTry("b", (), "", 0.0))
+    events.append(event("miss", tried=tried, open_until=7.5))
     verdicts = [verdict_event(), verdict_event(verdict="different", judge_usd=0.25)]
     assert decode_events(encode_events(events, 7, verdicts)) == (events, verdicts, 7)
     (fields,) = orjson.loads(encode_events(events[:1]))["events"]
-    assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts)}
+    assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts), "tried": []}
 
 
 def test_a_worker_without_an_owner_keeps_few_positions(tmp_path: Path) -> None:

@@ -134,6 +134,11 @@ class UpstreamStatus(ResponseModel):
     failing_since: Annotated[float | None, Field(description="Unix time.")]
     reason: Annotated[str, Field(description="Why it fails, in plain words.")]
     failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+    health: Annotated[
+        Literal["healthy", "open", "half-open"],
+        Field(description="open: routes send requests to another upstream; half-open: the next request is a probe."),
+    ]
+    open_until: Annotated[float | None, Field(description="Unix time of the next probe; null: healthy.")]
 
 
 class HealthStatus(ResponseModel):

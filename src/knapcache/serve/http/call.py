@@ -21,12 +21,14 @@ from knapcache.exchange.stale import StaleAnswer
 from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
 from knapcache.serve.http.content_capture import ContentCapture
-from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent
+from knapcache.serve.http.sending import Calls, UpstreamSender
+from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent, UpstreamTry
 from knapcache.serve.routing import routed_control
 from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
 from knapcache.serve.settings.routes import RouteSettings
-from knapcache.serve.upstream import Pairs, Response, encode_headers
-from knapcache.serve.upstream.prefix_tier import PrefixMarker, reported_event
+from knapcache.serve.upstream import Pairs, Response
+from knapcache.serve.upstream.group import UpstreamGroup, group_of_one
+from knapcache.serve.upstream.prefix_tier import reported_event
 from knapcache.serve.upstream.upstream import Upstream
 from knapcache.threads import DeadlinePool
 from knapcache.wire.cache_control import NO_DIRECTIVES
@@ -39,8 +41,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_attempts", "_error", "_head", "_marker", "_request", "_route", "_semantic",
-        "_semantic_event", "_time", "_ttfb", "_writer", "content", "exchange", "model", "upstream",
+        "_append_event", "_error", "_head", "_request", "_route", "_semantic", "_semantic_event", "_sender", "_time",
+        "_ttfb", "_writer", "content", "exchange", "group", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -52,21 +54,23 @@ class Call:
         model: str,
         append_event: Callable[[Event], Any],
         route: RouteSettings | None = None,
+        group: UpstreamGroup | None = None,
     ) -> None:
+        """group: the upstreams that may answer, of which `upstream` is the first; None: no others."""
         self._route = route
         self._request, self._head, self._append_event = request, head, append_event
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self.content: ContentCapture | None = None
         """Its content for the log; None: the log is off."""
         self._writer: ResponseWriter | None = None
-        self._marker: PrefixMarker | None = None
+        self.group = group or group_of_one(upstream)
+        self._sender: UpstreamSender | None = None
+        """None: nothing was sent."""
         self._semantic: SemanticCall | None = None
         self._semantic_event: SemanticEvent | None = None
         self._time, self._ttfb = time.time(), 0.0
-        self._attempts: list[int] = []
-        """Statuses of upstream calls that are in no event yet."""
         self._error = ""
-        """Why the last of them failed."""
+        """Why the call failed for which this request has waited."""
 
     @property
     def route_name(self) -> str:
@@ -75,28 +79,16 @@ class Call:
 
     def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
         """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
-        upstream, exchange, route = self.upstream, self.exchange, self._route
+        exchange, route = self.exchange, self._route
         if route is not None:
             exchange = exchange._replace(control=routed_control(route, exchange.control))
         if semantic is not None:
             self._semantic = semantic.begin(exchange, self._head.principal.name, self.route_name)
             exchange = exchange._replace(finder=self._semantic)
-        tier = upstream.prefix
-        if tier is not None and route is not None and route.prefix is not None:
-            tier = tier.in_mode(route.prefix)
-        if tier is None or tier.mode == "off":
+        marks = self.upstream.prefix is not None and (route is None or route.prefix != "off")
+        if not marks and len(self.group.members) == 1:
             return exchange
-        account = upstream.account(self._head.principal.credential)
-        self._marker = PrefixMarker(
-            tier,
-            exchange.endpoint,
-            exchange.body,
-            len(exchange.raw),
-            model=self.model,
-            account=account,
-            pool=workers,
-        )
-        return exchange._replace(marker=self._marker)
+        return exchange._replace(marker=self._new_sender(workers))
 
     def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Awaitable[Fetched | None]:
         """Fetch the response; None: the request must be sent without the cache."""
@@ -104,22 +96,15 @@ class Call:
 
     async def send(self, content: bytes) -> Response:
         """Send the request upstream, with this body."""
-        upstream, head = self.upstream, self._head
-        headers = head.upstream_headers.get(upstream.name)
-        if headers is None:
-            headers = head.upstream_headers[upstream.name] = encode_headers(
-                upstream.request_headers(head.headers, head.principal.credential is not None)
-            )
-        # Not the path as sent: the key has the endpoint only, so another spelling must not reach another route.
-        path, query = f"/v1/{self.exchange.endpoint.value}", self._request.query.decode("latin-1")
-        target = upstream.path(f"{path}?{query}" if query else path)
-        try:
-            response = await upstream.send_with_retries(target, headers, content, self._attempts)
-        except UpstreamFailed as error:
-            self._error = error.reason
-            raise
-        self._error = ""
-        return response
+        sender = self._sender or self._new_sender(None)
+        return await sender.send(content)
+
+    def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
+        prefix = None if self._route is None else self._route.prefix
+        sender = self._sender = UpstreamSender(
+            self.group, self._head, self.exchange, self.model, self._request.query, workers, prefix
+        )
+        return sender
 
     async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
         """Write the response, store its answer, record the event.
@@ -151,6 +136,8 @@ class Call:
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
         headers, body = fetched.headers, fetched.body
+        if self._sender is not None and (not fetched.answers or any(one.outcome == "miss" for one in fetched.answers)):
+            headers = [*headers, *self._sender.headers()]
         if isinstance(fetched, LiveStream):
             return await self._write_live(headers, fetched.blocks)
         try:
@@ -180,7 +167,9 @@ class Call:
         """Send the request upstream and its response back, without the cache."""
         response = await self.send(self.exchange.upstream_body(False))
         try:
-            headers = [*sandboxed(forwarded_headers(response.pairs)), *outcome_headers("bypass")]
+            assert self._sender is not None
+            own = [*outcome_headers("bypass"), *self._sender.headers()]
+            headers = [*sandboxed(forwarded_headers(response.pairs)), *own]
             await self._request.send_head(response.status, headers)
             if self.content is not None:
                 self.content.begin_forwarded(response.headers.get("content-type", ""))
@@ -196,7 +185,11 @@ class Call:
 
     async def fail(self, error: UpstreamFailed) -> None:
         """Send an error, as an event if a stream has begun."""
-        status, self._error = error.status, error.reason
+        status = error.status
+        if self._sender is None:
+            self._error = error.reason
+        else:
+            self._sender.broken(error.reason)
         if self._writer is not None:
             self._writer.write(self.exchange.format.error_event(str(error)), more=False)
             await self._request.drain()
@@ -225,23 +218,24 @@ class Call:
             key, size, (usd, upstream_seconds, cost, _, tokens, _) = answer.key, answer.size, answer.bill
         exchange, upstream, error = self.exchange, self.upstream.name, ""
         calls: tuple[int, ...] = ()
-        if attempts and (self._attempts or self._error):
-            upstream, calls, error = self._take_attempts()
+        tried: tuple[UpstreamTry, ...] = ()
+        open_until = 0.0
+        found = self._take_calls() if attempts else None
+        if found is not None:
+            upstream, calls, error, tried, open_until = found
         elif outcome in ("hit", "similar", "stale"):
             upstream = ""
         return Event(  # positional: keywords take twice as long
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
             self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
             error, self._request.headers.get("traceparent", ""), self._reason(outcome),
-            self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event,
+            self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event, tried, open_until,
         )  # fmt: skip
 
     def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:
         """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
         counted = None if answer is None else answer.bill.input
-        if self._marker is not None:
-            return self._marker.report(counted)
-        return reported_event("off", counted)
+        return reported_event("off", counted) if self._sender is None else self._sender.prefix_event(counted)
 
     def _reason(self, outcome: str) -> str:
         """Return what in the request explains the outcome."""
@@ -251,20 +245,20 @@ class Call:
         return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""
 
     def _with_attempts(self, event: Event) -> Event:
-        if not self._attempts and not self._error:
+        found = self._take_calls()
+        if found is None:
             return event
-        upstream, attempts, error = self._take_attempts()
-        return event._replace(upstream=upstream, attempts=attempts, error=error)
+        upstream, attempts, error, tried, open_until = found
+        return event._replace(upstream=upstream, attempts=attempts, error=error, tried=tried, open_until=open_until)
 
-    def _take_attempts(self) -> tuple[str, tuple[int, ...], str]:
-        """Return the upstream, the statuses and the error of the upstream calls that are in no event yet.
-
-        Of several embeddings, the first that was fetched has them.
-        """
-        attempts, error = tuple(self._attempts), self._error
-        self._attempts.clear()
-        self._error = ""
-        return self.upstream.name, attempts, error
+    def _take_calls(self) -> Calls | None:
+        """Return the upstream calls that are in no event yet; None: there are none."""
+        if self._sender is not None:
+            return self._sender.take_calls()
+        if not self._error:
+            return None
+        error, self._error = self._error, ""
+        return self.upstream.name, (), error, (), 0.0
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:

@@ -155,10 +155,11 @@ def charge(raw: bytes) -> int:
 
 def header_lines(entry: Entry) -> tuple[bytes, bytes]:
     """Return the headers of a plain answer that is served as it was stored: before its age, and after it."""
+    meta = entry.meta.get("meta", EMPTY)
     before_age, after_age = hit_header_lines(
-        entry.key.hex(), entry.meta.get("usd"), entry.seconds, entry.meta.get("tokens", 0)
+        entry.key.hex(), entry.meta.get("usd"), entry.seconds, entry.meta.get("tokens", 0), meta
     )
     lines = [b"%bcontent-length: %d\r\n" % (after_age, len(entry.payload))]
-    for name, value in entry.meta.get("meta", EMPTY).get("ids", {}).items():
+    for name, value in meta.get("ids", {}).items():
         lines.append(b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1", "replace")))
     return b"content-type: application/json\r\n%b" % before_age, b"".join([*lines, b"\r\n"])

@@ -57,7 +57,7 @@ class Handler:
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
         self._content_log = proxy.content_log
-        self._router = Router(settings.route)
+        self._router, self._groups = Router(settings.route), proxy.groups
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
             finish_abandoned=settings.finish_abandoned,
@@ -141,13 +141,14 @@ class Handler:
         known = isinstance(parsed, ParsedBody) or model
         route = self._route(head, endpoint, model, parsed) if self._router.routes else None
         upstream: Upstream | None
-        if route is not None and route.upstreams:
-            upstream = self._upstreams.named(route.upstreams[0].name)
+        group = None if route is None else self._groups.get(route.name)
+        if group is not None:
+            upstream = group.members[0].upstream
         else:
             upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
-        context = upstream.context
+        context = upstream.context if group is None else group.context
         if route is not None and route.namespace is not None:
             context = {**context, "route namespace": route.namespace}
         if head.vary:
@@ -165,7 +166,7 @@ class Handler:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
         if route is not None and not exchange.bypass:
             exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
-        return Call(request, head, exchange, upstream, model, self._append_event, route)
+        return Call(request, head, exchange, upstream, model, self._append_event, route, group)
 
     def _route(
         self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable

@@ -157,6 +157,18 @@ class VerdictEvent(NamedTuple):
     """When it was decided, Unix time."""
 
 
+class UpstreamTry(NamedTuple):
+    """Calls of one request to an upstream that failed it. Crosses processes by field name."""
+
+    upstream: str
+    attempts: tuple[int, ...]
+    """Status of each call; 0 if no response came."""
+    error: str
+    """Why it failed, in plain words; empty if a status says all."""
+    open_until: float
+    """Unix time until which groups send no requests there; 0: they do."""
+
+
 class Event(NamedTuple):
     """One finished request. Built with keywords; events cross processes by field name."""
 
@@ -202,6 +214,10 @@ class Event(NamedTuple):
     """Use of the provider's prompt cache; None: the request did not go upstream."""
     semantic: SemanticEvent | None = None
     """What the semantic tier did; None: it is off, or the request was no exact miss."""
+    tried: tuple[UpstreamTry, ...] = ()
+    """Upstreams that failed the request before `upstream` was called."""
+    open_until: float = 0.0
+    """Unix time until which groups send no requests to `upstream`; 0: they do."""
 
     @property
     def saved(self) -> bool:

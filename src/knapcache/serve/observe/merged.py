@@ -140,6 +140,8 @@ def _add_health(row: dict[str, Any], other: dict[str, Any], host: str) -> dict[s
         since = [at for at in (row["failing_since"], other["failing_since"]) if at is not None]
         found |= {"state": "failing", "failing_since": min(since, default=None)}
         found["reason"] = row["reason"] or f"{other['reason']} (seen by {host})"
+    if (other["open_until"] or 0.0) > (row["open_until"] or 0.0):
+        found |= {"health": other["health"], "open_until": other["open_until"]}
     return found
 
 

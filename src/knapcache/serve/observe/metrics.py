@@ -31,6 +31,7 @@ from knapcache.serve.observe.prefix_metrics import collect_prefix
 from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.semantic_metrics import ScopeReports, collect_semantic
 from knapcache.serve.observe.semantic_totals import SemanticTotals
+from knapcache.serve.observe.upstream_health import HEALTH_STATES
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -96,6 +97,8 @@ class Metrics(Collector):
         self._durations = {outcome: (Durations(), Durations()) for outcome in (*OUTCOMES, OTHER)}
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
+        self._fallbacks: dict[tuple[str, str], int] = {}
+        """Requests by the upstream that failed them, and the one that was called last."""
         self._upstreams = LabelLimiter()
         self._prefix, self._semantic = PrefixTotals(), SemanticTotals()
         self.semantic_reports: ScopeReports = ()
@@ -110,7 +113,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-                upstream, attempts, _, _, _, prefix, semantic,
+                upstream, attempts, _, _, _, prefix, semantic, tried, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
@@ -129,6 +132,8 @@ class Metrics(Collector):
             for status in attempts:
                 call = self._upstreams.label(upstream), CODES.get(status // 100, NO_RESPONSE)
                 calls[call] = calls.get(call, 0) + 1
+            if tried:
+                self._count_tried(event)
             if prefix is not None:
                 self._prefix.count(event)
             if semantic is not None:
@@ -138,6 +143,16 @@ class Metrics(Collector):
         """Count a batch of verdicts."""
         for verdict in verdicts:
             self._semantic.count_verdict(verdict)
+
+    def _count_tried(self, event: Event) -> None:
+        """Count the calls to upstreams that failed a request, and the request that another one answered."""
+        for name, attempts, _, _ in event.tried:
+            label = self._upstreams.label(name)
+            for status in attempts:
+                call = label, CODES.get(status // 100, NO_RESPONSE)
+                self._calls[call] = self._calls.get(call, 0) + 1
+            fallback = label, self._upstreams.label(event.upstream)
+            self._fallbacks[fallback] = self._fallbacks.get(fallback, 0) + 1
 
     def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> list[float]:
         labels = (
@@ -217,14 +232,15 @@ class Metrics(Collector):
         for call, count in list(self._calls.items()):
             calls.add_metric(call, count)
         yield calls
-        up = GaugeMetricFamily(
-            "knapcache_upstream_up",
-            "0 from a request that the upstream failed until it answers one.",
-            labels=["upstream"],
+        fallbacks = CounterMetricFamily(
+            "knapcache_fallbacks",
+            "Requests that an upstream failed and another one got, by the name of that one.",
+            labels=["upstream", "fallback"],
         )
-        for state in self._upstream_states():
-            up.add_metric([state["name"]], state["state"] == "ok")
-        yield up
+        for pair, count in list(self._fallbacks.items()):
+            fallbacks.add_metric(pair, count)
+        yield fallbacks
+        yield from upstream_families(self._upstream_states())
 
     def _collect_durations(self) -> Iterator[Metric]:
         for k, name, text in (
@@ -280,3 +296,21 @@ class Metrics(Collector):
             ("knapcache_evictions", "evictions", "Evicted entries."),
         ):
             yield CounterMetricFamily(name, text, value=stats.get(field) or 0)
+
+
+def upstream_families(states: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield the families of the upstreams' states."""
+    up = GaugeMetricFamily(
+        "knapcache_upstream_up", "0 from a request that the upstream failed until it answers one.", labels=["upstream"]
+    )
+    health = GaugeMetricFamily(
+        "knapcache_upstream_health",
+        "1 for the state of the upstream: healthy, open (routes use another one) or half-open (probed).",
+        labels=["upstream", "state"],
+    )
+    for state in states:
+        up.add_metric([state["name"]], state["state"] == "ok")
+        for name in HEALTH_STATES:
+            health.add_metric([state["name"], name], state["health"] == name)
+    yield up
+    yield health

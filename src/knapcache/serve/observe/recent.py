@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.serve.observe.events import Event, without_positions
 
 MAX_RECENT = 1000
-UNLISTED = frozenset({"attempts", "prefix", "reason", "semantic", "trace"})
+UNLISTED = frozenset({"attempts", "open_until", "prefix", "reason", "semantic", "trace", "tried"})
 FIELDS = (*(name for name in Event._fields if name not in UNLISTED), "saved")
 
 

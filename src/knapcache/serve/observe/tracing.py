@@ -140,6 +140,8 @@ def attributes(event: Event, operation: str) -> dict[str, Any]:
     for name, value in (("key", event.key), ("size", event.size), ("cost", event.cost), ("upstream", event.upstream)):
         if value:
             found[f"knapcache.{name}"] = value
+    if event.tried:
+        found["knapcache.tried"] = [one.upstream for one in event.tried]
     if event.usd is not None:
         found["knapcache.usd"] = event.usd
     if event.outcome == "similar" and event.semantic is not None:

@@ -9,6 +9,10 @@ A failure is a call without a complete response, or a status of 500 or more. Wit
 401, 403 or 429: nobody is served then. With callers' keys these statuses concern one caller. Other statuses, such as
 400, neither fail an upstream nor show that it serves requests again.
 
+health    healthy, open or half-open: whether groups send requests to it. The process that has called it decides that
+          by several failures (upstream/health.py), and its events say so. After one failed request an upstream is
+          failing, and still healthy. With several processes, the last one that has called it counts
+
 The first failure writes one log line, and the recovery another one. For QUIET seconds after a recovery was logged, a
 new failure and its recovery write no lines: an upstream that fails every tenth request would fill the log. If it still
 fails after that time, the line is written then.
@@ -17,17 +21,19 @@ fails after that time, the line is written then.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from knapcache.exchange.headers import CREDENTIALS
-from knapcache.serve.observe.events import Event
+from knapcache.serve.observe.events import Event, UpstreamTry
 from knapcache.serve.settings import UpstreamSettings
 
 log = logging.getLogger("knapcache.serve")
 
 QUIET = 60.0
+HEALTH_STATES = ("healthy", "open", "half-open")
 REJECTED = (401, 403, 429)
 """Statuses that fail an upstream if the key is the proxy's."""
 WORDS = {429: "rate limit or quota exceeded", 529: "overloaded"}
@@ -46,45 +52,53 @@ class UpstreamState:
         self.reason = ""
         self.failed = 0
         """Requests that it has failed since then."""
+        self._open_until = 0.0
         self._recovered = float("-inf")
         self._logged = False
 
     def count(self, event: Event) -> None:
         """Count the calls of one request, and its failure or its answer."""
-        for status in event.attempts:
+        self._count(event.attempts, event.error, event.open_until, event.time + event.seconds, "")
+
+    def count_tried(self, tried: UpstreamTry, event: Event) -> None:
+        """Count the calls of a request that another upstream has answered, or failed, too."""
+        answered = "" if event.error else event.upstream
+        self._count(tried.attempts, tried.error, tried.open_until, event.time + event.seconds, answered)
+
+    def _count(self, attempts: tuple[int, ...], error: str, open_until: float, now: float, answered: str) -> None:
+        """answered: the upstream that has answered in its place; empty: none."""
+        for status in attempts:
             self.calls += 1
             self.errors += status == 0 or status >= 500
-        if event.error and event.attempts and 0 < event.attempts[-1] < 500:
+        if error and attempts and 0 < attempts[-1] < 500:
             self.errors += 1  # the answer began, and broke off
-        now = event.time + event.seconds
-        if reason := self._failure(event):
-            self._fail(reason, now)
-        elif event.attempts and 0 < event.attempts[-1] < 400 and self.failing_since is not None:
+        if attempts:
+            self._open_until = open_until
+        if reason := self._failure(attempts, error):
+            self._fail(reason, now, answered)
+        elif attempts and 0 < attempts[-1] < 400 and self.failing_since is not None:
             self._recover(now)
 
-    def _failure(self, event: Event) -> str:
+    def _failure(self, attempts: tuple[int, ...], error: str) -> str:
         """Return why the upstream failed a request; empty if it did not."""
-        if event.error or not event.attempts:
-            return event.error
-        status = event.attempts[-1]
+        if error or not attempts:
+            return error
+        status = attempts[-1]
         if status == 0:
             return "no response"
         if self._own_credential and status in REJECTED:
             return f"status {status}: {WORDS.get(status) or f'it rejects {self._key}'}"
         return f"status {status}: {status_words(status)}" if status >= 500 else ""
 
-    def _fail(self, reason: str, now: float) -> None:
+    def _fail(self, reason: str, now: float, answered: str) -> None:
         if self.failing_since is None:
             self.failing_since, self.failed = now, 0
         self.failed += 1
         self.reason = reason
         if not self._logged and now - self._recovered >= QUIET:
             self._logged = True
-            log.warning(
-                "upstream %s fails: %s. Requests that need it get an error; cached answers are served.",
-                self.name,
-                reason,
-            )
+            effect = f"{answered} answers" if answered else "Requests that need it get an error"
+            log.warning("upstream %s fails: %s. %s; cached answers are served.", self.name, reason, effect)
 
     def _recover(self, now: float) -> None:
         assert self.failing_since is not None
@@ -97,6 +111,7 @@ class UpstreamState:
 
     def report(self) -> dict[str, Any]:
         """Return the state for the admin API."""
+        until = self._open_until
         return {
             "name": self.name,
             "state": "ok" if self.failing_since is None else "failing",
@@ -105,6 +120,8 @@ class UpstreamState:
             "failing_since": self.failing_since,
             "reason": self.reason,
             "failed": self.failed if self.failing_since is not None else 0,
+            "health": "healthy" if not until else "open" if until > time.time() else "half-open",
+            "open_until": until or None,
         }
 
 
@@ -117,6 +134,9 @@ class UpstreamHealth:
     def consume(self, events: Sequence[Event]) -> None:
         """Count the calls that these requests have made."""
         for event in events:
+            for tried in event.tried:
+                if (state := self._upstreams.get(tried.upstream)) is not None:
+                    state.count_tried(tried, event)
             if (event.attempts or event.error) and (state := self._upstreams.get(event.upstream)) is not None:
                 state.count(event)
 

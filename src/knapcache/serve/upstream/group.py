@@ -20,12 +20,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.serve.upstream.client import parse_base_url
 from knapcache.serve.upstream.upstream import Upstream
+
+if TYPE_CHECKING:
+    from knapcache.serve.settings.routes import RouteSettings
 
 Balance = Literal["order", "weights", "least-busy"]
 BALANCES: tuple[Balance, ...] = ("order", "weights", "least-busy")
@@ -155,6 +158,32 @@ class UpstreamGroup:
         """Return the model that answers in place of that of the first member; empty: it is the same model."""
         sent, first = member.model or model, self.members[0].model or model
         return "" if sent == first else sent
+
+
+def route_groups(upstreams: Iterable[Upstream], routes: Iterable[RouteSettings]) -> dict[str, UpstreamGroup]:
+    """Return the groups of the routes that name upstreams, by the route's name. Raises InvalidInput."""
+    known, found = list(upstreams), {}
+    for route in routes:
+        if not route.upstreams:
+            continue
+        try:
+            found[route.name] = UpstreamGroup.from_names(
+                known,
+                route.upstreams,
+                balance=route.balance,
+                fallback_cache=route.fallback_cache,
+                endpoints=[Endpoint(name) for name in route.endpoint],
+            )
+        except InvalidInput as error:
+            raise InvalidInput(f"route {route.name}: {error}") from None
+    return found
+
+
+def group_of_one(upstream: Upstream) -> UpstreamGroup:
+    """Return the group of one upstream. It is made once."""
+    if upstream.alone is None:
+        upstream.alone = UpstreamGroup([GroupMember(upstream)])
+    return upstream.alone
 
 
 def next_by_weight(members: Sequence[GroupMember]) -> GroupMember:

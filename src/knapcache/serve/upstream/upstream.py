@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, nominated
@@ -43,6 +44,7 @@ from knapcache.serve.upstream.response import MAX_BODY, Pairs, Response
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings, UpstreamSettings
+    from knapcache.serve.upstream.group import UpstreamGroup
 
 log = logging.getLogger("knapcache.serve")
 
@@ -70,6 +72,10 @@ CACHE_HEADER_PREFIXES = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-p
 """Beginnings of header names that are meant for caches and proxies, and not passed on."""
 
 
+HEADER_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""Characters of a name that are sent in a header as they are; others are percent-encoded."""
+
+
 class LocalModel(Protocol):
     """A model server on this machine, whose address is known when it is ready."""
 
@@ -86,7 +92,11 @@ class Upstream:
         """A part of every key: answers of different upstreams are never mixed."""
         self.prefix: PrefixTier | None = None
         """Marks requests for the provider's prefix cache; None: they are sent as they are."""
+        self.header = "x-knapcache-upstream", quote(settings.name, safe=HEADER_CHARACTERS)
+        """The response header of answers from this upstream."""
         self.health = PassiveHealth()
+        self.alone: UpstreamGroup | None = None
+        """The group for requests that no route gives another one (`group_of_one`)."""
         self.own_credential = has_own_credential(settings)
         """Whether requests are sent with a key of the settings, and never with the caller's."""
         self._local = local
@@ -234,10 +244,6 @@ class Upstreams:
             if len(self._known) < MAX_KNOWN_MODELS and len(model) <= MAX_MODEL_LENGTH:
                 self._known[model] = found
             return found
-
-    def named(self, name: str) -> Upstream:
-        """Return the upstream with a name, which the settings have checked."""
-        return next(upstream for upstream in self.all if upstream.name == name)
 
     def find_model(self, body: bytes) -> str:
         """Return the model of a body that is not parsed, or "". Raises Uncacheable if that takes too long.

@@ -33,6 +33,7 @@ from knapcache.serve.observe.events import (
     Event,
     PrefixEvent,
     SemanticEvent,
+    UpstreamTry,
     VerdictEvent,
     without_positions,
 )
@@ -220,6 +221,8 @@ def encode_events(events: Sequence[Event], dropped: int = 0, verdicts: Sequence[
             values["prefix"] = event.prefix._asdict() | {"bills": dict(event.prefix.bills)}
         if event.semantic is not None:
             values["semantic"] = event.semantic._asdict()
+        if event.tried:
+            values["tried"] = [one._asdict() for one in event.tried]
     return orjson.dumps({"dropped": dropped, "events": fields, "verdicts": [one._asdict() for one in verdicts]})
 
 
@@ -237,7 +240,9 @@ def decode_event(fields: dict[str, Any]) -> Event:
         prefix = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
     if semantic is not None:
         semantic = SemanticEvent(**semantic | {"features": tuple(semantic["features"])})
-    return Event(**fields | {"attempts": tuple(fields["attempts"]), "prefix": prefix, "semantic": semantic})
+    tried = tuple(UpstreamTry(**each | {"attempts": tuple(each["attempts"])}) for each in fields["tried"])
+    calls = {"attempts": tuple(fields["attempts"]), "tried": tried}
+    return Event(**fields | calls | {"prefix": prefix, "semantic": semantic})
 
 
 def is_forwarded(name: str) -> bool:
