@@ -63,6 +63,8 @@ ALTERNATIVES = ("digest", "token_env", "token_file")
 PRICES = {"gpt-4o": {"input": 2.5, "cache_read": 1.25, "output": 10.0}}
 EXAMPLES: dict[str, Any] = {
     "path": "/var/lib/knapcache",
+    "tls_cert": "/etc/knapcache/cert.pem",
+    "tls_key": "/etc/knapcache/key.pem",
     "ttl": "30d",
     "encryption_key_env": "CACHE_ENCRYPTION_KEY",
     "encryption_key_file": "/etc/knapcache/encryption.key",

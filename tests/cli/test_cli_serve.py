@@ -47,15 +47,22 @@ def error_of(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return captured.err.removeprefix("knapcache: error: ").rstrip("\n")
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pem = tmp_path / "any.pem"
+    pem.touch()
     given = {"host": "::1", "port": "0", "path": str(tmp_path), "store": "unix:///s", "capacity": "1GB",
-             "policy": "lru", "cost": "seconds", "ttl": "12h", "workers": "2", "prefix": "on",
-             "semantic": "shadow"}  # fmt: skip
+             "policy": "lru", "cost": "seconds", "ttl": "12h", "tls_cert": str(pem), "tls_key": str(pem),
+             "workers": "2", "prefix": "on", "semantic": "shadow"}  # fmt: skip
     assert list(given) == list(serve.FLAGS)
-    rows = shown_settings(capsys, *(word for name, value in given.items() for word in (f"--{name}", value)))
+    rows = shown_settings(capsys, *(word for name, value in given.items() for word in (_flag(name), value)))
     assert {name: rows[name]["value"] for name in given} == {
         "host": "::1", "port": 0, "path": str(tmp_path), "store": "(not shown)", "capacity": 10**9, "policy": "lru",
-        "cost": "seconds", "ttl": 43200.0, "workers": 2, "prefix": "on", "semantic": "shadow",
+        "cost": "seconds", "ttl": 43200.0, "tls_cert": str(pem), "tls_key": str(pem),
+        "workers": 2, "prefix": "on", "semantic": "shadow",
     }  # fmt: skip
     assert {rows[name]["source"] for name in given} == {"flag"}
     assert {row["source"] for name, row in rows.items() if name not in given} == {"default"}

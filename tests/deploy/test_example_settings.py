@@ -48,6 +48,8 @@ def test_the_example_has_every_setting() -> None:
 def test_every_line_of_the_example_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = make_certificate(tmp_path / "tls", "DNS:llm.example.com")
     files = {
+        "/etc/knapcache/cert.pem": certificate.cert,
+        "/etc/knapcache/key.pem": certificate.key,
         "/etc/knapcache/ca.pem": certificate.cert,
         "/etc/knapcache/client.pem": certificate.cert,
         "/etc/knapcache/client-key.pem": certificate.key,

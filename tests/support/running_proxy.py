@@ -27,7 +27,8 @@ class RunningProxy:
     @property
     def url(self) -> str:
         """The proxy's address."""
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        scheme = "http" if self.proxy.settings.tls_cert is None else "https"
+        return f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
 
     @property
     def openai_url(self) -> str:

@@ -36,6 +36,8 @@ FLAGS = {
     "policy": ("NAME", "admission and eviction policy (default: adaptive)"),
     "cost": ("COST", "what to save: usd, seconds, or a blend such as 'usd + 0.01*seconds' (default: usd)"),
     "ttl": ("TIME", "time until an answer expires: 90 (s), 15m, 12h, 30d, none (default: none)"),
+    "tls_cert": ("FILE", "PEM file of the certificate, for https"),
+    "tls_key": ("FILE", "PEM file of the certificate's private key"),
     "workers": ("N", "number of worker processes (default: 1)"),
     "prefix": ("MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
     "semantic": ("MODE", "answers to questions in another wording: off, shadow or on (default: off)"),
@@ -50,7 +52,7 @@ def add(commands: Any) -> None:
     option("--config", metavar="FILE", type=Path, help="TOML file with settings (default: $KNAPCACHE_CONFIG)")
     option("--upstream", metavar="URL", help="provider for all requests; local: the model on this machine")
     for name, (metavar, text) in FLAGS.items():
-        option(f"--{name}", metavar=metavar, help=text.replace("%", "%%"))
+        option(f"--{name.replace('_', '-')}", metavar=metavar, help=text.replace("%", "%%"))
     option(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting; lists and tables as JSON"
     )

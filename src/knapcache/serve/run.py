@@ -20,11 +20,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import version
 from math import ceil
+from typing import Any
 
 import uvicorn
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.http.app import App
+from knapcache.serve.http.tls import ServerCertificate, TlsListener, load_context
 from knapcache.serve.http.uvicorn_check import http_protocol
 from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Load, Proxy
@@ -58,15 +60,35 @@ class Server(uvicorn.Server):
     So for `drain` seconds everything is served as before, and `/readyz` says that this process is not to get more.
     """
 
-    def __init__(self, config: uvicorn.Config, proxy: Proxy, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, proxy: Proxy, app: App, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._proxy, self._on_ready = proxy, on_ready
+        self._proxy, self._app, self._on_ready = proxy, app, on_ready
+        settings = proxy.settings
+        self._certificate: ServerCertificate | None = None
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key)
+        self._listeners: list[TlsListener] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `on_ready`."""
-        await super().startup(sockets)
+        if self._certificate is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._listeners = [self._tls_listener(listening, self._certificate) for listening in sockets or []]
         if self.started:
             self._on_ready()
+
+    def _tls_listener(self, listening: socket.socket, certificate: ServerCertificate) -> TlsListener:
+        config: Any = self.config
+        make_protocol = partial(
+            config.http_protocol_class,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        head_timeout = self._proxy.settings.head_timeout
+        return TlsListener(listening, certificate, self._app.connections, make_protocol, head_timeout)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, unless Ctrl-C ended the process; then stop as uvicorn does."""
@@ -74,6 +96,8 @@ class Server(uvicorn.Server):
         end = time.monotonic() + self._proxy.settings.drain
         while time.monotonic() < end and not self.force_exit and signal.SIGINT not in self._captured_signals:
             await asyncio.sleep(min(0.1, self._proxy.settings.drain))
+        for listener in self._listeners:
+            listener.close()
         await super().shutdown(sockets)
 
 
@@ -81,6 +105,8 @@ def run(settings: Settings, load: Load | None = None) -> None:
     """Serve until the process gets SIGTERM or SIGINT. load: reads the settings again, on SIGHUP."""
     if settings.workers > 1 and (settings.memory_only or any(upstream.local for upstream in settings.upstreams)):
         raise InvalidInput("workers must be 1 with memory_only, and with the embedded model: neither can be shared")
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        load_context(settings.tls_cert, settings.tls_key)  # an error of every worker would be reported later
     if sys.stdin is not None and sys.stdin.isatty():
         load = None  # when its terminal is closed, SIGHUP still ends the proxy
     if load is not None:
@@ -152,7 +178,7 @@ def server(proxy: Proxy, on_ready: Callable[[], None] = lambda: None) -> Server:
         timeout_keep_alive=ceil(settings.idle_timeout),
         timeout_graceful_shutdown=int(settings.grace),
     )
-    return Server(config, proxy, on_ready)
+    return Server(config, proxy, app, on_ready)
 
 
 def raise_file_limit(connections: int) -> int:
@@ -229,7 +255,8 @@ def example_model(upstream: UpstreamSettings) -> str:
 def startup_message(settings: Settings, port: int, token: str | None) -> str:
     """Return what runs where, and an example to copy."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     first = settings.upstreams[0]
     anthropic = first.kind == "anthropic"
     place = "in memory" if settings.memory_only else f"in {settings.path}"

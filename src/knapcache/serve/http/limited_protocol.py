@@ -39,7 +39,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from knapcache.serve.http import connections
 from knapcache.serve.http.asgi_request import REFUSED
-from knapcache.serve.http.connections import Connections, Stage
+from knapcache.serve.http.connections import ClientConnection, Connections, Stage
 
 UNSUPPORTED_METHODS = (b"CONNECT", b"TRACE")
 """TRACE echoes a request: an upstream that supports it would show the provider's key to the caller."""
@@ -49,6 +49,8 @@ answered."""
 MAX_DISCARDED = 1 << 20
 """Bytes that are discarded after an error. After a body that is too large it is DISCARDED_BODIES * max_body."""
 DISCARDED_BODIES = 4
+CLOSE_SECONDS = 1.0
+"""Seconds that an idle connection may take to close when the process stops."""
 MAX_LENGTH_DIGITS = 20
 """Digits of Content-Length. 2^64 has 20."""
 
@@ -101,6 +103,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """Whether the connection closes after the response to the current message."""
     _discardable = 0
     """Bytes that are still discarded before the connection is closed."""
+    handshake: ClientConnection | None = None
+    """With TLS: what counted as the connection before `connection_made`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -112,6 +116,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
         super().connection_made(transport)
+        if self.handshake is not None:
+            self._connections.remove(self.handshake)
+            self.handshake = None
         if self._connections.add(self):
             return
         if self._connections.add_refused(self):
@@ -300,13 +307,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             super().shutdown()
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            # With TLS the connection stays open until the client answers, and an idle client does not read.
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.transport.abort)
 
     # For connections.py.
 
     def stage(self) -> tuple[Stage, int]:
         """Return what the connection waits for, and a number that changes when it makes progress."""
         unread = self.transport.get_write_buffer_size()
-        if unread:
+        if unread or self.transport.is_closing():  # with TLS, a connection that closes waits for its client
             return connections.UNREAD, self.sent.count - unread
         state = self.state
         in_body = state is PASSED_ON or state is HOLDING

@@ -41,7 +41,7 @@ LIMIT_CYCLE_ATTRIBUTES = {
 }  # fmt: skip
 LIMIT_OWN_ATTRIBUTES = (
     "_body_seen", "_closing", "_connections", "_counted", "_discardable", "_error", "_framing_size",
-    "_max_header_count", "_raw_size", "body_size", "messages", "sent", "stage", "state",
+    "_max_header_count", "_raw_size", "body_size", "handshake", "messages", "sent", "stage", "state",
 )  # fmt: skip
 """Attributes that limited_protocol.py adds to the protocol."""
 FAST_PATH_METHODS = {"on_response_complete": ["self"]}

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from platformdirs import user_data_dir
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from knapcache.errors import InvalidInput
@@ -54,6 +48,7 @@ from knapcache.serve.settings.value_types import (
     PositiveSeconds,
     RequestPatterns,
     Seconds,
+    TlsKey,
     Url,
     is_loopback,
 )
@@ -85,6 +80,8 @@ class Settings(BaseSettings):
         default_factory=lambda: Path(user_data_dir("knapcache")),
         description="data directory; default: the user data directory of the platform",
     )
+    tls_cert: ExistingFile | None = Field(None, description="PEM file of the certificate for TLS; none: no TLS")
+    tls_key: TlsKey = Field(None, description="PEM file of the certificate's private key")
     workers: int = Field(1, ge=1, le=64, description="number of worker processes; one of them owns the store")
     grace: Seconds = Field(30.0, description="time for open requests to finish at shutdown")
     drain: Seconds = Field(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationInfo
 
 from knapcache.errors import InvalidInput
 from knapcache.price.weights import MAX_AMOUNT
@@ -193,6 +193,13 @@ def existing_file(path: Path) -> Path:
     return path
 
 
+def tls_key(key: Path | None, info: ValidationInfo) -> Path | None:
+    """Check that tls_key is set if and only if tls_cert is."""
+    if "tls_cert" in info.data and (key is None) != (info.data["tls_cert"] is None):
+        raise InvalidInput("must be set together with tls_cert, not alone")
+    return key
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is loopback."""
     if host == "localhost":
@@ -214,5 +221,6 @@ HeaderPatterns = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterVal
 AdminToken = Annotated[SecretStr, AfterValidator(admin_token)]
 AbsolutePath = Annotated[Path, AfterValidator(absolute_path)]
 ExistingFile = Annotated[Path, AfterValidator(absolute_path), AfterValidator(existing_file)]
+TlsKey = Annotated[ExistingFile | None, AfterValidator(tls_key)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]
