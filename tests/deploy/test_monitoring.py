@@ -13,6 +13,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from knapcache.serve.limits.limits import LimitStatus
+from knapcache.serve.observe.limit_metrics import limit_reason
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, prefix_event, semantic_event
@@ -48,6 +50,8 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     found: Labels = {}
     tiers = Metrics(dict)  # their samples need a provider with a tariff, and a semantic tier
     tiers.consume([event("miss", prefix=prefix_event(), semantic=semantic_event())])
+    tiers.consume([event("rejected", reason=limit_reason("usd_per_day", "team"))])
+    tiers.limit_rows = [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
     tiers.semantic_reports = [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]
     for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(tiers.render().decode())]:
         name = family.name + "_total" if family.type == "counter" else family.name
@@ -159,6 +163,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "KnapcacheStoreNotUsed": {"knapcache_breaker_open{%s}": "1x500"},
     "KnapcacheEngineAway": {"knapcache_engine_nodes_away{%s}": "1x500"},
     "KnapcacheSavesNothing": {'knapcache_requests_total{%s, outcome="miss"}': "0+10x500"},
+    "KnapcacheSpendLimitNearlyUsed": {'knapcache_limit_used_ratio{%s, tenant="a", limit="usd_per_day"}': "0.9x500"},
     "KnapcacheSemanticErrors": {'knapcache_semantic_alarms_total{%s, scope="a"}': "0x490 1x10"},
     "KnapcacheEventLoopStalls": {
         'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+1x500",
@@ -184,6 +189,8 @@ HEALTHY = {
     'knapcache_semantic_alarms_total{%s, scope="a"}': "1x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="0.25"}': "0+9x500",
     'knapcache_loop_stall_seconds_bucket{%s, clock="wall", le="+Inf"}': "0+9x500",
+    'knapcache_limit_used_ratio{%s, tenant="a", limit="usd_per_day"}': "0.5x500",
+    'knapcache_limit_used_ratio{%s, tenant="a", limit="concurrent"}': "1x500",
     "knapcache_events_dropped_total{%s}": "0x500",
     'process_open_fds{job="knapcache", %s}': "100x500",
     'process_max_fds{job="knapcache", %s}': "1000x500",
@@ -204,6 +211,7 @@ def alert_tests() -> dict[str, Any]:
         labels = {"severity": rule["labels"]["severity"], "instance": rule["alert"]}
         labels |= {"job": "knapcache"} if 'job="knapcache"' in rule["expr"] else {}
         labels |= {"upstream": "u"} if "upstream" in rule["expr"] else {}
+        labels |= {"tenant": "a", "limit": "usd_per_day"} if "tenant" in rule["expr"] else {}
         tests.append({"eval_time": "500m", "alertname": rule["alert"], "exp_alerts": [{"exp_labels": labels}]})
     cases = [{"interval": "1m", "input_series": series, "alert_rule_test": tests}]
     return {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": cases}

@@ -128,6 +128,8 @@ class FakeAdmin:
         self.engine: dict[str, Any] | None = None
         """State of the engine of a shared store."""
         self.proxies: list[dict[str, Any]] = []
+        self.limits: list[dict[str, Any]] = []
+        """Rows of GET /limits."""
         self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
         """Use of the providers' prompt caches."""
@@ -364,6 +366,8 @@ class FakeAdmin:
             return JSONResponse(self.session())
         if path == "audit":
             return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
+        if path == "limits":
+            return JSONResponse({"rows": self.limits, "alone": ""})
         if path == "proxies":
             return JSONResponse({"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0})
         if path == "summary":

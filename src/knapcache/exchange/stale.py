@@ -47,8 +47,8 @@ def stale_seconds(answer: Answer) -> float:
 class StaleAnswer(Fetched):
     """A response with a stale answer."""
 
-    refresh: asyncio.Task[None] | None = None
-    """The background fetch that this request has started."""
+    refresh: asyncio.Task[tuple[Answer, ...]] | None = None
+    """The background fetch that this request has started. Its result: the answers that were paid for."""
 
 
 class StaleFetcher:
@@ -59,7 +59,7 @@ class StaleFetcher:
     ) -> None:
         self._fetcher, self._cache, self._ttl = fetcher, cache, ttl
         self._while_revalidate, self._if_error = while_revalidate, if_error
-        self._refreshes: set[asyncio.Task[None]] = set()
+        self._refreshes: set[asyncio.Task[tuple[Answer, ...]]] = set()
 
     async def fetch(self, exchange: Exchange, upstream: str, send: Send) -> Fetched | None:
         """Return the response, as `Fetcher.fetch` does. A stale answer has the outcome `stale`."""
@@ -83,7 +83,7 @@ class StaleFetcher:
             return stale
         return fetched
 
-    async def _refresh(self, exchange: Exchange, upstream: str, send: Send) -> asyncio.Task[None] | None:
+    async def _refresh(self, exchange: Exchange, upstream: str, send: Send) -> asyncio.Task[tuple[Answer, ...]] | None:
         """Fetch a fresh answer in the background, unless that is being done. Return the task without waiting for it."""
         keyed = await self._fetcher.keyed_request(exchange)
         if keyed is None or not exchange.control.store or self._cache.refreshing(keyed):
@@ -91,12 +91,14 @@ class StaleFetcher:
         pending = await self._cache.begin_async(keyed, refresh=True)
         assert isinstance(pending, PendingFetch), "a refresh that is not in flight is led by its caller"
 
-        async def refresh() -> None:
+        async def refresh() -> tuple[Answer, ...]:
             with contextlib.suppress(UpstreamFailed):  # the stale answer stays
                 fetched = await self._fetcher.lead(refreshed(exchange), upstream, send, pending)
-                await fetched.drain()
+                answers = await fetched.drain()
+                return () if fetched.failed else answers
+            return ()
 
-        def done(task: asyncio.Task[None]) -> None:
+        def done(task: asyncio.Task[tuple[Answer, ...]]) -> None:
             self._refreshes.discard(task)
             pending.abandon()  # if the task was cancelled before it began
 

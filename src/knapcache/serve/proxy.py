@@ -33,6 +33,7 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.shared_sessions import SharedSessions
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.limits.opening import open_limits
 from knapcache.serve.observe.content_log import open_content_log
 from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
@@ -64,7 +65,7 @@ MAX_MEMORY_FALLBACK = 1 << 30
 
 
 Load = Callable[[], LoadedSettings]
-RELOADED = ("admin_token", "admin_tokens", "tenants")
+RELOADED = ("admin_token", "admin_tokens", "limits", "tenants")
 """Settings that SIGHUP applies."""
 
 
@@ -130,6 +131,9 @@ class Proxy:
             encryption_keys=self.encryption_keys,
             shared_store=self._shared_store,
         )
+        self.limits = open_limits(
+            settings, meter, folder=self.folder, secret=self.secret, shared_store=self._shared_store
+        )
         self.body_pool = DeadlinePool("knapcache-bodies", threads=1)
         """Parses long bodies. One thread: of several, each could hold the interpreter's lock before the event loop's
         turn comes, and each needs the memory of its body."""
@@ -153,6 +157,7 @@ class Proxy:
             await self.embedded_model.start()
         if self.semantic is not None:
             self.semantic.tier.start()
+        self.limits.start()
         if self.settings.workers == 1 or self._acquire_ownership():
             await self._become_owner()
         else:
@@ -240,6 +245,7 @@ class Proxy:
                 append_verdict=self.events.append_verdict,
                 matches=pipeline.matches,
                 semantic=None if self.semantic is None else self.semantic.tier,
+                limits=self.limits,
                 metrics=pipeline.metrics,
                 **fields,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,
@@ -257,7 +263,7 @@ class Proxy:
         return [f"upstream {one['name']} fails: {one['reason']}" for one in states if one["state"] == "failing"]
 
     async def reload(self, load: Load) -> None:
-        """Read the settings again, and apply tenants and admin tokens.
+        """Read the settings again, and apply tenants, limits and admin tokens.
 
         An error changes nothing. Other settings need a restart; the log names those that have changed.
         """
@@ -274,8 +280,9 @@ class Proxy:
         self.authenticator.replace_tenants(applied.tenants)
         if self.semantic is not None:
             self.semantic.tier.configure(applied)
+        self.limits.configure(applied)
         self.settings = applied
-        log.info("Settings reloaded: tenants and admin tokens.")
+        log.info("Settings reloaded: tenants, limits and admin tokens.")
         others = [name for name in Settings.model_fields if getattr(new, name) != getattr(applied, name)]
         if self.authenticator.quotas() != self._quotas:
             others.append("quota of tenants")
@@ -293,6 +300,7 @@ class Proxy:
                 await task
         if self.semantic is not None:
             await self.semantic.close()
+        await self.limits.close()
         if self._owner_client is not None:
             await self._deliver_last_events(self._owner_client)
         if self._owner_server is not None:

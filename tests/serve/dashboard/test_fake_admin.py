@@ -7,7 +7,15 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.serve.admin import access_models, models, proxy_models, request_models, semantic_models, summary_models
+from knapcache.serve.admin import (
+    access_models,
+    limit_models,
+    models,
+    proxy_models,
+    request_models,
+    semantic_models,
+    summary_models,
+)
 from tests.support.fake_admin import TOKEN, FakeAdmin
 
 PATHS: dict[str, type[models.ResponseModel]] = {
@@ -20,6 +28,7 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/session": access_models.SessionInfo,
     "/audit?limit=10": access_models.AuditPage,
     "/proxies": proxy_models.ProxyPage,
+    "/limits": limit_models.LimitPage,
     "/semantic": semantic_models.SemanticStatus,
 }
 

@@ -11,9 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.serve.limits.limits import LimitStatus
 from knapcache.serve.observe import metrics as observe_metrics
 from knapcache.serve.observe.events import OUTCOMES, Event, UpstreamTry
 from knapcache.serve.observe.labels import MAX_LABELS, OTHER
+from knapcache.serve.observe.limit_metrics import limit_reason
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.metrics import BUCKETS, DROPPED, Metrics
 from tests.support import ROOT
@@ -233,6 +235,8 @@ def test_every_metric_is_documented() -> None:
     tried = (UpstreamTry("a", (0,), "", 0.0),)
     of = metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event(), semantic=semantic_event(), tried=tried))
     of.semantic_reports = [{"scope": "", "mode": "on"}]
+    of.consume([event("rejected", reason=limit_reason("usd_per_day", "team"))])
+    of.limit_rows = [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
     there = {
         (family.name + "_total" if family.type == "counter" else family.name): ",".join(
             sorted({label for sample in family.samples for label in sample.labels} - {"le"})

@@ -47,6 +47,7 @@ from knapcache.serve.admin.auth import (
 )
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain import Explainer
+from knapcache.serve.admin.limit_models import LimitPage, limit_page
 from knapcache.serve.admin.models import ResponseModel, parse_query
 from knapcache.serve.admin.openapi import ALIASES, ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
@@ -195,6 +196,9 @@ class Admin:
         self._context.flush_events()
         scope = await self._semantic.mark(request.body.match)
         return semantic_models.MarkedMatch(match=request.body.match, scope=scope, verdict="different")
+
+    async def limits(self, _: AdminRequest) -> LimitPage:
+        return await limit_page(self._context.limits)
 
     async def plan(self, _: AdminRequest) -> summary_models.PlanStatus:
         return self._planner.status()
@@ -389,6 +393,7 @@ def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
                     await admin.write_refused("metrics", None, client_address(request), rejected.status)
                 raise
         context.metrics.semantic_reports = await admin.semantic_report()
+        context.metrics.limit_rows = [] if context.limits is None else await context.limits.report()
         text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -12,6 +12,7 @@ from knapcache.serve.admin.auth import Sessions
 from knapcache.serve.admin.semantic_control import SemanticControl
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.limits.limits import Limits
 from knapcache.serve.observe.events import VerdictEvent
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
@@ -51,6 +52,8 @@ class AdminContext:
     """Those of a shared store; None: those of this process."""
     shared: SharedProxies | None = None
     """The proxies of a shared store; None without one."""
+    limits: Limits | None = None
+    """The limits of this process, whose counters all processes share; None: there are none."""
     semantic: SemanticControl | None = None
     """The semantic tier of this process; None: it is off."""
 

@@ -14,7 +14,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.serve.admin import access_models, models, proxy_models, request_models, semantic_models, summary_models
+from knapcache.serve.admin import (
+    access_models,
+    limit_models,
+    models,
+    proxy_models,
+    request_models,
+    semantic_models,
+    summary_models,
+)
 from knapcache.serve.admin.auth import COOKIE
 from knapcache.serve.admin.models import RequestModel, ResponseModel
 from knapcache.serve.admin.tokens import Role
@@ -110,6 +118,8 @@ ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="/requests/{serial}", name="request",
           summary="One request, and why it was a hit or a miss",
           response=request_models.RequestDetail, parameters=request_models.RequestPath, errors=(404, 503)),
+    Route(method="GET", path="/limits", name="limits", summary="Limits of tenants and of all callers, and their use",
+          response=limit_models.LimitPage),
     Route(method="GET", path="/semantic", name="semantic",
           summary="State of the semantic tier, its certificates and its recent matches",
           response=semantic_models.SemanticStatus, parameters=semantic_models.SemanticQuery, errors=(503,)),

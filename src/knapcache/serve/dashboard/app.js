@@ -2,7 +2,7 @@
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, prefix.js, semantic.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, health.js, proxies.js,
+//     overview.js, prefix.js, semantic.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, limits.js, health.js, proxies.js,
 //     plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
@@ -16,6 +16,7 @@ import { Drawer } from "./drawer.js";
 import { Entries } from "./entries.js";
 import { age } from "./format.js";
 import { Health } from "./health.js";
+import { Limits } from "./limits.js";
 import { Overview } from "./overview.js";
 import { Plan } from "./plan.js";
 import { Poll } from "./poll.js";
@@ -41,6 +42,7 @@ const usageTables = new UsageTables((field, name) => {
 });
 const health = new Health();
 const proxies = new Proxies();
+const limits = new Limits();
 const plan = new Plan();
 const prefix = new Prefix();
 const semantic = new Semantic();
@@ -63,7 +65,7 @@ async function refresh() {
   const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
   for (const section of [overview, prefix, semantic, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
   requests.update(recent, new Shown(summary));
-  await Promise.all([proxies.refresh(summary.now), semantic.refresh()]);
+  await Promise.all([proxies.refresh(summary.now), limits.refresh(summary.now), semantic.refresh()]);
   document.body.dataset.prices = summary.prices;
   firstRequest = summary.first_request;
   const empty = summary.all.requests === 0 && summary.storage.entries === 0;

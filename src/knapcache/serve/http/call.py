@@ -22,6 +22,9 @@ from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
 from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.http.sending import Calls, UpstreamSender
+from knapcache.serve.limits.limited_call import LimitedCall
+from knapcache.serve.limits.limits import Limits
+from knapcache.serve.limits.refusal import STATUS, LimitReached
 from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent, UpstreamTry
 from knapcache.serve.routing import routed_control
 from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
@@ -41,8 +44,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_error", "_head", "_request", "_route", "_semantic", "_semantic_event", "_sender", "_time",
-        "_ttfb", "_writer", "content", "exchange", "group", "model", "upstream",
+        "_append_event", "_error", "_head", "_limited", "_refused", "_request", "_route", "_semantic",
+        "_semantic_event", "_sender", "_time", "_ttfb", "_writer", "content", "exchange", "group", "model", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -55,9 +58,17 @@ class Call:
         append_event: Callable[[Event], Any],
         route: RouteSettings | None = None,
         group: UpstreamGroup | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """group: the upstreams that may answer, of which `upstream` is the first; None: no others."""
         self._route = route
+        tenant = head.principal.name
+        self._limited: LimitedCall | None = None
+        """None: the caller has no limits, or the answer is there already."""
+        if limits is not None and (limits.whole or tenant in limits.tenants):
+            self._limited = LimitedCall(limits, tenant, model)
+        self._refused = ""
+        """Why a limit has refused the request."""
         self._request, self._head, self._append_event = request, head, append_event
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self.content: ContentCapture | None = None
@@ -95,9 +106,14 @@ class Call:
         return fetch() if self._semantic is None else fetch_or_serve_audited(fetch, self._semantic)
 
     async def send(self, content: bytes) -> Response:
-        """Send the request upstream, with this body."""
-        sender = self._sender or self._new_sender(None)
-        return await sender.send(content)
+        """Send the request upstream, with this body. Raises LimitReached if a limit does not allow it."""
+        sender, limited = self._sender or self._new_sender(None), self._limited
+        if limited is None:
+            return await sender.send(content)
+        await limited.begin(self.exchange.endpoint, self.exchange.body, len(content))
+        response = await sender.send(content)
+        limited.answered(response.status)
+        return response
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         prefix = None if self._route is None else self._route.prefix
@@ -120,12 +136,16 @@ class Call:
             answers = await finish_within(fetched, abandoned_timeout)
         else:
             answers = await fetched.finish()
+        if self._limited is not None and not fetched.failed:
+            self._limited.settle(answers)
         if self._semantic is not None:
             self._semantic_event = await self._semantic.finish(answers[0] if answers else None)
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
+            if self._limited is not None:
+                self._limited.in_background = True
             event = self._event("stale", status, answers[0])
-            background.add_done_callback(lambda _: self._append(self._with_attempts(event), answers[0]))
+            background.add_done_callback(lambda task: self._end_refresh(task, event, answers[0]))
             return
         for answer in answers:
             self._record("failed" if fetched.failed else answer.outcome, status, answer)
@@ -183,8 +203,29 @@ class Call:
             await response.close()
         self._record("bypass", response.status)
 
+    def end(self) -> None:
+        """End the request: what it has reserved of a limit and not used is free again."""
+        if self._limited is not None:
+            self._limited.end()
+
+    def _end_refresh(self, task: asyncio.Task[tuple[Answer, ...]], event: Event, stale: Answer) -> None:
+        """Record the event of a request that was served stale, when its background fetch is over."""
+        if self._limited is not None:
+            self._limited.settle(() if task.cancelled() or task.exception() is not None else task.result())
+            self._limited.end(in_background=True)
+        self._append(self._with_attempts(event), stale)
+
+    async def refuse(self, error: LimitReached) -> None:
+        """Send the response to a request that a limit refuses."""
+        self._refused = error.event_reason
+        await self._request.respond(STATUS, [("content-type", "application/json"), *error.headers], error.body())
+        self._record("rejected", STATUS)
+
     async def fail(self, error: UpstreamFailed) -> None:
         """Send an error, as an event if a stream has begun."""
+        if isinstance(error, LimitReached):
+            await self.refuse(error)
+            return
         status = error.status
         if self._sender is None:
             self._error = error.reason
@@ -223,7 +264,7 @@ class Call:
         found = self._take_calls() if attempts else None
         if found is not None:
             upstream, calls, error, tried, open_until = found
-        elif outcome in ("hit", "similar", "stale"):
+        elif outcome in ("hit", "similar", "stale", "rejected"):
             upstream = ""
         return Event(  # positional: keywords take twice as long
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
@@ -240,6 +281,8 @@ class Call:
     def _reason(self, outcome: str) -> str:
         """Return what in the request explains the outcome."""
         exchange = self.exchange
+        if outcome == "rejected":
+            return self._refused
         if outcome == "bypass":
             return exchange.bypass or UNUSABLE
         return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""

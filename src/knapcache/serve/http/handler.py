@@ -57,6 +57,7 @@ class Handler:
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
         self._content_log = proxy.content_log
+        self._limits = proxy.limits
         self._router, self._groups = Router(settings.route), proxy.groups
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
@@ -108,6 +109,8 @@ class Handler:
             await call.respond(fetched, self._abandoned_timeout)
         except UpstreamFailed as error:
             await call.fail(error)
+        finally:
+            call.end()
 
     async def _serve_known(
         self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
@@ -166,7 +169,7 @@ class Handler:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
         if route is not None and not exchange.bypass:
             exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
-        return Call(request, head, exchange, upstream, model, self._append_event, route, group)
+        return Call(request, head, exchange, upstream, model, self._append_event, route, group, self._limits)
 
     def _route(
         self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable

@@ -38,6 +38,8 @@ from knapcache.serve.http.bedrock import (
     model_in_path,
 )
 from knapcache.serve.http.bedrock_usage import EVENT_STREAM
+from knapcache.serve.limits.limited_call import LimitedCall
+from knapcache.serve.limits.refusal import STATUS, LimitReached
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
@@ -61,7 +63,7 @@ class Passthrough:
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
         self._max_body, self._max_parsed = proxy.settings.max_body, proxy.settings.max_cached_body
-        self._workers = proxy.body_pool
+        self._workers, self._limits = proxy.body_pool, proxy.limits
         self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
     async def serve(self, request: AsgiRequest) -> None:
@@ -82,12 +84,19 @@ class Passthrough:
         async def send(body: bytes | AsyncIterator[bytes] | None) -> Response:
             return await upstream.send(request.method, path, head, body, attempts, raw=True)
 
+        limited = LimitedCall(self._limits, principal.name, model)
+        refused = ""
         try:
+            if request.method == "POST":
+                await limited.begin_unpriced()
             response = await (send(content) if bedrock is None else bedrock.send(send))
             ttfb = time.perf_counter() - request.started
             stream = response.headers.get("content-type", "").startswith(EVENT_STREAMS)
             await forward(response, request, None if bedrock is None else bedrock.collect)
             outcome, status = "passthrough", response.status
+        except LimitReached as error:
+            outcome, status, refused = "rejected", STATUS, error.event_reason
+            await request.respond(STATUS, [("content-type", "application/json"), *error.headers], error.body())
         except UpstreamFailed as error:
             status, reason = error.status, error.reason
             if not request.response_started:
@@ -98,6 +107,8 @@ class Passthrough:
             status = error.status
         except (ClientDisconnected, OSError):
             status = CLIENT_CLOSED_REQUEST
+        finally:
+            limited.end()
         seconds = time.perf_counter() - request.started
         self._record(
             Event(
@@ -110,7 +121,8 @@ class Passthrough:
                 seconds=seconds,
                 ttfb=ttfb or seconds,
                 stream=stream,
-                upstream=upstream.name,
+                upstream="" if refused else upstream.name,
+                reason=refused,
                 attempts=tuple(attempts),
                 error=reason,
                 trace=request.headers.get("traceparent", ""),

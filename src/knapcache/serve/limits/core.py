@@ -183,10 +183,17 @@ def slots_at(now: float) -> Slots:
 
 def refused_limit(limits: LimitValues, usage: ScopeUsage) -> str | None:
     """Return the first limit that is reached, or None: the call is admitted."""
-    for name, value in zip(LIMITS, limits, strict=True):
-        if value is not None and usage.used(name) + usage.reserved(name) >= value:
-            return name
-    return None
+    day, month, requests, tokens, concurrent = limits
+    in_flight = usage.in_flight
+    if day is not None and usage.usd_day + in_flight.usd >= day:
+        return "usd_per_day"
+    if month is not None and usage.usd_month + in_flight.usd >= month:
+        return "usd_per_month"
+    if requests is not None and sum(usage.requests) >= requests:
+        return "requests_per_minute"
+    if tokens is not None and sum(usage.tokens) + in_flight.tokens >= tokens:
+        return "tokens_per_minute"
+    return "concurrent" if concurrent is not None and in_flight.calls >= concurrent else None
 
 
 def window_end(limit: str, now: float) -> float | None:

@@ -221,14 +221,15 @@ class Limits:
     def configure(self, settings: Settings) -> None:
         """Take the limits of these settings from now on."""
         whole = scope_of(ALL, settings.limits)
-        self._all = () if whole is None else (whole,)
-        self._scopes: dict[str, tuple[Scope, ...]] = {}
-        """The scopes of tenants with limits of their own. Others have `_all`."""
+        self.whole = () if whole is None else (whole,)
+        """The scope of all callers together, if it has limits."""
+        self.tenants: dict[str, tuple[Scope, ...]] = {}
+        """The scopes of tenants with limits of their own. Others have `whole`."""
         for tenant in settings.tenants:
             own = scope_of(tenant.name, tenant.limits)
             if own is not None:
-                self._scopes[tenant.name] = (own, *self._all)
-        self._limits = {scope.name: scope.limits for scopes in (self._all, *self._scopes.values()) for scope in scopes}
+                self.tenants[tenant.name] = (own, *self.whole)
+        self._limits = {scope.name: scope.limits for scopes in (self.whole, *self.tenants.values()) for scope in scopes}
 
     def on_warning(self, callback: Callable[[LimitWarning], None]) -> None:
         """Call `callback` for each warning, on the event loop's thread. It must not block or raise."""
@@ -246,7 +247,7 @@ class Limits:
         size         bytes of the request
         max_output   output tokens that the request allows; None: unknown
         """
-        scopes = self._scopes.get(tenant, self._all)
+        scopes = self.tenants.get(tenant, self.whole)
         if not scopes:
             return None
         amounts = self.estimator.estimate(tenant, endpoint, model, size, max_output)
@@ -255,7 +256,7 @@ class Limits:
 
     async def begin_unpriced(self, tenant: str) -> Reservation | None:
         """Reserve a call whose cost will not be known; None if the caller has no limits. Raises LimitReached."""
-        scopes = self._scopes.get(tenant, self._all)
+        scopes = self.tenants.get(tenant, self.whole)
         if not scopes:
             return None
         await self._reserve(scopes, CallAmounts(1))

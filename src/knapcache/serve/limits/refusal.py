@@ -13,11 +13,10 @@ import orjson
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.limits.core import ALL, SPEND_LIMITS, LimitValues, Refusal, free_at, retry_after
+from knapcache.serve.observe.limit_metrics import limit_reason
 
 CODE = "knapcache_limit"
 STATUS = 429
-REASON = "limit"
-"""First word of the `reason` of events of refused requests."""
 UNITS = {
     "usd_per_day": "USD of this day are spent",
     "usd_per_month": "USD of this month are spent",
@@ -50,8 +49,8 @@ class LimitReached(UpstreamFailed):
 
     @property
     def event_reason(self) -> str:
-        """The reason of the event, from which the metrics count: limit, its name, its scope."""
-        return f"{REASON} {self.limit} of {self.scope}"
+        """The reason of the event, from which the metrics count."""
+        return limit_reason(self.limit, self.scope)
 
     @property
     def headers(self) -> list[tuple[str, str]]:
@@ -71,12 +70,6 @@ class LimitReached(UpstreamFailed):
             "resets_at": time_text(self.resets_at),
         }
         return orjson.dumps({"type": "error", "error": error})
-
-
-def limit_of_reason(reason: str) -> tuple[str, str] | None:
-    """Return the limit and the scope of an event's reason; None if no limit refused the request."""
-    words = reason.split(" ")
-    return (words[1], words[3]) if len(words) == 4 and (words[0], words[2]) == (REASON, "of") else None
 
 
 def amount(value: float) -> str:

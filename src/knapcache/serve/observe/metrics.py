@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.events import OUTCOMES, SAVED, Event, VerdictEvent
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
+from knapcache.serve.observe.limit_metrics import LimitRows, collect_limits, count_limited
 from knapcache.serve.observe.loop_watchdog import CLOCKS, LoopWatchdog
 from knapcache.serve.observe.prefix_metrics import collect_prefix
 from knapcache.serve.observe.prefix_totals import PrefixTotals
@@ -103,6 +104,10 @@ class Metrics(Collector):
         self._prefix, self._semantic = PrefixTotals(), SemanticTotals()
         self.semantic_reports: ScopeReports = ()
         """The state of each scope of the semantic tier. Set before `render`."""
+        self.limit_rows: LimitRows = ()
+        """Every limit and its use. Set before `render`."""
+        self._limited: dict[tuple[str, str], int] = {}
+        """Requests that limits have refused, by scope and limit."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -113,7 +118,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-                upstream, attempts, _, _, _, prefix, semantic, tried, _,
+                upstream, attempts, _, _, reason, prefix, semantic, tried, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
@@ -134,6 +139,8 @@ class Metrics(Collector):
                 calls[call] = calls.get(call, 0) + 1
             if tried:
                 self._count_tried(event)
+            if outcome == "rejected" and reason:
+                count_limited(self._limited, reason)
             if prefix is not None:
                 self._prefix.count(event)
             if semantic is not None:
@@ -182,6 +189,7 @@ class Metrics(Collector):
         yield from self._collect_cache()
         yield from collect_prefix(self._prefix)
         yield from collect_semantic(self._semantic, self.semantic_reports)
+        yield from collect_limits(self._limited, self.limit_rows)
         if self._tasks is not None:
             yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
         if self._watchdog is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from knapcache.price.weights import MAX_AMOUNT
+from knapcache.errors import InvalidInput
+from knapcache.price.weights import MAX_AMOUNT, Weights
 
 
 class LimitSettings(BaseModel):
@@ -30,3 +34,19 @@ class LimitSettings(BaseModel):
     concurrent: int | None = Field(
         None, ge=1, le=10**6, description="requests to upstreams that are in flight at the same time; none: no limit"
     )
+
+
+class HasLimits(Protocol):
+    """A tenant."""
+
+    name: str
+    limits: LimitSettings | None
+
+
+def check_spend_limits(cost: str, limits: LimitSettings | None, tenants: Iterable[HasLimits]) -> None:
+    """Raise InvalidInput if there are spend limits, but the cost has no dollars."""
+    if Weights.of(cost).usd is not None:
+        return
+    for place, found in (("limits", limits), *((f"limits of the tenant {one.name}", one.limits) for one in tenants)):
+        if found is not None and (found.usd_per_day or found.usd_per_month):
+            raise InvalidInput(f"{place}: dollars need a cost with usd, such as 0*usd + seconds, not {cost!r}")

@@ -31,7 +31,7 @@ from knapcache.serve.settings.endpoints import (
     UpstreamSettings,
     default_upstreams,
 )
-from knapcache.serve.settings.limits import LimitSettings
+from knapcache.serve.settings.limits import LimitSettings, check_spend_limits
 from knapcache.serve.settings.problems import problems
 from knapcache.serve.settings.routes import RouteSettings, check_upstreams
 from knapcache.serve.settings.shared_store import MemoryOnly, SecretDigits, StoreUrl, derived_token, parse_url
@@ -383,6 +383,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _no_open_use_of_keys(self) -> Settings:
         """Reject a configured provider key on a public address if any caller could use it."""
+        check_spend_limits(self.cost, self.limits, self.tenants)
         key_variables = [upstream.key_env for upstream in self.upstreams if upstream.key_env]
         if key_variables and not self.loopback and not self.tenants and not self.allow_anonymous:
             raise InvalidInput(
