@@ -18,6 +18,7 @@ COMMANDS = (
     "purge",
     "rekey",
     "migrate",
+    "log",
     "replay",
     "plan",
     "prefix",

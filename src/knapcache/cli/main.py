@@ -13,6 +13,7 @@ from knapcache.cli import (
     demo,
     experiment,
     inspect,
+    log,
     migrate,
     plan,
     policies,
@@ -57,6 +58,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     rekey.add(commands)
     migrate.add(commands)
     route.add(commands)
+    log.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,41 +13,10 @@ import orjson
 import pytest
 
 from knapcache import InvalidInput, StoreError
-from knapcache.model import Endpoint
 from knapcache.serve.observe.content_file import ContentFile, LogFilter, match_expression
 from knapcache.serve.observe.content_log import ContentLog
-from knapcache.serve.observe.content_record import MAX_ANSWER, MAX_JSON, LoggedContent, expanded, make_record
-from knapcache.serve.observe.events import Event
-from knapcache.serve.redaction import TextRedactor
-from knapcache.wire import FORMATS
-
-NOW = time.time()
-RULES = TextRedactor(("emails", "keys", "cards"))
-
-
-def finished(**fields: Any) -> Event:
-    defaults = {
-        "time": NOW, "endpoint": "chat/completions", "model": "gpt-4o", "tenant": "acme", "outcome": "miss",
-        "status": 200, "seconds": 0.5, "ttfb": 0.1, "stream": False, "key": "ab" * 32, "usd": 0.01, "tokens": 12,
-    }  # fmt: skip
-    return Event(**{**defaults, **fields})
-
-
-def chat(text: str, answer: str = "Forty-two.", **fields: Any) -> LoggedContent:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
-    reply = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": answer}}]}
-    return LoggedContent(
-        event=finished(**fields),
-        format=FORMATS[Endpoint.CHAT],
-        body={"model": "gpt-4o", "messages": messages},
-        payload=orjson.dumps(reply),
-        form="json",
-        route="",
-    )
-
-
-def write(file: ContentFile, *contents: LoggedContent) -> None:
-    file.append([make_record(content, RULES) for content in contents])
+from knapcache.serve.observe.content_record import MAX_ANSWER, MAX_JSON, expanded, make_record
+from tests.support.content_lines import NOW, RULES, chat, write
 
 
 @pytest.fixture

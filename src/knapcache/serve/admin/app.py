@@ -29,7 +29,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from knapcache.serve.admin import access_models, models, proxy_models, request_models, semantic_models, summary_models
@@ -45,13 +45,15 @@ from knapcache.serve.admin.auth import (
     is_secure,
     require,
 )
+from knapcache.serve.admin.content_admin import ContentRoutes
+from knapcache.serve.admin.content_models import PurgedLines
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain import Explainer
 from knapcache.serve.admin.limit_models import LimitPage, limit_page
 from knapcache.serve.admin.models import ResponseModel, parse_query
 from knapcache.serve.admin.openapi import ALIASES, ROOT, ROUTES, Route, document
 from knapcache.serve.admin.overview import Overview
-from knapcache.serve.admin.pages import Pages
+from knapcache.serve.admin.pages import Pages, redirect_to_dashboard
 from knapcache.serve.admin.planning import Planner
 from knapcache.serve.admin.request_body import read_body
 from knapcache.serve.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
@@ -74,7 +76,7 @@ RECORDED_REFUSALS = ("invalid_token", "too_many_attempts", "role_too_weak")
 Serve = Callable[[AdminRequest], Awaitable[ResponseModel | bytes]]
 
 
-class Admin:
+class Admin(ContentRoutes):
     """Serves the routes of openapi.py: one method per route, with its name."""
 
     def __init__(self, context: AdminContext) -> None:
@@ -264,8 +266,8 @@ class Admin:
         try:
             response = await serve(request)
             status = route.status
-            if isinstance(response, (models.Purged, models.Saved)):
-                result = response.model_dump(include={"purged", "saved"})
+            if isinstance(response, (models.Purged, models.Saved, PurgedLines)):
+                result = response.model_dump(include={"purged", "saved", "deleted"})
             return response
         except KNOWN_ERRORS as error:
             status = response_of(error).status_code
@@ -319,7 +321,7 @@ def admin_app(context: AdminContext) -> Starlette:
         routes += [
             StarletteRoute("/dashboard", pages.serve, methods=["GET"]),
             StarletteRoute("/dashboard/{path:path}", pages.serve, methods=["GET"]),
-            StarletteRoute("/", _redirect_to_dashboard, methods=["GET"]),
+            StarletteRoute("/", redirect_to_dashboard, methods=["GET"]),
         ]
     routes.append(StarletteRoute("/metrics", _metrics(admin, context), methods=["GET"]))
 
@@ -376,10 +378,6 @@ def _endpoint(admin: Admin, route: Route) -> StarletteEndpoint:
         return Response(content, route.status, headers, "application/json")
 
     return endpoint
-
-
-async def _redirect_to_dashboard(_: Request) -> Response:
-    return RedirectResponse("/dashboard", 307)
 
 
 def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:

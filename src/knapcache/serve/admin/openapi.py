@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from knapcache.model import Endpoint
 from knapcache.serve.admin import (
     access_models,
+    content_models,
     limit_models,
     models,
     proxy_models,
@@ -126,6 +127,12 @@ ROUTES: tuple[Route, ...] = (
     Route(method="POST", path="/semantic/feedback", name="mark_match",
           summary="Mark a match of the semantic tier as wrong", response=semantic_models.MarkedMatch,
           body=semantic_models.MatchFeedback, errors=(404, 409, 503)),
+    Route(method="GET", path="/log", name="search_log", summary="Search the content log",
+          response=content_models.LogPage, parameters=content_models.LogQuery, operator=True, errors=(409, 503)),
+    Route(method="GET", path="/log/lines/{line}", name="log_line", summary="One line of the content log",
+          response=content_models.LogLine, parameters=content_models.LogPath, operator=True, errors=(404, 409, 503)),
+    Route(method="POST", path="/log/purge", name="purge_log", summary="Delete lines of the content log",
+          response=content_models.PurgedLines, body=content_models.LogPurge, errors=(409, 503)),
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
           response=models.Saved, errors=(409, 503)),
     Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",

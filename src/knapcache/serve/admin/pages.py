@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from knapcache.serve.http.asgi_request import RequestRejected
 
@@ -64,3 +64,8 @@ class Pages:
 def _file(path: Path) -> StaticFile:
     content = path.read_bytes()
     return StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', TYPES[path.suffix])
+
+
+async def redirect_to_dashboard(_: Request) -> Response:
+    """Redirect to the dashboard."""
+    return RedirectResponse("/dashboard", 307)
