@@ -18,6 +18,8 @@ COMMANDS = (
     "purge",
     "rekey",
     "migrate",
+    "export",
+    "import",
     "log",
     "replay",
     "plan",

@@ -93,10 +93,20 @@ def seal_secret_of(path: Path, secret: bytes | None) -> bytes:
 
 def seal_secrets(secret: bytes | None) -> list[bytes]:
     """Return the secrets that seals may have, from the secret of a cache."""
-    forms = [secret]
+    return [seal_secret(form) for form in secret_forms(secret)]
+
+
+def secret_forms(secret: bytes | None) -> list[bytes | None]:
+    """Return what the secret of a cache may be: the bytes themselves, and what they stand for in hex."""
     if secret is not None and len(secret) % 2 == 0 and re.fullmatch(rb"[0-9a-f]{32,128}", secret):
-        forms.append(bytes.fromhex(secret.decode()))
-    return [seal_secret(form) for form in forms]
+        return [secret, bytes.fromhex(secret.decode())]
+    return [secret]
+
+
+def secret_in_use(place: StorePlace, secret: bytes | None) -> bytes | None:
+    """Return the secret of a cache that exists, in the form in which its keys use it; None: it has none."""
+    seals = seals_of(place, secret)
+    return next(form for form in secret_forms(secret) if seal_secret(form) == seals)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ SECRET_HELP = f"file with the secret of the cache (default: that of the data dir
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `inspect`, `purge` and `why` share."""
+    """Add the arguments that commands on one cache share."""
     option = parser.add_argument
     option(
         "path",
@@ -53,12 +53,13 @@ class TenantNames:
     """The secret of the proxy; None for a cache of the library, whose namespaces are names already."""
     configured: tuple[tuple[str, str], ...] = ()
     """Kind and name of each tenant and group in the settings."""
-    names: dict[str, str] = field(default_factory=dict, init=False)
+    principals: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    """Whose namespaces are known, by namespace."""
 
     def __post_init__(self) -> None:
         for principal in (("anonymous",), ("everyone",), *self.configured):
             if self.secret is not None:
-                self.names[self._namespace(*principal)] = principal[-1]
+                self.principals[self._namespace(*principal)] = principal
 
     def _namespace(self, *principal: str) -> str:
         from knapcache.serve.namespaces import principal_namespace
@@ -68,8 +69,19 @@ class TenantNames:
 
     def name_of(self, namespace: str) -> str:
         """Return the name of a namespace, as the dashboard shows it."""
-        known = self.names.get(namespace)
-        return known or (f"caller-{namespace[:8]}" if NAMESPACE.fullmatch(namespace) else namespace)
+        known = self.principals.get(namespace)
+        return known[-1] if known else (f"caller-{namespace[:8]}" if NAMESPACE.fullmatch(namespace) else namespace)
+
+    def namespace_of(self, name: str) -> str:
+        """Return the namespace of a tenant or group; in a cache of the library, the name itself."""
+        if self.secret is None:
+            return name
+        known = [principal for principal in self.principals.values() if principal[-1] == name]
+        return self._namespace(*(known[0] if known else ("tenant", name)))
+
+    def translated(self, namespace: str, principal: tuple[str, ...] | None) -> str:
+        """Return the namespace here of what has a namespace in another cache. One that is not known stays as it is."""
+        return namespace if self.secret is None or principal is None else self._namespace(*principal)
 
     def find(self, name: str, namespaces: Collection[str]) -> list[str]:
         """Return those of the namespaces that have this name: a tenant's, a group's, or the namespace itself."""

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 from knapcache.cli import (
     demo,
     experiment,
+    export,
+    import_entries,
     inspect,
     log,
     migrate,
@@ -57,6 +59,8 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     purge.add(commands)
     rekey.add(commands)
     migrate.add(commands)
+    export.add(commands)
+    import_entries.add(commands)
     route.add(commands)
     log.add(commands)
     policies.add(commands)

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from knapcache.keys.canonical import VERSION
+from knapcache.errors import InvalidInput
+from knapcache.keys.canonical import VERSION, netstring
 from knapcache.model import Endpoint
 
 MAX_WORDS = 160
@@ -95,6 +96,17 @@ def read_canonical(canonical: bytes) -> CanonicalRequest | None:
         if isinstance(body, dict)
         else None
     )
+
+
+def with_namespace(canonical: bytes, namespace: str) -> bytes:
+    """Return a canonical request in another namespace. Raises InvalidInput for several items under one key."""
+    try:
+        (version, kind, _, context), rest = _netstrings(canonical, 4)
+    except ValueError:
+        version = b""
+    if version != VERSION:
+        raise InvalidInput("a canonical request of several items, or of another version, cannot change its namespace")
+    return b"".join(map(netstring, (version, kind, namespace.encode(), context))) + rest
 
 
 def outline_of(canonical: bytes) -> Outline:

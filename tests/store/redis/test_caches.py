@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import orjson
 import pytest
@@ -19,6 +20,7 @@ from knapcache import Cache, Reply
 from knapcache.cache import background_compile, coordinator, owner_questions
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
+from knapcache.cli.main import main
 from knapcache.store.redis.store import RedisStore
 from tests.support.redis_servers import EngineServer, wait_until
 
@@ -103,6 +105,23 @@ def test_a_purge_by_tag_works_in_every_process(url: str) -> None:
         assert reader.purge_preview(tags=["red", "green"])["entries"] == reader.purge(tags=["red", "green"]) == 2
         assert reader.purge(tags="blue") == 2
         assert owner.stats()["entries"] == 1
+        owner.check()
+
+
+def test_entries_are_exported_and_imported_while_the_owner_runs(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_cache(url) as owner:
+        for key in range(3):
+            answer(owner, key, key)
+        store_of(owner).flush()
+        assert main(["export", url]) == 0
+        (tmp_path / "entries.jsonl").write_text(capsys.readouterr().out, "utf-8")
+        assert owner.purge() == 3
+        assert main(["import", str(tmp_path / "entries.jsonl"), url]) == 0
+        assert "3 entries handed over" in capsys.readouterr().out
+        wait_until(lambda: owner.stats()["entries"] == 3)
+        assert [answer(owner, key, -1) for key in range(3)] == [0, 1, 2]
         owner.check()
 
 

@@ -1,0 +1,254 @@
+"""Entries as lines of JSON: export from a store, import into another one.
+
+    line 1         {"format": "knapcache entries", "version": 1, "created": …}
+    other lines    one entry each: canonical request and payload (text, or {"base64": …} for bytes that are no UTF-8),
+                   model, cost, seconds, created, expires, meta (with tags), requests as the policy counted them, the
+                   principal of its namespace if it is known, and a digest of request and payload
+
+Keys are not in the file. They depend on the secret of a cache, so they are computed anew from the canonical requests.
+One kind of request cannot be moved to another secret: embeddings with more than a kilobyte of other fields, whose
+canonical request has a digest under the old secret. They are imported, and never hit.
+
+An import goes through the policy of the target, as answers that were just paid for: its capacity holds. In a
+store that another process owns, entries are handed over to that process, which decides. An entry that is as new or
+newer in the target stays, so a second import of a file changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from knapcache.cache.cache import DEFAULT_SECRET
+from knapcache.cache.coordinator import AdmissionOpener, Coordinator
+from knapcache.cache.ledger import Ledger
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.keys.canonical import Keyer, system_digest
+from knapcache.keys.outline import read_canonical, with_namespace
+from knapcache.store.base import Clock, Entry, Store, expired, wall_clock
+from knapcache.tags import MAX_ENTRY_TAGS, checked_tags
+
+FORMAT, VERSION = "knapcache entries", 1
+MAX_REQUESTS = 1000
+"""Requests that an imported entry starts with at most."""
+HANDOVER_SECONDS, PAUSE = 60.0, 0.1
+"""How long an import waits for space where entries are handed over, and between two attempts."""
+NUMBERS = ("cost", "seconds", "created")
+
+
+class TransferEntry(NamedTuple):
+    """An entry of a file."""
+
+    entry: Entry
+    """Without key and size, and with the namespace of the source."""
+    requests: float
+    principal: tuple[str, ...] | None
+    """Whose namespace it is, such as ("tenant", its name); None: not known."""
+
+
+@dataclass
+class ImportResult:
+    """What became of the entries of a file."""
+
+    stored: int = 0
+    """Admitted, or handed over to the owner."""
+    present: int = 0
+    expired: int = 0
+    rejected: int = 0
+    """The policy does not admit them, or they are too large."""
+
+
+def header_line(clock: Clock = wall_clock) -> bytes:
+    """Return the first line of a file."""
+    return orjson.dumps({"format": FORMAT, "version": VERSION, "created": clock()}) + b"\n"
+
+
+def check_header(line: bytes) -> None:
+    """Raise InvalidInput unless this is the first line of a file that can be read."""
+    try:
+        header = orjson.loads(line)
+        found, version = header["format"], header["version"]
+    except (ValueError, TypeError, LookupError):
+        found, version = None, None
+    if found != FORMAT:
+        raise InvalidInput("this is no file of `knapcache export`: the first line must say so")
+    if version != VERSION:
+        raise InvalidInput(f"the file has version {version!r} of the format; this knapcache reads version {VERSION}")
+
+
+def entry_line(entry: Entry, requests: float, principal: tuple[str, ...] | None) -> bytes:
+    """Return the line of an entry."""
+    fields: dict[str, Any] = {
+        "request": _text(entry.request),
+        "payload": _text(entry.payload),
+        "model": entry.model,
+        "cost": entry.cost,
+        "seconds": entry.seconds,
+        "created": entry.created,
+        "expires": entry.expires,
+        "meta": dict(entry.meta),
+        "requests": requests,
+        "digest": _digest(entry.request, entry.payload),
+    }
+    if principal is not None:
+        fields["principal"] = list(principal)
+    return orjson.dumps(fields) + b"\n"
+
+
+def read_line(line: bytes) -> TransferEntry:
+    """Return the entry of a line. InvalidInput if it is damaged."""
+    try:
+        fields = orjson.loads(line)
+    except ValueError:
+        raise InvalidInput("it is not JSON") from None
+    if not isinstance(fields, dict):
+        raise InvalidInput("it must be a JSON object")
+    request, payload = _bytes(fields, "request"), _bytes(fields, "payload")
+    if fields.get("digest") != _digest(request, payload):
+        raise InvalidInput("request and payload do not have the digest of the line: it is damaged")
+    parts = read_canonical(request)
+    if parts is None:
+        raise InvalidInput("its request cannot be read; it may be of another version of knapcache")
+    numbers = {name: _number(fields, name) for name in NUMBERS}
+    expires = None if fields.get("expires") is None else _number(fields, "expires")
+    meta, model, principal = fields.get("meta"), fields.get("model"), fields.get("principal")
+    if not isinstance(meta, dict) or not isinstance(model, str):
+        raise InvalidInput("model must be a text, and meta an object")
+    if "tags" in meta:
+        meta["tags"] = list(checked_tags(meta["tags"], MAX_ENTRY_TAGS))
+    meta.pop("system", None)
+    if system := system_digest(parts.body):
+        meta["system"] = system
+    if principal is not None and not (isinstance(principal, list) and all(isinstance(each, str) for each in principal)):
+        raise InvalidInput("principal must be a list of texts")
+    return TransferEntry(
+        entry=Entry(
+            key=b"",
+            tenant=parts.namespace,
+            model=model,
+            size=0,
+            **numbers,
+            expires=expires,
+            meta=meta,
+            request=request,
+            payload=payload,
+        ),
+        requests=_number(fields, "requests"),
+        principal=None if principal is None else tuple(principal),
+    )
+
+
+class EntryImporter:
+    """Puts entries into a store, through the policy of its owner. Close it at the end; that closes the store.
+
+    secret      that of the target's keys; None: it has none
+    namespace   returns the namespace in the target, from that of the source and the principal, if it is known
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        secret: bytes | None,
+        policy: str,
+        namespace: Callable[[str, tuple[str, ...] | None], str],
+        clock: Clock = wall_clock,
+    ) -> None:
+        self.result = ImportResult()
+        self._keyer = Keyer(DEFAULT_SECRET if secret is None else secret)
+        self._namespace, self._clock = namespace, clock
+        ledger = Ledger()
+        opener = AdmissionOpener(policy, (), ledger, None, {}, clock)
+        self._coordinator = Coordinator(store, opener, ledger, clock, report_hits=True)
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides; False: another process owns the store, and entries are handed over to it."""
+        return self._coordinator.role.is_owner
+
+    def add(self, found: TransferEntry) -> None:
+        """Import one entry. StoreError if the owner takes no more entries; InvalidInput if it cannot be stored."""
+        entry, store, result = self._keyed(found), self._coordinator.store, self.result
+        if expired(entry.expires, self._clock()):
+            result.expired += 1
+            return
+        stored = store.peek(entry.key)
+        if stored is not None and stored.created >= entry.created:
+            result.present += 1
+            return
+        role = self._coordinator.role
+        i, _ = role.arrive(entry.key)
+        if self.owner:
+            admitted = role.settle(i, entry, blocking=True)
+        else:
+            admitted = entry.size <= store.max_entry_size
+            if admitted:
+                self._hand_over(entry)
+        if admitted and (more := int(min(found.requests, MAX_REQUESTS)) - 1) > 0:
+            role.touch({entry.key: more})
+        result.stored += admitted
+        result.rejected += not admitted
+
+    def _keyed(self, found: TransferEntry) -> Entry:
+        entry = found.entry
+        tenant = self._namespace(entry.tenant, found.principal)
+        request = entry.request if tenant == entry.tenant else with_namespace(entry.request, tenant)
+        entry = entry._replace(key=self._keyer.digested(request).digest, tenant=tenant, request=request)
+        return entry._replace(size=self._coordinator.store.entry_size(entry))
+
+    def _hand_over(self, entry: Entry) -> None:
+        """Hand an entry over to the owner. Wait while there is no space: the owner takes entries every second."""
+        deadline = time.monotonic() + HANDOVER_SECONDS
+        while True:
+            try:
+                self._coordinator.store.hand_over(entry)
+                return
+            except StoreError as error:
+                if time.monotonic() > deadline:
+                    raise StoreError(f"the owner of the cache takes no entries: {error}") from None
+            time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Write what is pending, and close the store."""
+        self._coordinator.close()
+
+
+def lines_of(file: Any) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines after the header that are not empty, with their numbers. InvalidInput for another file."""
+    check_header(file.readline())
+    for number, line in enumerate(file, 2):
+        if line.strip():
+            yield number, line
+
+
+def _text(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _bytes(fields: dict[str, Any], name: str) -> bytes:
+    value = fields.get(name)
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    try:
+        return base64.b64decode(value["base64"], validate=True)  # type: ignore[index]
+    except (TypeError, LookupError, ValueError):
+        raise InvalidInput(f'{name} must be a text, or {{"base64": …}}') from None
+
+
+def _number(fields: dict[str, Any], name: str) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise InvalidInput(f"{name} must be a number and not negative, not {str(value)[:40]}")
+    return float(value)
+
+
+def _digest(request: bytes, payload: bytes) -> str:
+    return hashlib.sha256(b"%d %b%b" % (len(request), request, payload)).hexdigest()[:16]

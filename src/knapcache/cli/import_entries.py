@@ -1,0 +1,150 @@
+"""`knapcache import FILE PATH`: put exported entries into a cache."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from knapcache.cli import cache_file
+from knapcache.cli.inspect import count_of
+from knapcache.cli.migrate import size
+from knapcache.cli.output import print_text
+from knapcache.errors import InvalidInput, NotOwner
+
+if TYPE_CHECKING:
+    from knapcache.cache.transfer import EntryImporter, TransferEntry
+    from knapcache.store.base import Store
+
+HELP = "put exported entries into a cache"
+DESCRIPTION = """Put the entries of a file that `knapcache export` has written into a cache. They go through its policy,
+so its capacity holds, and keys are computed with its secret. An entry that is as new or newer in the cache stays, so
+importing a file twice changes nothing. While a process uses the cache, entries are handed over to it. Entries of
+tenants whose names were known to the export go to the tenants of the same names. Other entries keep their namespace;
+those of a proxy's callers without tenants are found only under the same secret."""
+MAX_SHOWN = 10
+"""Damaged lines that are shown."""
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("import", help=HELP, description=DESCRIPTION)
+    option = parser.add_argument
+    option("file", metavar="FILE", help="file of `knapcache export`; - for standard input")
+    cache_file.add_options(parser)
+    option(
+        "--capacity", metavar="SIZE", type=size, help="capacity of a cache file that does not exist yet, such as 4GB"
+    )
+    option("--model", metavar="NAME", help="only entries of this model")
+    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
+    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+    option("--to-tenant", metavar="NAME", help="put all entries into the namespace of this tenant or group")
+    option("--skip-errors", action="store_true", help="leave out damaged lines, and report them")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> None:
+    from knapcache.cache.purging import purge_conditions
+
+    chosen = purge_conditions(model=args.model, tags=args.tag).filter(0.0)
+    cache = cache_file.locate(args)
+    with open_file(args.file) as file, closing(open_importer(cache, args)) as importer:
+        handed_over = not importer.owner
+        try:
+            damaged = read(file, importer, args, chosen)
+        finally:
+            report(importer, handed_over)
+    if damaged:
+        print_text(f"{damaged:,} damaged lines were left out.")
+
+
+def open_file(name: str) -> BinaryIO:
+    """Open the file of entries."""
+    if name == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        raise InvalidInput(f"{name}: {error.strerror}") from None
+
+
+def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace) -> EntryImporter:
+    """Return an importer into the cache: as its owner, or beside the process that owns it."""
+    from knapcache.cache.opening import is_url, secret_forms, secret_in_use
+    from knapcache.cache.transfer import EntryImporter
+
+    exists = is_url(cache.place) or Path(cache.place).exists()
+    if not exists and args.capacity is None:
+        raise InvalidInput(f"{cache} does not exist: give --capacity for a new cache file")
+    if exists and args.capacity is not None:
+        raise InvalidInput(f"{cache} exists and has a capacity: --capacity is for a new cache file")
+    secret = secret_in_use(cache.place, cache.secret) if exists else secret_forms(cache.secret)[-1]
+    names = cache.names
+
+    def namespace(source: str, principal: tuple[str, ...] | None) -> str:
+        return names.translated(source, principal) if args.to_tenant is None else names.namespace_of(args.to_tenant)
+
+    store, policy = open_store(cache, secret, args.capacity)
+    return EntryImporter(store, secret, policy, namespace)
+
+
+def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: int | None) -> tuple[Store, str]:
+    """Open the store of a cache, as its owner if it has none. Return it and the name of its policy."""
+    from knapcache.cache.opening import TargetStore, open_to_read
+    from knapcache.cache.options import seal_secret
+    from knapcache.cache.snapshot import read_snapshot
+
+    target = TargetStore(place=cache.place, seals=seal_secret(secret), keys=cache.keys, capacity=capacity)
+    try:
+        store = target.open()
+    except NotOwner:
+        store = open_to_read(cache.place, cache.secret, cache.keys)
+    snapshot = read_snapshot(store.load_snapshot() or b"")
+    return store, "adaptive" if snapshot is None else snapshot.name
+
+
+def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chosen: Any) -> int:
+    """Import the lines of a file, with a progress bar. Return the number of damaged lines that were left out."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from knapcache.cache.transfer import lines_of, read_line
+
+    damaged, name = 0, "standard input" if args.file == "-" else args.file
+    total = None if args.file == "-" else os.fstat(file.fileno()).st_size
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task, done = bar.add_task("entries", total=total), 0
+        for number, line in lines_of(file):
+            try:
+                found = read_line(line)
+                if chosen(found.entry.info) and of_tenant(found, args.tenant):
+                    importer.add(found)
+            except InvalidInput as error:
+                if not args.skip_errors:
+                    raise InvalidInput(f"{name}, line {number}: {error}; --skip-errors leaves such lines out") from None
+                damaged += 1
+                if damaged <= MAX_SHOWN:
+                    print(f"knapcache: {name}, line {number}: {error}", file=sys.stderr)
+            done += len(line)
+            bar.update(task, completed=done)
+    return damaged
+
+
+def of_tenant(found: TransferEntry, name: str | None) -> bool:
+    """Return whether an entry is of a tenant or group of the source, or of a namespace."""
+    return name is None or name == found.entry.tenant or (found.principal is not None and found.principal[-1] == name)
+
+
+def report(importer: EntryImporter, handed_over: bool) -> None:
+    """Print what became of the entries."""
+    result = importer.result
+    reasons = {
+        "as new or newer in the cache": result.present,
+        "expired": result.expired,
+        "not admitted": result.rejected,
+    }
+    left = [f"{number:,} {reason}" for reason, number in reasons.items() if number]
+    done = "handed over to the process that uses the cache, which decides about them" if handed_over else "imported"
+    print_text(f"{count_of(result.stored)} {done}{'; left out: ' if left else ''}{', '.join(left)}.")

@@ -1,0 +1,168 @@
+"""`knapcache export` and `knapcache import`: between files, secrets, tenants, and into caches that are in use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from knapcache import Cache, Reply
+from knapcache.cli.main import main
+from knapcache.testing import FakeUpstream
+from tests.support.running_proxy import RunningProxy
+
+SECRET, OTHER = b"the secret of the source", b"the secret of the target"
+
+
+def cache_at(path: Path, capacity: str = "2MiB", secret: bytes | None = None) -> Cache:
+    return Cache(capacity, path=path, cost="seconds", policy="gdsf-cost", shadows=(), secret=secret)
+
+
+def request_of(k: int) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "system", "content": "Clerk"}, {"role": "user", "content": f"é {k}"}]}
+
+
+def reply_of(k: int, size: int = 3000) -> Reply:
+    tags = ("even",) if k % 2 == 0 else ("odd", "rare")
+    return Reply(bytes([200 + k]) * size if k % 3 else f"ü{k}".encode() * size, f"m{k % 2}", cost=k + 1.0, tags=tags)
+
+
+def fill(cache: Cache, entries: int = 10, size: int = 3000) -> None:
+    """Add entries; the k-th has k + 1 requests."""
+    for k in range(entries):
+        for _ in range(k + 1):
+            cache.fetch("chat/completions", request_of(k), lambda k=k: reply_of(k, size), namespace="ab"[k > 4])
+    cache.maintain()
+
+
+def exported(path: Path, capsys: pytest.CaptureFixture[str], out: Path, *options: str) -> list[Any]:
+    """Export a cache into a file; return its lines."""
+    assert main(["export", str(path), *options]) == 0
+    text = capsys.readouterr().out
+    out.write_text(text, "utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> tuple[str, str]:
+    for name, secret in (("one", SECRET), ("two", OTHER)):
+        (tmp_path / name).write_bytes(secret)
+    return str(tmp_path / "one"), str(tmp_path / "two")
+
+
+def test_entries_move_to_a_cache_with_another_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], secrets: tuple[str, str]
+) -> None:
+    source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
+    with cache_at(source, secret=SECRET) as cache:
+        fill(cache)
+        cache._coordinator.store.flush()
+        lines = exported(source, capsys, file, "--secret-file", secrets[0])  # while it is in use
+        rows = {(row["tenant"], row["cost"]): row for row in cache.entries()["rows"]}
+    assert lines[0]["format"] == "knapcache entries"
+    assert len(lines) == 11
+    with cache_at(target, "4MiB", secret=OTHER) as cache:
+        cache.fetch("chat/completions", request_of(3), lambda: Reply(b"newer", "m1", cost=1.0), namespace="a")
+    words = ["import", str(file), str(target), "--secret-file", secrets[1]]
+    assert main(words) == 0
+    assert "9 entries imported; left out: 1 as new or newer in the cache." in capsys.readouterr().out
+    with cache_at(target, "4MiB", secret=OTHER) as cache:
+        cache.check()
+        found = {(row["tenant"], row["cost"]): row for row in cache.entries()["rows"]}
+        for name, row in found.items():
+            if row["cost"] != 1.0 or row["tags"]:
+                same = ("model", "tags", "system", "requests", "seconds")
+                assert {each: row[each] for each in same} == {each: rows[name][each] for each in same}
+        for k in range(10):
+            only = cache.fetch("chat/completions", request_of(k), reply_of, namespace="ab"[k > 4], only_cached=True)  # type: ignore[arg-type]
+            assert only.payload == (b"newer" if k == 3 else reply_of(k).payload)
+    assert main(words) == 0
+    assert "0 entries imported; left out: 10 as new or newer in the cache." in capsys.readouterr().out
+
+
+def test_filters_and_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
+    with cache_at(source) as cache:
+        fill(cache)
+    for options, count in ((["--tag", "rare"], 5), (["--model", "m0", "--tenant", "a"], 3), (["--tag", "none"], 0)):
+        assert len(exported(source, capsys, file, *options)) == 1 + count
+    exported(source, capsys, file)
+    assert main(["import", str(file), str(target)]) == 2
+    assert "give --capacity" in capsys.readouterr().err
+    new = ["import", str(file), str(target), "--tag", "odd", "--tenant", "b", "--to-tenant", "c"]
+    assert main([*new, "--capacity", "2MiB"]) == 0
+    assert "3 entries imported." in capsys.readouterr().out
+    assert main([*new, "--capacity", "2MiB"]) == 2
+    with Cache("2MiB", path=target, cost="seconds", shadows=()) as cache:
+        cache.check()
+        assert {row["tenant"] for row in cache.entries()["rows"]} == {"c"}
+        answer = cache.fetch("chat/completions", request_of(5), reply_of, namespace="c", only_cached=True)  # type: ignore[arg-type]
+        assert answer.payload == reply_of(5).payload
+
+
+def test_the_capacity_of_the_target_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
+    with cache_at(source, "8MiB") as cache:
+        fill(cache, 20, 30_000)
+        assert cache.stats()["entries"] == 20
+    exported(source, capsys, file)
+    with cache_at(target, "1MiB"):
+        pass
+    assert main(["import", str(file), str(target)]) == 0
+    with cache_at(target, "1MiB") as cache:
+        cache.check()
+        stats = cache.stats()
+        assert 0 < stats["bytes"] <= stats["capacity"]
+        kept = [row["cost"] for row in cache.entries()["rows"]]
+        assert max(kept) == 20.0, "the most valuable entries are kept"
+        assert 1.0 not in kept
+
+
+def test_damaged_lines_are_refused_with_their_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
+    with cache_at(source) as cache:
+        fill(cache, 6)
+    exported(source, capsys, file)
+    lines = file.read_text("utf-8").splitlines()
+    lines[2] = lines[2][:-40]
+    lines[3] = lines[3].replace("user", "uses", 1)
+    lines[4] = "[]"
+    file.write_text("\n".join([*lines, "", ""]), "utf-8")
+    words = ["import", str(file), str(target)]
+    assert main([*words, "--capacity", "2MiB"]) == 2
+    found = capsys.readouterr()
+    assert f"{file}, line 3: it is not JSON; --skip-errors leaves such lines out" in found.err
+    assert "1 entry imported." in found.out
+    assert main([*words, "--skip-errors"]) == 0
+    found = capsys.readouterr()
+    assert "2 entries imported; left out: 1 as new or newer in the cache." in found.out
+    assert "3 damaged lines were left out." in found.out
+    assert [line.split(", ")[1].split(":")[0] for line in found.err.splitlines()] == ["line 3", "line 4", "line 5"]
+    for content, message in (("{}", "no file of `knapcache export`"), (lines[0].replace(":1,", ":2,"), "version 2")):
+        file.write_text(content, "utf-8")
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_entries_are_handed_over_to_a_running_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
+    first, second, file = tmp_path / "first", tmp_path / "second", tmp_path / "entries.jsonl"
+
+    def outcome(proxy: RunningProxy) -> str:
+        return httpx.post(f"{proxy.openai_url}/chat/completions", json=body).raise_for_status().headers["x-knapcache"]
+
+    with FakeUpstream() as upstream:
+        with RunningProxy(first, upstream.openai_url, policy="lru") as proxy:
+            assert outcome(proxy) == "miss"
+        assert len(exported(first, capsys, file)) == 2
+        with RunningProxy(second, upstream.openai_url, policy="lru") as proxy:
+            assert (first / "secret").read_bytes() != (second / "secret").read_bytes()
+            assert main(["import", str(file), str(second)]) == 0
+            assert "1 entry handed over to the process that uses the cache" in capsys.readouterr().out
+            proxy.proxy.cache.maintain()
+            assert proxy.proxy.cache.entries()["total"] == 1
+            assert outcome(proxy) == "hit"
+            proxy.proxy.cache.check()
