@@ -147,7 +147,7 @@ export class Entries {
   /** Say what can be searched, and how to see the words of prompts. */
   #drawHint() {
     const { content, searched, entries } = this.#page, hint = byId("entries-hint");
-    byId("search").placeholder = content ? "Search words, key, model, tag" : "Search key, model, tenant, tag";
+    byId("search").placeholder = content ? "Search words, key, tag" : "Search key, model, tag";
     const searching = content && byId("search").value.trim() && searched < entries;
     const off = api.session.role === "operator"
       ? ["Prompts are hidden. To see and search their first words, start the proxy with ", h("code", {}, "--set show_content=true"), " or set ", h("code", {}, "show_content = true"), " in the settings file."]
