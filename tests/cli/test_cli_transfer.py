@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def fill(cache: Cache, entries: int = 10, size: int = 3000) -> None:
     """Add entries; the k-th has k + 1 requests."""
     for k in range(entries):
         for _ in range(k + 1):
-            cache.fetch("chat/completions", request_of(k), lambda k=k: reply_of(k, size), namespace="ab"[k > 4])
+            cache.fetch("chat/completions", request_of(k), partial(reply_of, k, size), namespace="ab"[k > 4])
     cache.maintain()
 
 
@@ -77,7 +78,9 @@ def test_entries_move_to_a_cache_with_another_secret(
                 same = ("model", "tags", "system", "requests", "seconds")
                 assert {each: row[each] for each in same} == {each: rows[name][each] for each in same}
         for k in range(10):
-            only = cache.fetch("chat/completions", request_of(k), reply_of, namespace="ab"[k > 4], only_cached=True)  # type: ignore[arg-type]
+            only = cache.fetch(
+                "chat/completions", request_of(k), partial(reply_of, k), namespace="ab"[k > 4], only_cached=True
+            )
             assert only.payload == (b"newer" if k == 3 else reply_of(k).payload)
     assert main(words) == 0
     assert "0 entries imported; left out: 10 as new or newer in the cache." in capsys.readouterr().out
@@ -99,7 +102,7 @@ def test_filters_and_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     with Cache("2MiB", path=target, cost="seconds", shadows=()) as cache:
         cache.check()
         assert {row["tenant"] for row in cache.entries()["rows"]} == {"c"}
-        answer = cache.fetch("chat/completions", request_of(5), reply_of, namespace="c", only_cached=True)  # type: ignore[arg-type]
+        answer = cache.fetch("chat/completions", request_of(5), partial(reply_of, 5), namespace="c", only_cached=True)
         assert answer.payload == reply_of(5).payload
 
 
