@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,8 @@ import openai
 import pytest
 
 from knapcache.serve.limits.limits import LimitWarning
+from knapcache.serve.settings import Settings
+from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
@@ -226,10 +230,47 @@ def test_counts_survive_a_restart_and_reload_changes_limits(start: Start) -> Non
     with sdk(proxy, "team") as client:
         with pytest.raises(openai.RateLimitError):
             ask(client, "two")
-        raised = proxy.proxy.settings.model_copy(
-            update={"tenants": type(proxy.proxy.settings)(tenants=tenants({"team": {"usd_per_day": 1}})).tenants}
-        )
-        proxy.proxy.limits.configure(raised)
+        new = Settings(tenants=tenants({"team": {"usd_per_day": 1}}), upstreams=[{"url": "http://127.0.0.1:9/v1"}])
+        asyncio.run(proxy.proxy.reload(lambda: LoadedSettings(new, {})))
         ask(client, "two")
         (row,) = status(proxy)
         assert row["used"] > 0.00001
+
+
+def test_a_tenant_of_a_group_is_not_refused_by_the_limit_of_another(
+    start: Start, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests of a tenant without calls left, and one of a tenant without limits, share one call."""
+    group = tenants({"spent": {"requests_per_minute": 1}, "other": {}})
+    proxy = start(tenants=[each | {"group": "all"} for each in group])
+    spent, other = sdk(proxy, "spent"), sdk(proxy, "other")
+    ask(spent, "the only call of this minute")
+    counts = proxy.proxy.limits.counts.shared
+    apply, asked = counts.apply, threading.Semaphore(0)
+
+    def slow(operations: Any, now: float) -> Any:
+        asked.release()
+        time.sleep(0.4)
+        return apply(operations, now)
+
+    monkeypatch.setattr(counts, "apply", slow)
+    refused: list[bool] = []
+    threads = [threading.Thread(target=lambda: refused.append(is_refused_plainly(spent))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        asked.acquire(timeout=0.1)  # the second one waits for the first
+    assert ask(other, "a question of all three").choices
+    for thread in threads:
+        thread.join()
+    assert upstream.count() == 2
+    assert len(refused) == 2
+    for client in (spent, other):
+        client.close()
+
+
+def is_refused_plainly(client: openai.OpenAI) -> bool:
+    try:
+        ask(client, "a question of all three")
+    except openai.RateLimitError:
+        return True
+    return False

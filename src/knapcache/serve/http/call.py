@@ -22,6 +22,7 @@ from knapcache.serve.http.access import RequestHead
 from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
 from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.http.sending import Calls, UpstreamSender
+from knapcache.serve.limits.core import ALL
 from knapcache.serve.limits.limited_call import LimitedCall
 from knapcache.serve.limits.limits import Limits
 from knapcache.serve.limits.refusal import STATUS, LimitReached
@@ -214,6 +215,10 @@ class Call:
             self._limited.settle(() if task.cancelled() or task.exception() is not None else task.result())
             self._limited.end(in_background=True)
         self._append(self._with_attempts(event), stale)
+
+    def has_limit(self, error: LimitReached) -> bool:
+        """Return whether the limit is one of the caller. Of a shared call it may be another caller's."""
+        return error.scope in (ALL, self._head.principal.name)
 
     async def refuse(self, error: LimitReached) -> None:
         """Send the response to a request that a limit refuses."""

@@ -34,6 +34,7 @@ from knapcache.serve.http.asgi_request import (
 from knapcache.serve.http.call import Call
 from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.http.fast_path import FastPath
+from knapcache.serve.limits.refusal import LimitReached
 from knapcache.serve.routing import RoutedRequest, Router, bypass_reason
 from knapcache.serve.settings.routes import RouteSettings
 from knapcache.serve.upstream.upstream import Upstream
@@ -100,7 +101,13 @@ class Handler:
             call.content = ContentCapture(self._content_log, call.exchange, call.route_name)
         try:
             exchange = call.full_exchange(self._workers, self._semantic)
-            fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))
+            fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
+            try:
+                fetched = await call.fetch(fetch)
+            except LimitReached as error:
+                if call.has_limit(error):
+                    raise
+                fetched = await call.fetch(fetch)  # a limit of another tenant of the group, which has led the call
             if fetched is None:
                 await call.forward()
                 return
