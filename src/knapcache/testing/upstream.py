@@ -93,9 +93,10 @@ class FakeUpstream:
     delay   seconds before an answer
     pace    seconds between the events of a stream
     stall   seconds that a stall fault lasts
+    port    to listen on; 0: any
     """
 
-    def __init__(self, delay: float = 0.0, pace: float = 0.0, stall: float = 5.0) -> None:
+    def __init__(self, delay: float = 0.0, pace: float = 0.0, stall: float = 5.0, port: int = 0) -> None:
         self.delay, self.pace, self.stall = delay, pace, stall
         self.answer: Callable[[dict[str, Any]], str] | None = None
         """Returns the text of the answer to a request body; None: answers echo the request."""
@@ -105,7 +106,7 @@ class FakeUpstream:
         self._faults: deque[str] = deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.upstream = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 

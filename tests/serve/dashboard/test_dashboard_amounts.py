@@ -149,6 +149,16 @@ def test_a_failing_upstream_is_red_and_says_why(browser: Browser, admin: FakeAdm
         assert page.evaluate("getComputedStyle(document.querySelector('#upstreams .note')).color") == page.evaluate(
             "getComputedStyle(document.querySelector('#failing')).color"
         ), "both are red"
+        admin.upstreams[0] |= {"health": "open", "open_until": time.time() + 7.9}
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        expect(page.locator("#upstreams")).to_contain_text(
+            re.compile(r"openai\s*open: connection refused; next probe in \d\.\d+ s")
+        )
+        admin.upstreams[0] |= {"health": "half-open"}
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        expect(page.locator("#upstreams")).to_contain_text("half-open: connection refused; the next request is a probe")
         admin.upstreams[0] |= {"state": "ok", "failing_since": None, "reason": "", "failed": 0}
+        admin.upstreams[0] |= {"health": "healthy", "open_until": None}
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#failing")).to_be_hidden()
+        expect(page.locator("#upstreams")).to_contain_text("healthy")

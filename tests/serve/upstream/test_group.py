@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import tomllib
 from collections import Counter
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
-from knapcache.serve.settings import UpstreamSettings
-from knapcache.serve.upstream.group import Balance, GroupMember, Member, UpstreamGroup
+from knapcache.serve.settings import Settings, UpstreamSettings
+from knapcache.serve.upstream.group import Balance, GroupMember, Member, UpstreamGroup, route_groups
 from knapcache.serve.upstream.health import MAX_FAILURES
-from knapcache.serve.upstream.upstream import Upstream
+from knapcache.serve.upstream.upstream import Upstream, Upstreams
+from tests.support import ROOT
 
 
 def upstream(name: str, **fields: Any) -> Upstream:
@@ -168,3 +171,25 @@ def test_values_that_are_not_allowed() -> None:
     UpstreamGroup.from_names([claude], [Member("a")], endpoints=[Endpoint.MESSAGES])
     with pytest.raises(InvalidInput, match="kind anthropic: it answers messages, and not chat/completions"):
         UpstreamGroup.from_names([claude], [Member("a")], endpoints=[Endpoint.MESSAGES, Endpoint.CHAT])
+
+
+def test_the_recipes_of_the_guide_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_API_KEY_B", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-1")
+    page = (ROOT / "docs" / "guides" / "upstreams.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(recipes) >= 5
+    for recipe in recipes:
+        settings = Settings(**tomllib.loads(recipe))
+        upstreams = Upstreams(settings, None)
+        (group,) = route_groups(upstreams.all, settings.route).values()
+        assert [member.upstream.name for member in group.members] == [each.name for each in settings.upstreams]
+        upstreams.close()
+
+
+def test_an_invalid_route_is_named() -> None:
+    route = {"name": "both", "upstreams": ["a", "b"]}
+    fields = [{"name": "a", "url": "https://a.test"}, {"name": "b", "url": "https://b.test"}]
+    settings = Settings(upstreams=fields, route=[route])
+    with pytest.raises(InvalidInput, match="route both: upstream a has no key of its own"):
+        route_groups(Upstreams(settings, None).all, settings.route)

@@ -6,11 +6,18 @@ import { age, bytes, count, moment, percent, time } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const STORE = { ok: ["good", "ok"], "half-open": ["fair", "recovering: breaker half-open"], open: ["bad", "failing: breaker open, requests go upstream"], memory: ["bad", "file cannot be opened; entries are in memory until restart"] };
-const UPSTREAM = { ok: "good", failing: "bad" };
+const UPSTREAM = { healthy: "good", "half-open": "fair", open: "bad" };
 
 function facts(root, list) {
   root.replaceChildren(...list.filter(Boolean).map(([name, value, kind]) =>
     h("div", {}, h("dt", {}, name), h("dd", {}, kind && h("i", { class: `dot ${kind}`, "aria-hidden": "true" }), value))));
+}
+
+// Whether requests go there, and why not. A failing upstream is still healthy after its first failures.
+function upstreamText({ state, reason, health, open_until: until }, now) {
+  if (health === "open") return `open${reason ? `: ${reason}` : ""}; next probe in ${time(Math.max(0, until - now))}`;
+  if (health === "half-open") return `half-open${reason ? `: ${reason}` : ""}; the next request is a probe`;
+  return state === "failing" ? `failing: ${reason}` : "healthy";
 }
 
 const failedText = ({ failed, failing_since: since }, now) =>
@@ -51,8 +58,8 @@ export class Health {
     ]);
     const list = health.upstreams ?? [];
     byId("upstreams").replaceChildren(...(list.length ? list.map((upstream) => h("li", { class: upstream.state },
-      h("i", { class: `dot ${UPSTREAM[upstream.state] ?? "fair"}`, "aria-hidden": "true" }),
-      h("b", {}, upstream.name), h("span", { class: "note" }, upstream.state === "failing" ? `failing: ${upstream.reason}` : upstream.state),
+      h("i", { class: `dot ${upstream.state === "failing" ? "bad" : UPSTREAM[upstream.health] ?? "fair"}`, "aria-hidden": "true" }),
+      h("b", {}, upstream.name), h("span", { class: "note" }, upstreamText(upstream, now)),
       h("span", { class: "amount" }, `${count(upstream.calls)} calls`, upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
       : [h("li", { class: "note" }, "No upstreams.")]));
     const failing = list.filter((upstream) => upstream.state === "failing");
