@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -86,6 +87,26 @@ def test_a_known_request_with_a_header_of_a_route_is_not_served_by_its_bytes(sdk
     assert [outcome(sdk, text="k") for _ in range(3)] == ["miss", "hit", "hit"]
     assert outcome(sdk, text="k", mode="fresh") == "miss"
     assert outcome(sdk, text="k") == "hit"
+
+
+def test_responses_and_recent_requests_name_their_route(proxy: RunningProxy, sdk: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "named"}]
+
+    def route(model: str, **options: Any) -> str | None:
+        found = sdk.chat.completions.with_raw_response.create(model=model, messages=messages, **options)
+        return str(found.headers["x-knapcache-route"]) if "x-knapcache-route" in found.headers else None
+
+    assert [route("o3-mini", temperature=0.1) for _ in range(4)] == ["cold"] * 4  # a miss, a hit, and known hits
+    assert route("o3-mini", temperature=0.9) == "cold"
+    assert route("gpt-4o-mini") is None
+    admin = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
+    summary = httpx.get(f"{proxy.url}/admin/v1/summary", headers=admin).json()
+    cold = next(each for each in summary["routes"] if each["name"] == "cold")
+    assert cold["conditions"] == ["model o3*"]
+    assert cold["rules"] == {"max_temperature": 0.2}
+    assert cold["recent"] == {"miss": 1, "hit": 3, "bypass": 1}
+    rows = httpx.get(f"{proxy.url}/admin/v1/requests", headers=admin).json()["rows"]
+    assert [row["route"] for row in rows] == ["cold"] * 5 + [""]
 
 
 def test_tenants_of_a_group_share_entries_but_not_routes(start: Start) -> None:

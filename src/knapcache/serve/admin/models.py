@@ -225,6 +225,7 @@ class RequestRow(ResponseModel):
     upstream_seconds: float
     upstream: str
     error: str
+    route: Annotated[str, Field(description="Name of the route that applies; empty: none does.")]
     saved: bool
     proxy: Annotated[str, Field(description="Host of the proxy that served it; empty without a shared store.")] = ""
 

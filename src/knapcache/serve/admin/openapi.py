@@ -160,6 +160,7 @@ CACHE_RESPONSE_HEADERS = {
     "x-knapcache-matched-key": "With the outcome similar: digest of the key of the entry that answered.",
     "x-knapcache-bound": "With the outcome similar: certified bound on the share of wrong answers.",
     "x-knapcache-match": "With the outcome similar: id of the match, for POST /admin/v1/semantic/feedback.",
+    "x-knapcache-route": "Name of the route of the settings that applies, if one does.",
     "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache, if its price is known.",
     "x-knapcache-saved-seconds": "If the price is not known: upstream time not needed because of the cache.",
     "x-knapcache-saved-tokens": "If the price is not known: tokens not needed because of the cache.",

@@ -19,6 +19,8 @@ from knapcache.serve.admin import summary_models as totals
 from knapcache.serve.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.prefix_models import prefix_summary
+from knapcache.serve.admin.route_models import route_statuses
+from knapcache.serve.observe.recent import MAX_RECENT
 from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
@@ -84,6 +86,7 @@ class Overview:
             health=self._health(stats),
             first_request=first_request(settings),
             prefix=prefix_summary(settings.prefix, *context.history.prefix()),
+            routes=route_statuses(settings.route, (event for _, event in context.recent.newest(MAX_RECENT))),
             semantic=context.semantic is not None,
         )
 

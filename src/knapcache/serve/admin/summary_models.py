@@ -9,6 +9,7 @@ from pydantic import Field
 from knapcache.serve.admin.models import Count, ResponseModel
 from knapcache.serve.admin.prefix_models import PrefixSummary
 from knapcache.serve.admin.proxy_models import EngineStatus
+from knapcache.serve.admin.route_models import RouteStatus
 
 
 class Usage(ResponseModel):
@@ -187,6 +188,7 @@ class Summary(ResponseModel):
     health: HealthStatus
     first_request: FirstRequest
     prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
+    routes: Annotated[list[RouteStatus], Field(description="Rules for a part of the requests.")]
     semantic: Annotated[bool, Field(description="Whether the semantic tier runs: see GET /semantic.")]
 
 

@@ -2,7 +2,7 @@
 //
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, prefix.js, semantic.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, limits.js, health.js, proxies.js,
+//     overview.js, prefix.js, semantic.js, routes.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, limits.js, health.js, proxies.js,
 //     plan.js, audit.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
@@ -23,6 +23,7 @@ import { Poll } from "./poll.js";
 import { Prefix } from "./prefix.js";
 import { Proxies } from "./proxies.js";
 import { Requests } from "./requests.js";
+import { Routes } from "./routes.js";
 import { Semantic } from "./semantic.js";
 import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
 import { UsageTables } from "./usage_tables.js";
@@ -46,6 +47,7 @@ const limits = new Limits();
 const plan = new Plan();
 const prefix = new Prefix();
 const semantic = new Semantic();
+const routes = new Routes();
 const audit = new Audit();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
@@ -63,7 +65,7 @@ async function refresh() {
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
   const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, prefix, semantic, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
+  for (const section of [overview, prefix, semantic, routes, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
   requests.update(recent, new Shown(summary));
   await Promise.all([proxies.refresh(summary.now), limits.refresh(summary.now), semantic.refresh()]);
   document.body.dataset.prices = summary.prices;

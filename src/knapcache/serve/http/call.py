@@ -46,7 +46,8 @@ class Call:
 
     __slots__ = (
         "_append_event", "_error", "_head", "_limited", "_refused", "_request", "_route", "_semantic",
-        "_semantic_event", "_sender", "_time", "_ttfb", "_writer", "content", "exchange", "group", "model", "upstream",
+        "_semantic_event", "_sender", "_time", "_ttfb", "_writer", "content", "exchange", "group", "model",
+        "route_name", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,8 @@ class Call:
     ) -> None:
         """group: the upstreams that may answer, of which `upstream` is the first; None: no others."""
         self._route = route
+        self.route_name = "" if route is None else route.name
+        """Name of the route that applies; empty: none does."""
         tenant = head.principal.name
         self._limited: LimitedCall | None = None
         """None: the caller has no limits, or the answer is there already."""
@@ -83,11 +86,6 @@ class Call:
         self._time, self._ttfb = time.time(), 0.0
         self._error = ""
         """Why the call failed for which this request has waited."""
-
-    @property
-    def route_name(self) -> str:
-        """Name of the route that applies; empty: none does."""
-        return "" if self._route is None else self._route.name
 
     def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
         """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
@@ -159,6 +157,8 @@ class Call:
         headers, body = fetched.headers, fetched.body
         if self._sender is not None and (not fetched.answers or any(one.outcome == "miss" for one in fetched.answers)):
             headers = [*headers, *self._sender.headers()]
+        if self.route_name:
+            headers = [*headers, ("x-knapcache-route", self.route_name)]
         if isinstance(fetched, LiveStream):
             return await self._write_live(headers, fetched.blocks)
         try:
@@ -190,6 +190,8 @@ class Call:
         try:
             assert self._sender is not None
             own = [*outcome_headers("bypass"), *self._sender.headers()]
+            if self.route_name:
+                own.append(("x-knapcache-route", self.route_name))
             headers = [*sandboxed(forwarded_headers(response.pairs)), *own]
             await self._request.send_head(response.status, headers)
             if self.content is not None:
@@ -276,6 +278,7 @@ class Call:
             self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
             error, self._request.headers.get("traceparent", ""), self._reason(outcome),
             self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event, tried, open_until,
+            self.route_name,
         )  # fmt: skip
 
     def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:

@@ -46,12 +46,13 @@ class KnownRequest:
     plain      it asks for no stream, and the stored answer is none
     """
 
-    __slots__ = ("_meta", "event_fields", "exchange", "header_lines", "model", "plain", "request", "upstream")
+    __slots__ = ("_meta", "event_fields", "exchange", "header_lines", "model", "plain", "request", "route", "upstream")
 
     def __init__(
-        self, request: KeyedRequest, exchange: Exchange, upstream: Upstream, model: str, *, plain: bool
+        self, request: KeyedRequest, exchange: Exchange, upstream: Upstream, model: str, *, plain: bool, route: str
     ) -> None:
         self.request, self.exchange, self.upstream, self.model, self.plain = request, exchange, upstream, model, plain
+        self.route = route
         self._meta: Mapping[str, Any] | None = None
         self.header_lines = b"", b""
         """The headers of the response, before and after its age."""
@@ -68,12 +69,12 @@ class KnownRequest:
             return True
         if entry.meta.get("meta", EMPTY).get("form") != "json":
             return False
-        self.header_lines = header_lines(entry)
+        self.header_lines = header_lines(entry, self.route)
         stored = entry.meta
         self.event_fields = Event(
             time=0.0, endpoint="", model="", tenant="", outcome="hit", status=200, seconds=0.0, ttfb=0.0, stream=False,
             key=entry.key.hex(), size=entry.size, cost=entry.cost, usd=stored.get("usd"),
-            tokens=stored.get("tokens", 0), upstream_seconds=entry.seconds,
+            tokens=stored.get("tokens", 0), upstream_seconds=entry.seconds, route=self.route,
         )[8:]  # fmt: skip
         self._meta = stored
         return True
@@ -127,7 +128,9 @@ class FastPath:
         answer = self._get_nowait(known.request) or await self._get_remote(known.request)
         return None if answer is None else (known, answer)
 
-    def remember(self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer, known_as: str) -> None:
+    def remember(
+        self, exchange: Exchange, upstream: Upstream, model: str, answer: Answer, known_as: str, route: str = ""
+    ) -> None:
         """Remember a request that was a hit, and that came without query and without headers that change answers.
 
         known_as   that of its head
@@ -143,7 +146,9 @@ class FastPath:
             self._charged -= charge(oldest[0])
         form = ParsedBody({name: exchange.body[name] for name in FORM_FIELDS if name in exchange.body})
         plain = not exchange.stream and answer.meta.get("form") == "json"
-        known = KnownRequest(request, exchange._replace(body=form, raw=b""), upstream, model[:MAX_TEXT], plain=plain)
+        known = KnownRequest(
+            request, exchange._replace(body=form, raw=b""), upstream, model[:MAX_TEXT], plain=plain, route=route
+        )
         if self._known.setdefault((raw, known_as, exchange.endpoint), known) is known:
             self._charged += charge(raw)
 
@@ -153,13 +158,15 @@ def charge(raw: bytes) -> int:
     return 2 * len(raw) + OVERHEAD
 
 
-def header_lines(entry: Entry) -> tuple[bytes, bytes]:
+def header_lines(entry: Entry, route: str = "") -> tuple[bytes, bytes]:
     """Return the headers of a plain answer that is served as it was stored: before its age, and after it."""
     meta = entry.meta.get("meta", EMPTY)
     before_age, after_age = hit_header_lines(
         entry.key.hex(), entry.meta.get("usd"), entry.seconds, entry.meta.get("tokens", 0), meta
     )
     lines = [b"%bcontent-length: %d\r\n" % (after_age, len(entry.payload))]
+    if route:
+        lines.append(b"x-knapcache-route: %b\r\n" % route.encode("latin-1"))
     for name, value in meta.get("ids", {}).items():
         lines.append(b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1", "replace")))
     return b"content-type: application/json\r\n%b" % before_age, b"".join([*lines, b"\r\n"])

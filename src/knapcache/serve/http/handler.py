@@ -112,7 +112,9 @@ class Handler:
                 await call.forward()
                 return
             if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
-                fast_path.remember(call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as)
+                fast_path.remember(
+                    call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as, call.route_name
+                )
             await call.respond(fetched, self._abandoned_timeout)
         except UpstreamFailed as error:
             await call.fail(error)
@@ -132,6 +134,7 @@ class Handler:
         except Incomplete:  # a newer answer took its place, and lacks what the request asks for
             return False
         call = Call(request, head, known.exchange, known.upstream, known.model, self._append_event)
+        call.route_name = known.route
         await call.respond(fetched, self._abandoned_timeout)
         return True
 

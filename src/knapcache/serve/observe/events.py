@@ -218,6 +218,8 @@ class Event(NamedTuple):
     """Upstreams that failed the request before `upstream` was called."""
     open_until: float = 0.0
     """Unix time until which groups send no requests to `upstream`; 0: they do."""
+    route: str = ""
+    """Name of the route that applies; empty: none does."""
 
     @property
     def saved(self) -> bool:

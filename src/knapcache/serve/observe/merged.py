@@ -94,6 +94,10 @@ class MergedRecent:
         found += [(serial, event, status.host) for status in self._others.statuses for serial, event in status.events]
         return sorted(found, key=lambda each: each[0])
 
+    def newest(self, limit: int) -> list[tuple[int, Event]]:
+        """Return serial and event of the newest requests, oldest first."""
+        return [(serial, event) for serial, event, _ in self._all(limit)[-limit:]]
+
     def after(self, serial: int, limit: int) -> dict[str, Any]:
         """Return the newest `limit` requests whose serial is larger, oldest first.
 

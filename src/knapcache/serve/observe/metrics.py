@@ -118,7 +118,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-                upstream, attempts, _, _, reason, prefix, semantic, tried, _,
+                upstream, attempts, _, _, reason, prefix, semantic, tried, _, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
