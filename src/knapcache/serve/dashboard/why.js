@@ -102,6 +102,7 @@ export class Why {
       fact("Endpoint", row.endpoint || "not a cached one", row.stream && ", streamed"),
       fact("Model", row.model || "–"), fact("Tenant", row.tenant || "–"), fact("Status", String(row.status)),
       row.proxy && fact("Proxy", row.proxy),
+      row.route && fact("Route", row.route),
       row.reason && row.outcome !== "rejected" && row.outcome !== "bypass" && fact("Asked by the client", row.reason),
       fact("Upstream", row.upstream ? `${row.upstream}${calls}` : "not called"),
       fact("Time taken", `${time(row.seconds)}, first byte after ${time(row.ttfb)}`),
