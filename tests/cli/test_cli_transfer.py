@@ -12,6 +12,8 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
+from knapcache.serve.namespaces import principal_namespace
+from knapcache.serve.settings.secrets import server_secret
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
 
@@ -148,6 +150,30 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path: Path, capsys: pyt
         file.write_text(content, "utf-8")
         assert main(words) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--config"], ["--tenant", "alice"]])
+def test_entries_go_to_the_tenant_of_the_same_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    first, second, config = tmp_path / "first", tmp_path / "second", tmp_path / "knapcache.toml"
+    secrets = []
+    for folder in (first, second):
+        folder.mkdir()
+        secrets.append(server_secret(folder))
+        with cache_at(folder / "cache.sqlite", secret=secrets[-1]) as cache:
+            if folder is first:
+                alice = principal_namespace(secrets[0], "tenant", "alice")
+                for k, namespace in enumerate((alice, alice, "0" * 32)):
+                    cache.fetch("chat/completions", request_of(k), partial(reply_of, k), namespace=namespace)
+    config.write_text(f'[[tenants]]\nname = "alice"\nkeys = ["sha256:{"0" * 64}"]\n')
+    exported(first, capsys, tmp_path / "entries.jsonl", *options, *([str(config)] if options == ["--config"] else []))
+    assert main(["import", str(tmp_path / "entries.jsonl"), str(second)]) == 0
+    alice = principal_namespace(secrets[1], "tenant", "alice")
+    with cache_at(second / "cache.sqlite", secret=secrets[1]) as cache:
+        found = sorted(row["tenant"] for row in cache.entries()["rows"])
+        assert found == sorted([alice, alice] + (["0" * 32] if options == ["--config"] else []))
+        assert cache.lookup("chat/completions", request_of(1), namespace=alice).hit is not None
 
 
 def test_entries_are_handed_over_to_a_running_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,10 +85,10 @@ class TenantNames:
 
     def find(self, name: str, namespaces: Collection[str]) -> list[str]:
         """Return those of the namespaces that have this name: a tenant's, a group's, or the namespace itself."""
-        wanted = {name}
         if self.secret is not None:
-            wanted |= {self._namespace(kind, name) for kind in ("tenant", "group")}
-        return [each for each in namespaces if each in wanted or self.name_of(each) == name]
+            for kind in ("tenant", "group"):
+                self.principals.setdefault(self._namespace(kind, name), (kind, name))
+        return [each for each in namespaces if each == name or self.name_of(each) == name]
 
 
 @dataclass(frozen=True)
