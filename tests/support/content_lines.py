@@ -40,7 +40,6 @@ def chat(text: str, answer: str = "Forty-two.", **fields: Any) -> LoggedContent:
         body={"model": "gpt-4o", "messages": messages},
         payload=orjson.dumps(reply),
         form="json",
-        route="",
     )
 
 

@@ -170,7 +170,9 @@ def test_processes_write_to_one_file(tmp_path: Path) -> None:
         file.check()
 
 
-def test_a_full_queue_drops_requests_and_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_requests_and_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("knapcache.serve.observe.content_log.MAX_WAITING_BYTES", 50_000)
     log = ContentLog(tmp_path / "content.sqlite", 10_000_000, 30.0, ("emails",))
     for k in range(40):
@@ -180,6 +182,7 @@ def test_a_full_queue_drops_requests_and_counts_them(tmp_path: Path, monkeypatch
         written = file.count(LogFilter())
     assert 0 < written < 40
     assert written + log.dropped == 40
+    assert caplog.text.count("Requests are missing in the content log") == 1
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

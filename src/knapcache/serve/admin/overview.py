@@ -88,6 +88,7 @@ class Overview:
             prefix=prefix_summary(settings.prefix, *context.history.prefix()),
             routes=route_statuses(settings.route, (event for _, event in context.recent.newest(MAX_RECENT))),
             semantic=context.semantic is not None,
+            content_log=context.settings.content_log and context.settings.show_content,
         )
 
     def _tenants(self) -> list[totals.TenantUsage]:

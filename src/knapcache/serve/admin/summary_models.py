@@ -190,6 +190,7 @@ class Summary(ResponseModel):
     prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
     routes: Annotated[list[RouteStatus], Field(description="Rules for a part of the requests.")]
     semantic: Annotated[bool, Field(description="Whether the semantic tier runs: see GET /semantic.")]
+    content_log: Annotated[bool, Field(description="Whether operators can search the content log: see GET /log.")]
 
 
 class UsageHistory(ResponseModel):

@@ -3,13 +3,14 @@
 //     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
 //     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
 //     overview.js, prefix.js, semantic.js, routes.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, limits.js, health.js, proxies.js,
-//     plan.js, audit.js: one section each
+//     plan.js, audit.js, content_log.js: one section each
 //
 // Sections share no state. Each gets the summary through update().
 
 import { Shown } from "./amounts.js";
 import * as api from "./api.js";
 import { Audit } from "./audit.js";
+import { ContentLog } from "./content_log.js";
 import { closeOnOutsideClick, panel, toast } from "./dialogs.js";
 import { byId, h, setText } from "./dom.js";
 import { Drawer } from "./drawer.js";
@@ -49,6 +50,7 @@ const prefix = new Prefix();
 const semantic = new Semantic();
 const routes = new Routes();
 const audit = new Audit();
+const contentLog = new ContentLog();
 const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
 
@@ -65,7 +67,7 @@ async function refresh() {
     api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
   // A lower serial number means that the server restarted and counts from 0.
   const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, prefix, semantic, routes, entries, drawer, why, usageTables, health, proxies, plan]) section.update(summary);
+  for (const section of [overview, prefix, semantic, routes, entries, drawer, why, usageTables, health, proxies, plan, contentLog]) section.update(summary);
   requests.update(recent, new Shown(summary));
   await Promise.all([proxies.refresh(summary.now), limits.refresh(summary.now), semantic.refresh()]);
   document.body.dataset.prices = summary.prices;
@@ -139,6 +141,7 @@ async function login(token) {
 async function logout() {
   poll.stop();
   audit.clear();
+  contentLog.clear();
   byId("panel").close();
   await api.logout().catch(() => {});
   showLogin("");

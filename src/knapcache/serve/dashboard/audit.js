@@ -7,7 +7,7 @@ import { age, count, moment } from "./format.js";
 const ROWS = 20;
 const ACTIONS = {
   purge: "Purge", forget: "Purge of an entry", snapshot: "Snapshot", start_plan: "Capacity plan", entry: "Content shown", request: "Content shown", entries: "First words listed", login: "Login",
-  logout: "Logout", rotate_token: "Token replaced",
+  logout: "Logout", rotate_token: "Token replaced", log: "Content log searched", log_line: "Content shown", purge_log: "Purge of log lines",
 };
 
 const WORDS = { key: (value) => `key ${value.slice(0, 8)}`, older_than: (value) => `older than ${age(value)}` };

@@ -13,10 +13,10 @@ from knapcache.wire.base import Form
 class ContentCapture:
     """Collects the content of one request. Created only if the log is on."""
 
-    __slots__ = ("_exchange", "_forwarded", "_log", "_recorded", "_route", "_size", "_stream")
+    __slots__ = ("_exchange", "_forwarded", "_log", "_recorded", "_size", "_stream")
 
-    def __init__(self, content_log: ContentLog, exchange: Exchange, route: str) -> None:
-        self._log, self._exchange, self._route = content_log, exchange, route
+    def __init__(self, content_log: ContentLog, exchange: Exchange) -> None:
+        self._log, self._exchange = content_log, exchange
         self._forwarded: list[bytes] = []
         self._size, self._recorded, self._stream = 0, False, False
 
@@ -46,7 +46,6 @@ class ContentCapture:
             body=self._exchange.body,
             payload=payload,
             form=as_form(form),
-            route=self._route,
         )
         self._log.append(content, len(self._exchange.raw))
 

@@ -98,7 +98,7 @@ class Handler:
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         if self._content_log is not None:
-            call.content = ContentCapture(self._content_log, call.exchange, call.route_name)
+            call.content = ContentCapture(self._content_log, call.exchange)
         try:
             exchange = call.full_exchange(self._workers, self._semantic)
             fetch = partial(self._fetch, exchange, call.upstream.name, call.send)

@@ -220,9 +220,8 @@ class ContentFile:
     def _insert(self, record: ContentRecord) -> None:
         event = record.event
         values = {
-            **{name: getattr(event, name) for name in FIELDS if name not in ("model", "route", "cut")},
+            **{name: getattr(event, name) for name in FIELDS if name not in ("model", "cut")},
             "model": record.model,
-            "route": record.route,
             "cut": record.cut,
             "request": record.request,
             "response": record.response,

@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +37,8 @@ BATCH = 50
 """Requests in one transaction. Another process waits for its end."""
 LINGER = 0.1
 """Seconds that a request waits for others, which are written together."""
+WARN_INTERVAL = 60.0
+"""Seconds between two warnings that requests are dropped."""
 EXPIRE_INTERVAL = 600.0
 """Seconds between two searches for lines that are too old, if no requests come."""
 
@@ -48,7 +52,7 @@ class ContentLog:
         self._file = ContentFile(path, capacity, self._max_age)
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = self._refused = 0
-        self._failing = False
+        self._failing, self._warned = False, -math.inf
         # Its own limit is never reached: it counts a batch as waiting until the whole batch is written.
         self._worker: BatchWorker[tuple[LoggedContent, int]] = BatchWorker(
             "content-log", self._write, 2 * MAX_WAITING, LINGER
@@ -65,10 +69,18 @@ class ContentLog:
         with self._lock:
             if self._waiting >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
                 self._refused += 1
+                self._warn()
                 return
             self._waiting += 1
             self._waiting_bytes += size
         self._worker.offer(((content, size),))
+
+    def _warn(self) -> None:
+        """Log that requests are dropped, at most once in WARN_INTERVAL."""
+        now = time.monotonic()
+        if now - self._warned >= WARN_INTERVAL:
+            self._warned = now
+            log.warning("Requests are missing in the content log, %d so far: they come too fast.", self._refused)
 
     async def expire_periodically(self) -> None:
         """Delete lines that are too old, also while no requests come. Runs until cancelled."""

@@ -55,7 +55,6 @@ class LoggedContent(NamedTuple):
     payload: bytes
     """The answer as it is stored, or as it came; empty: there was none."""
     form: Form
-    route: str
 
     @property
     def size(self) -> int:
@@ -67,7 +66,6 @@ class ContentRecord(NamedTuple):
     """One line of the log."""
 
     event: Event
-    route: str
     model: str
     request: bytes
     """JSON, compressed; empty: unknown."""
@@ -87,7 +85,6 @@ def make_record(content: LoggedContent, redactor: TextRedactor) -> ContentRecord
     response, cut_response = _bounded(answer, redactor)
     return ContentRecord(
         event=content.event,
-        route=content.route,
         model=redactor.text(content.event.model),
         request=_compressed(request),
         response=_compressed(response),
