@@ -70,7 +70,6 @@ def test_limits_go_on_from_what_was_read_last(caplog: pytest.LogCaptureFixture) 
     assert is_admitted(counts)
     pay(counts, 7.0)
     assert is_admitted(counts)
-    usage(counts)
     with caplog.at_level(logging.WARNING, "knapcache.serve"):
         shared.away = True
         assert is_admitted(counts), "7 dollars are paid and 1 is reserved"
@@ -113,3 +112,14 @@ def test_nothing_is_told_without_limits() -> None:
     counts.beat(NOW)
     counts.close(NOW)
     assert counts.reason == ""
+
+
+def test_the_last_payment_before_an_outage_counts() -> None:
+    shared = FailingCounts()
+    counts = FallbackCounts(shared, Clock())
+    assert is_admitted(counts)
+    pay(counts, 10.0)
+    shared.away = True
+    assert not is_admitted(counts)
+    assert sum(usage(counts).requests) == 1
+    assert sum(usage(counts).tokens) == 10

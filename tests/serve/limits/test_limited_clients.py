@@ -97,6 +97,13 @@ def test_a_spend_limit_stops_calls_and_not_hits(limited: RunningProxy, fake: Fak
         assert ask(client, "first question of the spender"), "a hit is free"
     row = next(row for row in recorded(limited, "spender") if row["outcome"] == "rejected")
     assert (row["status"], row["model"]) == (429, MODEL)
+    headers = {"authorization": f"Bearer {limited.proxy.admin_token}"}
+    metrics = httpx.get(f"{limited.url}/metrics", headers=headers).text
+    assert 'knapcache_limited_total{limit="usd_per_day",tenant="spender"} 1.0' in metrics
+    (used,) = [
+        line for line in metrics.splitlines() if line.startswith("knapcache_limit_used_ratio{") and "spender" in line
+    ]
+    assert float(used.split()[1]) >= 1.0
 
 
 def refusals(proxy: RunningProxy, tenant: str) -> int:

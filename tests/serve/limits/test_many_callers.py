@@ -14,6 +14,7 @@ from knapcache.serve.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.running_proxy import RunningProxy
 
 CALLERS = 500
 REQUESTS, DOLLARS = 40, 0.003
@@ -94,3 +95,20 @@ def test_500_callers_stay_within_limits_on_a_shared_store(tmp_path: Path, upstre
         environment = {"KNAPCACHE_STORE": f"redis://127.0.0.1:{engine.port}", "KNAPCACHE_SECRET": "5e" * 32}
         with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, CONFIG, workers=2) as proxy:
             check(proxy, upstream)
+
+
+@pytest.mark.long
+def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUpstream) -> None:
+    pytest.importorskip("redis", reason="the extra redis is not installed")
+    with EngineServer(tmp_path) as engine:
+        settings: dict[str, Any] = {"store": engine.url, "secret": "5e" * 32, "limits": {"requests_per_minute": 3}}
+        with RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru", **settings) as proxy:
+
+            def ask(number: int) -> int:
+                question = {"model": "gpt-4o", "messages": [{"role": "user", "content": f"question {number}"}]}
+                return httpx.post(f"{proxy.url}/v1/chat/completions", json=question, timeout=20.0).status_code
+
+            assert [ask(1), ask(2)] == [200, 200]
+            engine.kill()
+            assert [ask(3), ask(4)] == [200, 429]
+            assert "engine" in proxy.proxy.limits.fallback_reason

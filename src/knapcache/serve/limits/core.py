@@ -196,6 +196,22 @@ def refused_limit(limits: LimitValues, usage: ScopeUsage) -> str | None:
     return "concurrent" if concurrent is not None and in_flight.calls >= concurrent else None
 
 
+def used_after(operation: Operation, result: Result, usage: ScopeUsage) -> ScopeUsage:
+    """Return what is used of a scope after an operation. Calls in flight are as before it."""
+    if isinstance(operation, Reserve) and result.refusal is None:
+        *older, present = usage.requests
+        return usage._replace(requests=(*older, present + operation.amounts.calls))
+    if isinstance(operation, Settle):
+        *older, present = usage.tokens
+        paid = operation.paid
+        return usage._replace(
+            usd_day=usage.usd_day + paid.usd,
+            usd_month=usage.usd_month + paid.usd,
+            tokens=(*older, present + paid.tokens),
+        )
+    return usage
+
+
 def window_end(limit: str, now: float) -> float | None:
     """Return when the window of a spend limit ends, Unix time; None for other limits, whose window moves."""
     if limit == "usd_per_day":

@@ -33,6 +33,7 @@ from knapcache.serve.limits.core import (
     Scope,
     ScopeUsage,
     Settle,
+    used_after,
 )
 from knapcache.serve.limits.local_counts import MemoryCounts
 
@@ -50,7 +51,7 @@ class FallbackCounts:
         self._in_flight: dict[str, CallAmounts] = {}
         """Calls of this process that are in flight, by scope."""
         self._last: dict[str, tuple[ScopeUsage, float]] = {}
-        """What was last read of each scope, and when."""
+        """What is known of each scope since the last operation on it, and when that was."""
         self._local: MemoryCounts | None = None
         """The counters in memory; None: the shared ones are used."""
         self._unsent: dict[tuple[str, float], float] = {}
@@ -111,7 +112,7 @@ class FallbackCounts:
             self._local, self.reason = None, ""
         for operation, result in zip(operations, results, strict=True):
             for scope, usage in zip(operation.scopes, result.usages, strict=True):
-                self._last[scope.name] = usage, now
+                self._last[scope.name] = used_after(operation, result, usage), now
         return results
 
     def _send_unsent(self) -> None:
