@@ -17,6 +17,7 @@ COMMANDS = (
     "why",
     "purge",
     "rekey",
+    "warm",
     "migrate",
     "export",
     "import",

@@ -27,6 +27,7 @@ from knapcache.cli import (
     semantic,
     serve,
     simulate,
+    warm,
     why,
 )
 from knapcache.cli.help_format import HelpFormatter
@@ -63,6 +64,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     import_entries.add(commands)
     route.add(commands)
     log.add(commands)
+    warm.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
