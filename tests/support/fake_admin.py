@@ -45,7 +45,7 @@ COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent
 
 
 DETAIL: dict[str, Any] = {
-    "attempts": [200], "reason": "", "words": None, "stored": True, "answer": "stored", "semantic": "",
+    "attempts": [200], "tried": [], "reason": "", "words": None, "stored": True, "answer": "stored", "semantic": "",
     "why": {
         "kind": "different", "title": "A similar request was stored, but not the same", "at": None,
         "text": "The nearest stored request differs in temperature (0.2 instead of 0).", "compared": 90, "entries": 90,

@@ -142,7 +142,7 @@ def test_a_failing_upstream_is_red_and_says_why(browser: Browser, admin: FakeAdm
                                "failed": 4, "calls": 9, "errors": 4}  # fmt: skip
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#failing")).to_have_text(
-            "Upstream openai fails: connection refused. 4 requests failed in 1 min; cached answers are served."
+            "Upstream openai fails: connection refused. It failed 4 requests in 1 min; cached answers are served."
         )
         expect(page.locator("#upstreams .dot")).to_have_class("dot bad")
         expect(page.locator("#upstreams")).to_contain_text("failing: connection refused")

@@ -94,6 +94,7 @@ class Explainer:
         return RequestDetail(
             **row,
             attempts=list(event.attempts),
+            tried=[one.text for one in event.tried],
             reason=event.reason,
             words=first_words(event, canonical) if content else None,
             stored=entry is not None,

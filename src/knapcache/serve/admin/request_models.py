@@ -71,6 +71,7 @@ class RequestDetail(RequestRow):
     """A finished request, and why it had its outcome."""
 
     attempts: Annotated[list[int], Field(description="Status of each call to the upstream; 0: no response.")]
+    tried: Annotated[list[str], Field(description="Upstreams that failed the request before, and why.")]
     reason: Annotated[str, Field(description="What in the request explains its outcome, such as its directives.")]
     words: Annotated[str | None, Field(description="First words of the prompt; null: unknown, or not shown.")]
     stored: Annotated[bool, Field(description="Whether its answer is in the cache now.")]

@@ -21,7 +21,7 @@ function upstreamText({ state, reason, health, open_until: until }, now) {
 }
 
 const failedText = ({ failed, failing_since: since }, now) =>
-  `${failed === 1 ? "1 request" : `${count(failed)} requests`} failed in ${age(now - since)}; cached answers are served.`;
+  `It failed ${failed === 1 ? "1 request" : `${count(failed)} requests`} in ${age(now - since)}; cached answers are served.`;
 
 export class Health {
   constructor() {

@@ -103,6 +103,7 @@ export class Why {
       fact("Model", row.model || "–"), fact("Tenant", row.tenant || "–"), fact("Status", String(row.status)),
       row.proxy && fact("Proxy", row.proxy),
       row.route && fact("Route", row.route),
+      row.tried.length > 0 && fact("Tried before", row.tried.join("; ")),
       row.reason && row.outcome !== "rejected" && row.outcome !== "bypass" && fact("Asked by the client", row.reason),
       fact("Upstream", row.upstream ? `${row.upstream}${calls}` : "not called"),
       fact("Time taken", `${time(row.seconds)}, first byte after ${time(row.ttfb)}`),

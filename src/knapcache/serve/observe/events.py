@@ -168,6 +168,12 @@ class UpstreamTry(NamedTuple):
     open_until: float
     """Unix time until which groups send no requests there; 0: they do."""
 
+    @property
+    def text(self) -> str:
+        """The upstream and why it failed, for people."""
+        statuses = ", ".join(f"status {status}" if status else "no response" for status in self.attempts)
+        return f"{self.upstream}: {self.error or statuses}"
+
 
 class Event(NamedTuple):
     """One finished request. Built with keywords; events cross processes by field name."""
