@@ -94,10 +94,13 @@ def test_samples_of_evals_are_different_requests(folder: Path, capfd: pytest.Cap
     assert "1 left out: repeated; 1 left out: without a question or an answer in text" in printed.err
 
 
-def test_a_parquet_file_has_all_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_parquet_file_can_be_replayed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     polars = pytest.importorskip("polars")
     out = tmp_path / "log.parquet"
-    assert run(folder, "export", "--format", "parquet", "--output", str(out), "--tenant", "acme") == 0
+    assert run(folder, "export", "--format", "parquet", "--output", str(out)) == 0
+    assert read_trace(out).keys.tolist() == [0, 0, 1]
+    assert run(folder, "export", "--format", "parquet", "--output", str(out), "--tenant", "acme", "--all") == 0
+    assert out.stat().st_mode & 0o077 == 0
     table = polars.read_parquet(out)
     assert table["outcome"].to_list() == ["miss", "hit", "bypass", "failed"]
     assert json.loads(table["request"][0])["model"] == "gpt-4o"

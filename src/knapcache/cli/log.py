@@ -28,7 +28,7 @@ SEARCH = """Print the newest lines that meet every condition. TEXT are words tha
 the last user text or the answer. "several words" in double quotes are one phrase; word* is the beginning of a word."""
 EXPORT = """Write the lines that meet every condition, oldest first. jsonl: what `knapcache replay` and `knapcache plan`
 read with --key key --size size --cost cost. evals: samples of OpenAI's evals, each different request once. parquet: a
-table, which needs knapcache[lab]. Lines that a format cannot use are left out and counted."""
+table for `replay` and `plan`, which needs knapcache[lab]. Lines that a format cannot use are left out and counted."""
 PURGE = """Delete the lines that meet every condition, and overwrite their text in the file. On a terminal you are asked
 to confirm. The entries of the cache stay: `knapcache purge` removes those, and no lines of the log."""
 EXAMPLES = r"""examples:
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
     export.add_argument("--format", choices=("jsonl", "evals", "parquet"), default="jsonl", help="(default: jsonl)")
     export.add_argument("--output", metavar="FILE", help="file to write (default: standard output; not for parquet)")
     export.add_argument("--text", metavar="TEXT", default="", help="words that must all occur, as in search")
-    export.add_argument("--all", action="store_true", help="jsonl: also lines that a replay cannot use")
+    export.add_argument("--all", action="store_true", help="jsonl and parquet: also lines that a replay cannot use")
     add_filters(export, "since", "until")
     export.set_defaults(execute=execute_export)
 
@@ -165,7 +165,7 @@ def plain(text: str, keep: str = "") -> str:
 
 
 def execute_export(args: argparse.Namespace) -> None:
-    from knapcache.serve.observe.content_export import evals_lines, jsonl_lines, parquet_rows
+    from knapcache.serve.observe.content_export import evals_lines, jsonl_lines, parquet_rows, replayable
 
     if args.format == "parquet" and args.output is None:
         raise InvalidInput("--format parquet needs --output FILE")
@@ -175,12 +175,11 @@ def execute_export(args: argparse.Namespace) -> None:
     left_out: dict[str, int] = {}
     with contextlib.closing(opened(args)) as file:
         lines = counted(file, wanted)
-        if args.format == "parquet":
-            content: Iterable[bytes] = parquet_rows(lines)
-        elif args.format == "evals":
-            content = evals_lines(lines, left_out)
+        if args.format == "evals":
+            content: Iterable[bytes] = evals_lines(lines, left_out)
         else:
-            content = jsonl_lines(lines, left_out, every=args.all)
+            form = parquet_rows if args.format == "parquet" else jsonl_lines
+            content = form(replayable(lines, left_out, every=args.all))
         written = write_lines(content, args.output, parquet=args.format == "parquet")
     more = "".join(f"; {count:,} left out: {reason}" for reason, count in left_out.items())
     print(f"{written:,} lines written{more}", file=sys.stderr)
@@ -209,6 +208,7 @@ def write_lines(content: Iterable[bytes], output: str | None, *, parquet: bool) 
                 written = copy(content, file)
             if parquet:
                 part = to_parquet(part, Path(folder, "lines.parquet"))
+            part.chmod(0o600)  # as the log itself
             os.replace(part, target)
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from None

@@ -2,7 +2,7 @@
 
     jsonl     one object for each line, with `request` and `response`: `knapcache replay` and `plan` read it
     evals     {"input": [messages], "ideal": "answer"}: datasets of OpenAI's evals
-    parquet   one row for each line, request and response as JSON texts
+    parquet   one row for each line, request and response as JSON texts; `replay` and `plan` read it, too
 
 A format leaves out the lines that its readers cannot use; `why_left_out` says why.
 """
@@ -20,13 +20,21 @@ from knapcache.serve.observe.content_record import SYSTEM_ROLES, texts
 FORMATS = ("jsonl", "evals", "parquet")
 
 
-def jsonl_lines(lines: Iterable[Mapping[str, Any]], left_out: dict[str, int], *, every: bool) -> Iterator[bytes]:
-    """Yield lines for a replay. every: also those that it cannot use. left_out: gets the number of others by reason."""
+def replayable(
+    lines: Iterable[Mapping[str, Any]], left_out: dict[str, int], *, every: bool
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines that a replay can use. every: also the others. left_out: gets the number of others by reason."""
     for line in lines:
         if reason := "" if every else why_left_out(line):
             left_out[reason] = left_out.get(reason, 0) + 1
         else:
-            yield orjson.dumps({name: line[name] for name in ("id", *FIELDS, "request", "response")}) + b"\n"
+            yield line
+
+
+def jsonl_lines(lines: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield lines as JSON objects."""
+    for line in lines:
+        yield orjson.dumps({name: line[name] for name in ("id", *FIELDS, "request", "response")}) + b"\n"
 
 
 def why_left_out(line: Mapping[str, Any]) -> str:
