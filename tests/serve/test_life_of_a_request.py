@@ -108,4 +108,4 @@ async def test_the_page_names_the_files_of_a_miss_in_order(tmp_path: Path) -> No
     found = await trace_a_miss(tmp_path / "data")
     assert found == [file for _, file in rows], found
     to_the_upstream = page.split("## From the upstream")[0]
-    assert len(re.findall(r"^\| \d+ \|", to_the_upstream, re.MULTILINE)) <= 26
+    assert len(re.findall(r"^\| \d+ \|", to_the_upstream, re.MULTILINE)) <= 25
