@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "import",
     "log",
+    "route",
     "replay",
     "plan",
     "prefix",
