@@ -234,7 +234,7 @@ class FakeAdmin:
         return {
             "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
             "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
-            "semantic": self.tier is not None, "content_log": False,
+            "semantic": self.tier is not None, "content_log": False, "routes": [],
             "prefix": prefix_summary(self.prefix_mode, self.prefix, self.prefix).model_dump(),
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
             "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
