@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.loading import default_text
+from knapcache.serve.settings.webhooks import WebhookSettings
 
 FILE = Path(__file__).resolve().parent / "knapcache.example.toml"
 WIDTH = 100
@@ -51,6 +52,11 @@ TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
         "One [[tenants]] for each of them. `knapcache serve --new-key NAME` makes a key.",
     ),
     "route": (RouteSettings, "Routes", "One [[route]] for each of them. The first that a request meets applies."),
+    "webhook": (
+        WebhookSettings,
+        "Webhooks",
+        "One [[webhook]] for each. `knapcache webhook test` sends an event.",
+    ),
     "admin_tokens": (
         AdminTokenSettings,
         "Admin tokens",
@@ -108,6 +114,10 @@ EXAMPLES: dict[str, Any] = {
     "tenants.limits": {"usd_per_day": 5.0, "requests_per_minute": 60, "tokens_per_minute": 100_000},
     "tenants.semantic": "shadow",
     "tenants.semantic_error": 0.02,
+    "webhook.name": "ops",
+    "webhook.url": "https://hooks.example.com/knapcache",
+    "webhook.events": ["limit_reached", "upstream_down", "upstream_recovered"],
+    "webhook.secret_env": "WEBHOOK_SECRET",
     "route.name": "experiments",
     "route.model": ["gpt-4o*"],
     "route.endpoint": ["chat/completions"],

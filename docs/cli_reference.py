@@ -18,6 +18,7 @@ COMMANDS = (
     "purge",
     "rekey",
     "warm",
+    "webhook",
     "migrate",
     "export",
     "import",

@@ -28,6 +28,7 @@ from knapcache.cli import (
     serve,
     simulate,
     warm,
+    webhook,
     why,
 )
 from knapcache.cli.help_format import HelpFormatter
@@ -65,6 +66,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     route.add(commands)
     log.add(commands)
     warm.add(commands)
+    webhook.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)

@@ -33,11 +33,14 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.shared_sessions import SharedSessions
 from knapcache.serve.admin.tokens import AdminTokens
 from knapcache.serve.http.auth import Authenticator
+from knapcache.serve.limits.limits import LimitWarning
 from knapcache.serve.limits.opening import open_limits
 from knapcache.serve.observe.content_log import open_content_log
 from knapcache.serve.observe.events import EventBuffer
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.pipeline import EventPipeline
+from knapcache.serve.observe.webhook_watch import StateWatcher
+from knapcache.serve.observe.webhooks import Webhooks
 from knapcache.serve.semantic.opening import open_semantic
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import LoadedSettings
@@ -47,6 +50,7 @@ from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.serve.upstream.group import route_groups
 from knapcache.serve.upstream.prefix_tier import prefix_tiers
 from knapcache.serve.upstream.upstream import Upstreams
+from knapcache.serve.upstream.webhook_client import WebhookClient
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
 from knapcache.store.base import Store, wall_clock
 from knapcache.store.encryption import read_keys
@@ -147,6 +151,8 @@ class Proxy:
         """The tokens of the admin API, in the owner process."""
         self._pipeline: EventPipeline | None = None
         self._close_admin: Callable[[], Awaitable[None]] | None = None
+        self._webhook_client = WebhookClient()
+        self.webhooks = Webhooks(settings.webhook, self._webhook_client.post)
         self._owner_server: OwnerServer | None = None
         self._owner_client: OwnerClient | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,6 +164,8 @@ class Proxy:
         if self.semantic is not None:
             self.semantic.tier.start()
         self.limits.start()
+        self.webhooks.start()
+        self.limits.on_warning(self._report_limit)
         if self.settings.workers == 1 or self._acquire_ownership():
             await self._become_owner()
         else:
@@ -217,6 +225,12 @@ class Proxy:
             self.settings, self.folder, self.cache, self.events, self.watchdog, self.encryption_keys
         )
         self.events.add_consumer(pipeline)
+        if self.settings.webhook:
+            watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report, self._certified_scopes)
+            pipeline.add_consumer(watcher)
+            self._tasks.append(asyncio.create_task(watcher.run()))
+            if self.memory_fallback:
+                self.webhooks.send("store_fallback", path=str(self.settings.cache_file))
         fields: dict[str, Any] = {
             "history": pipeline.history,
             "recent": pipeline.recent,
@@ -256,6 +270,14 @@ class Proxy:
             assert self.folder is not None
             self._owner_server = OwnerServer(self.folder, app, pipeline)
             await self._owner_server.open()
+
+    def _report_limit(self, warning: LimitWarning) -> None:
+        self.webhooks.send("limit_reached" if warning.percent >= 100 else "limit_warning", **warning._asdict())
+
+    def _certified_scopes(self) -> list[str]:
+        tier = None if self.semantic is None else self.semantic.tier
+        names = ["", *(tenant.name for tenant in self.settings.tenants)]
+        return [] if tier is None else [name for name in names if tier.may_serve(name)]
 
     def failing_upstreams(self) -> list[str]:
         """Return one line for each upstream that fails. Only the owner process knows them."""
@@ -301,6 +323,8 @@ class Proxy:
         if self.semantic is not None:
             await self.semantic.close()
         await self.limits.close()
+        await self.webhooks.close()
+        self._webhook_client.close()
         if self._owner_client is not None:
             await self._deliver_last_events(self._owner_client)
         if self._owner_server is not None:

@@ -15,6 +15,7 @@ from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.loading import load, markdown
 from knapcache.serve.settings.routes import RouteUpstreamSettings
+from knapcache.serve.settings.webhooks import WebhookSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
@@ -30,6 +31,7 @@ OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="ut
         RouteSettings,
         RouteUpstreamSettings,
         LimitSettings,
+        WebhookSettings,
         AdminTokenSettings,
     ],
 )

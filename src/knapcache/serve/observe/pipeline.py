@@ -83,6 +83,10 @@ class EventPipeline:
             *([] if self._tracing is None else [self._tracing]),
         ]
 
+    def add_consumer(self, consumer: EventConsumer) -> None:
+        """Pass events to a further consumer."""
+        self._consumers.append(consumer)
+
     def consume(self, events: Sequence[Event]) -> None:
         """Pass a batch to every consumer."""
         for consumer in self._consumers:

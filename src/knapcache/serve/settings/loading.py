@@ -23,6 +23,7 @@ from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.problems import suggestion
 from knapcache.serve.settings.value_types import byte_size, byte_size_or_zero, duration
+from knapcache.serve.settings.webhooks import WebhookSettings
 
 PREFIX = "KNAPCACHE_"
 CONFIG = PREFIX + "CONFIG"
@@ -140,6 +141,8 @@ def redacted(value: Any) -> Any:
         return {**_fields(value), "keys": f"{len(value.keys)} (not shown)"}
     if isinstance(value, AdminTokenSettings):
         return {**_fields(value), "digest": value.digest and "(not shown)"}
+    if isinstance(value, WebhookSettings):
+        return {**_fields(value), "url": "(not shown)"}
     if isinstance(value, RouteSettings | LimitSettings):
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):

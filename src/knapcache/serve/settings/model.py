@@ -52,6 +52,7 @@ from knapcache.serve.settings.value_types import (
     Url,
     is_loopback,
 )
+from knapcache.serve.settings.webhooks import WebhookSettings
 from knapcache.store.redis.urls import Address
 
 __all__ = ["AdminTokenSettings", "RouteSettings", "Settings", "TenantSettings", "UpstreamSettings"]
@@ -140,6 +141,7 @@ class Settings(BaseSettings):
         (), description="configured callers; none: any caller, with a separate namespace per API key"
     )
     route: tuple[RouteSettings, ...] = Field((), description="rules for a part of the requests; none: one rule for all")
+    webhook: tuple[WebhookSettings, ...] = Field((), description="URLs that get changes of state; none: none")
     share_all: bool = Field(False, description="without tenants: one namespace for all callers")
     allow_anonymous: bool = Field(
         DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
@@ -336,7 +338,7 @@ class Settings(BaseSettings):
     def _default_upstreams(cls, value: Any) -> Any:
         return value or default_upstreams()
 
-    @field_validator("upstreams", "tenants", "route", "admin_tokens")
+    @field_validator("upstreams", "tenants", "route", "webhook", "admin_tokens")
     @classmethod
     def _unique_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
         names = [item.name for item in items]

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 SECRET_FIELDS = {
     "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "secret",
-    "semantic_embeddings_key_env", "store", "token_env", "token_file", "url",
+    "semantic_embeddings_key_env", "store", "secret_env", "token_env", "token_file", "url",
 }  # fmt: skip
 """Settings whose values may be or contain secrets, also by mistake: a password in a URL, a key in key_env."""
-SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices"}
+SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices", "webhook"}
 """Settings whose unparsed text may contain any of these fields."""
 MAX_SHOWN = 60
 """Characters of a value in a message."""
