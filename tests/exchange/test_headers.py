@@ -53,6 +53,8 @@ NEUTRAL = [
     "expect",
     "forwarded",
     "from",
+    "x-knapcache-semantic",
+    "x-knapcache-tags",
     "helicone-cache-enabled",
     "host",
     "http-referer",
