@@ -56,6 +56,8 @@ NEUTRAL = [
     "x-knapcache-semantic",
     "x-knapcache-tags",
     "helicone-cache-enabled",
+    "x-knapcache-semantic",
+    "x-knapcache-tags",
     "host",
     "http-referer",
     "idempotency-key",

@@ -175,7 +175,7 @@ class FakeAdmin:
             line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
             line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
             line |= {"size": 900, "upstream_seconds": 1.8, "upstream": "openai", "saved": hit}
-            line |= {"tokens": 300, "error": ""}
+            line |= {"tokens": 300, "error": "", "route": ""}
             line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
             self.requests = [*self.requests[-999:], line]
 

@@ -137,7 +137,7 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
     assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
     eventually(is_empty)
     workers.stop()
-    assert json.loads((workers.folder / "history.json").read_text())["version"] == 3
+    assert json.loads((workers.folder / "history.json").read_text())["version"] == 4
 
 
 def test_events_of_a_worker_that_outlives_its_owner_are_recorded(start: Start) -> None:
