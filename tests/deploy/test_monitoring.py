@@ -14,6 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.serve.limits.limits import LimitStatus
+from knapcache.serve.observe.events import UpstreamTry
 from knapcache.serve.observe.limit_metrics import limit_reason
 from knapcache.serve.observe.metrics import Metrics
 from knapcache.testing import FakeUpstream
@@ -50,6 +51,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     found: Labels = {}
     tiers = Metrics(dict)  # their samples need a provider with a tariff, and a semantic tier
     tiers.consume([event("miss", prefix=prefix_event(), semantic=semantic_event())])
+    tiers.consume([event("miss", upstream="b", tried=(UpstreamTry("a", (500,), "", 0.0),))])
     tiers.consume([event("rejected", reason=limit_reason("usd_per_day", "team"))])
     tiers.limit_rows = [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
     tiers.semantic_reports = [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]
