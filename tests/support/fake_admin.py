@@ -244,7 +244,8 @@ class FakeAdmin:
             "least_value_per_mb": min((1e6 * entry["density"] for entry in self.entries), default=0.0),
             "doubling": {"saves": more, "per_day": None, "per_day_low": None, "per_day_high": None, "method": ""},
             "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
-                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}, "engine": self.engine},
+                       "breaker": {"state": "closed", "opened": 0, "skipped": 0}, "engine": self.engine,
+                       "webhooks": []},
         }  # fmt: skip
 
     def history(self, span: str) -> dict[str, Any]:

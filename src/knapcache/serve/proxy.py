@@ -259,6 +259,7 @@ class Proxy:
                 append_verdict=self.events.append_verdict,
                 matches=pipeline.matches,
                 semantic=None if self.semantic is None else self.semantic.tier,
+                webhooks=self.webhooks.all,
                 limits=self.limits,
                 metrics=pipeline.metrics,
                 **fields,

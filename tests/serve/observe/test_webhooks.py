@@ -172,6 +172,10 @@ def test_a_running_proxy_reports_limits_upstreams_and_its_store(
             reached = receiver.wait_for("limit_reached")
             assert (reached["limit"], reached["percent"], reached["allowed"]) == ("usd_per_day", 100, 0.001)
             assert post(proxy, "three") == 429
+            token = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
+            (status,) = httpx.get(f"{proxy.url}/admin/v1/summary", headers=token).json()["health"]["webhooks"]
+            assert (status["name"], status["events"], status["error"]) == ("ops", [], "")
+            assert status["event"] in ("limit_reached", "upstream_recovered")
     assert sorted(receiver.events()) == ["limit_reached", "store_fallback", "upstream_down", "upstream_recovered"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from knapcache.serve.observe.metrics import Metrics
 from knapcache.serve.observe.recent import RecentRequests
 from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.upstream_health import UpstreamHealth
+from knapcache.serve.observe.webhooks import Webhook
 from knapcache.serve.settings import Settings
 
 
@@ -54,6 +55,7 @@ class AdminContext:
     """The proxies of a shared store; None without one."""
     limits: Limits | None = None
     """The limits of this process, whose counters all processes share; None: there are none."""
+    webhooks: Sequence[Webhook] = ()
     semantic: SemanticControl | None = None
     """The semantic tier of this process; None: it is off."""
 

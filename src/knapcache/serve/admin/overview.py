@@ -21,6 +21,7 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.prefix_models import prefix_summary
 from knapcache.serve.admin.route_models import route_statuses
 from knapcache.serve.observe.recent import MAX_RECENT
+from knapcache.serve.observe.webhooks import Webhook
 from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
@@ -139,6 +140,7 @@ class Overview:
             upstreams=[totals.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
             breaker=breaker,
             engine=self._engine(),
+            webhooks=[webhook_status(webhook) for webhook in self._context.webhooks],
         )
 
     def _engine(self) -> proxy_models.EngineStatus | None:
@@ -232,3 +234,15 @@ class Overview:
         self._context.cache.maintain()
         self._context.history.poll_shadows()
         return self._context.history.save()
+
+
+def webhook_status(webhook: Webhook) -> totals.WebhookStatus:
+    """Return the state of a webhook."""
+    last = webhook.last
+    return totals.WebhookStatus(
+        name=webhook.settings.name,
+        events=list(webhook.settings.events),
+        event=None if last is None else last.event,
+        time=None if last is None else last.time,
+        error="" if last is None else last.error,
+    )

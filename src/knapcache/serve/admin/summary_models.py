@@ -142,8 +142,18 @@ class UpstreamStatus(ResponseModel):
     open_until: Annotated[float | None, Field(description="Unix time of the next probe; null: healthy.")]
 
 
+class WebhookStatus(ResponseModel):
+    """A webhook, and the last delivery of the owner process."""
+
+    name: str
+    events: Annotated[list[str], Field(description="Events that it gets; none: all.")]
+    event: Annotated[str | None, Field(description="The last event that was sent to it; none: there was none.")]
+    time: Annotated[float | None, Field(description="When it was delivered or given up, Unix time.")]
+    error: Annotated[str, Field(description="Why it was not delivered; empty if it was.")]
+
+
 class HealthStatus(ResponseModel):
-    """State of the store and of the upstreams."""
+    """State of the store, of the upstreams and of the webhooks."""
 
     store: Literal["ok", "open", "half-open", "memory"]
     owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
@@ -154,6 +164,7 @@ class HealthStatus(ResponseModel):
         EngineStatus | None,
         Field(description="Of a shared store. While it is away, the numbers are those of this proxy."),
     ]
+    webhooks: list[WebhookStatus]
 
 
 class Summary(ResponseModel):

@@ -54,6 +54,8 @@ export class Health {
       ["Capacity", `${bytes(storage.capacity)} as configured, ${bytes(storage.usable)} for entries`],
       storage.disk_bytes != null && [engine ? "In the engine" : "On disk", bytes(storage.disk_bytes)],
       breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads skipped`],
+      ...health.webhooks.map(({ name, event, time: at, error }) => [`Webhook ${name}`,
+        event ? `${event} ${error ? `not delivered: ${error}` : "delivered"}, ${age(now - at)} ago` : "no event yet", event && (error ? "bad" : "good")]),
       ["Uptime", `${age(now - started)}, since ${moment(started)}`],
     ]);
     const list = health.upstreams ?? [];
