@@ -1,4 +1,4 @@
-"""What the semantic tier needs of a cache. Nothing here counts as a request, and all of it may block."""
+"""Entries and counts for the semantic tier. Nothing here counts as a request, and all of it may block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the admin API needs of the semantic tier."""
+"""The part of the semantic tier that the admin API uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the content log gets of one request: its body, and its answer."""
+"""Collects the body and the answer of one request for the content log."""
 
 from __future__ import annotations
 

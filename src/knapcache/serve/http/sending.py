@@ -257,7 +257,7 @@ class UpstreamSender:
         made: bytes = await self._workers.call(work)
         return made
 
-    # What is told about it.
+    # Headers and event.
 
     def broken(self, reason: str) -> None:
         """Take note that the answer broke off after its first bytes were passed on."""
@@ -266,7 +266,7 @@ class UpstreamSender:
         self._member, self._error = None, reason
 
     def headers(self) -> Pairs:
-        """Return the response headers that tell who has answered; none if nobody has."""
+        """Return the response headers that name the upstream that has answered; none if none has."""
         member = self._member
         if member is None:
             return []
