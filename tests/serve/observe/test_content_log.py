@@ -136,7 +136,7 @@ def test_the_oldest_lines_are_deleted_when_the_file_is_full(tmp_path: Path) -> N
 
 
 def test_old_lines_are_deleted(file: ContentFile) -> None:
-    write(file, chat("old", time=NOW - 86_300))
+    write(file, chat("old", time=NOW - 80_000))
     write(file, chat("older", time=NOW - 90_000))
     assert [row["excerpt"] for row in file.search(LogFilter(), 10)] == ["Be brief.\nold"]
     with contextlib.closing(ContentFile(file.path, None, 3600.0)) as other:
