@@ -20,6 +20,7 @@ from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
 from knapcache.cli.main import main
 from knapcache.errors import StoreError
 from knapcache.store.base import NOT_IN_MEMORY
+from knapcache.store.redis import ownership
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
@@ -214,6 +215,7 @@ def test_encrypted_caches_are_copied_with_both_keys(
 def test_an_owned_target_another_secret_and_the_same_cache_are_refused(
     folder: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ownership, "LEASE_SECONDS", 60.0)  # a busy machine may not renew a lease of 3 seconds in time
     with cache_at(folder / FILE_NAME) as cache:
         fill(cache, 3)
     with cache_at(url):
