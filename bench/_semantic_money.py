@@ -1,4 +1,4 @@
-"""What answers by similarity save in a small cache, for bench/semantic.py, by how the policy counts them.
+"""Savings of answers by similarity in a small cache, for bench/semantic.py, by how the policy counts them.
 
     exact only     no answers by similarity
     no credit      they are served, and the policy does not see them

@@ -37,7 +37,7 @@ class Template(NamedTuple):
     """Wordings of one question."""
 
     kind: str
-    """What differs between two questions of this template."""
+    """The kind of difference between two questions of this template."""
     slots: Mapping[str, Sequence[str]]
     wordings: tuple[str, ...]
 

@@ -49,12 +49,12 @@ class TransferEntry(NamedTuple):
     """Without key and size, and with the namespace of the source."""
     requests: float
     principal: tuple[str, ...] | None
-    """Whose namespace it is, such as ("tenant", its name); None: not known."""
+    """The owner of the namespace, such as ("tenant", its name); None: not known."""
 
 
 @dataclass
 class ImportResult:
-    """What became of the entries of a file."""
+    """Counts of the entries of a file, by what the import did with them."""
 
     stored: int = 0
     """Admitted, or handed over to the owner."""

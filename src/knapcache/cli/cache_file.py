@@ -54,7 +54,7 @@ class TenantNames:
     configured: tuple[tuple[str, str], ...] = ()
     """Kind and name of each tenant and group in the settings."""
     principals: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
-    """Whose namespaces are known, by namespace."""
+    """Owners of namespaces, by namespace."""
 
     def __post_init__(self) -> None:
         for principal in (("anonymous",), ("everyone",), *self.configured):
