@@ -14,7 +14,7 @@ from typing import Any
 from knapcache.cache import Answer
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import Exchange
+from knapcache.exchange.exchange import Exchange, is_event_stream
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
@@ -179,6 +179,8 @@ class Call:
                 break
             writer.write(block)
             self._mark_first_byte()
+            if self._limited is not None:
+                self._limited.forwarded(block, stream=True)
         else:
             writer.write(b"", more=False)
         await self._request.drain()
@@ -196,11 +198,16 @@ class Call:
             await self._request.send_head(response.status, headers)
             if self.content is not None:
                 self.content.begin_forwarded(response.headers.get("content-type", ""))
+            stream = is_event_stream(response.status, response.headers)
             async for piece in response.iter_bytes():
                 self._mark_first_byte()
+                if self._limited is not None:
+                    self._limited.forwarded(piece, stream=stream)
                 if self.content is not None:
                     self.content.add_forwarded(piece)
                 await self._request.send_body(piece)
+            if self._limited is not None:
+                self._limited.forwarded_all()
             await self._request.send_body(b"", more=False)
         finally:
             await response.close()

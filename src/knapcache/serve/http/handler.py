@@ -23,7 +23,7 @@ from knapcache.exchange.fetcher import Fetcher
 from knapcache.exchange.headers import fingerprint
 from knapcache.exchange.stale import StaleFetcher
 from knapcache.keys.parse import SHORT, ParsedBody
-from knapcache.keys.scan import MAX_MODEL_LENGTH
+from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.model import Endpoint
 from knapcache.serve.http.access import AccessControl, RequestHead
 from knapcache.serve.http.asgi_request import (
@@ -145,10 +145,7 @@ class Handler:
             model = parsed.get("model", "")
             model = model if type(model) is str else ""
         else:
-            try:
-                model = self._upstreams.find_model(raw)
-            except Uncacheable as reason:
-                raise model_not_found(reason) from None
+            model = self._find_model(raw)
         if len(model) > MAX_MODEL_LENGTH:
             raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
         known = isinstance(parsed, ParsedBody) or model
@@ -180,6 +177,19 @@ class Handler:
         if route is not None and not exchange.bypass:
             exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
         return Call(request, head, exchange, upstream, model, self._append_event, route, group, self._limits)
+
+    def _find_model(self, raw: bytes) -> str:
+        """Return the model of a body that is not parsed; "" if nothing depends on it, or it has none."""
+        several = len(self._upstreams.all) > 1
+        limits = self._limits
+        if not several and not self._router.routes and (limits is None or not (limits.whole or limits.tenants)):
+            return ""
+        try:
+            return find_model(raw)
+        except Uncacheable as reason:
+            if several:
+                raise model_not_found(reason) from None
+            return ""  # the cost of its answer is known by the model that the answer names
 
     def _route(
         self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable

@@ -10,12 +10,14 @@ A model of unknown price costs no dollars, only tokens.
 from __future__ import annotations
 
 from knapcache.model import Endpoint
-from knapcache.price.meter import PLAIN_NAMES, Meter
+from knapcache.price.meter import PLAIN_NAMES, Bill, Meter
+from knapcache.serve.limits.answer_sample import BYTES_PER_TOKEN, AnswerUsage
 from knapcache.serve.limits.core import ALL, CallAmounts
 
-BYTES_PER_TOKEN = 4
 MAX_INPUT = 200_000
 """Tokens of an input, at most: images are long in bytes and short in tokens."""
+MAX_OUTPUT = 200_000
+"""Tokens of an output, at most. A request may claim any number, and must not reserve the whole limit of others."""
 DEFAULT_OUTPUT = 1000
 MEAN_OF = 20
 """Calls in a running mean: the newest has at least 1/20 of the weight."""
@@ -40,6 +42,16 @@ class CostEstimator:
             return CallAmounts(1, self._price(endpoint, model, tokens, output), float(tokens + output))
         price = self._meter.input_price(endpoint, model, tokens) or 0.0
         return CallAmounts(1, max(mean[1], price * tokens), max(mean[2], float(tokens)))
+
+    def at_least(self, endpoint: Endpoint, model: str, size: int, output: int) -> CallAmounts:
+        """Return what a call has cost at least. size: bytes of the request; output: tokens that have arrived."""
+        tokens = min(MAX_INPUT, size // BYTES_PER_TOKEN)
+        output = 0 if endpoint is Endpoint.EMBEDDINGS else output
+        return CallAmounts(1, self._price(endpoint, model, tokens, output), float(tokens + output))
+
+    def bill(self, endpoint: Endpoint, model: str, found: AnswerUsage) -> Bill:
+        """Return what an answer costs by its usage. model: that of the request, if the answer names none."""
+        return self._meter.bill(endpoint, found.model or model, found.usage, 0.0, service_tier=found.tier)
 
     def learn(self, tenant: str, model: str, usd: float, tokens: float) -> None:
         """Take the cost of a call into the means."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from knapcache.model import Endpoint
+from knapcache.serve.limits.answer_sample import AnswerSample
 from knapcache.serve.limits.core import (
     ALL,
     BEAT_SECONDS,
@@ -80,26 +81,52 @@ class LimitStatus(NamedTuple):
         return self.used / self.allowed
 
 
+class ReservedCall(NamedTuple):
+    """A call whose cost is estimated."""
+
+    tenant: str
+    endpoint: Endpoint
+    model: str
+    size: int
+    """Bytes of the request."""
+
+
 class Reservation:
     """The estimated cost of one call in flight. Ended once, by the first of its methods."""
 
-    __slots__ = ("_limits", "_model", "_scopes", "_tenant", "amounts")
+    __slots__ = ("_call", "_limits", "_scopes", "amounts")
 
     def __init__(
-        self, limits: Limits, scopes: tuple[Scope, ...], amounts: CallAmounts, tenant: str = "", model: str = ""
+        self, limits: Limits, scopes: tuple[Scope, ...], amounts: CallAmounts, call: ReservedCall | None = None
     ) -> None:
+        """call: None if its cost will not be known."""
         self._limits: Limits | None = limits
-        self._scopes, self.amounts, self._tenant, self._model = scopes, amounts, tenant, model
+        self._scopes, self.amounts, self._call = scopes, amounts, call
 
     def settle(self, usd: float | None, tokens: float) -> None:
         """Replace the estimate by the cost. usd: None if the price is unknown."""
         limits = self._end(CallAmounts(0, usd or 0.0, tokens))
-        if limits is not None:
-            limits.estimator.learn(self._tenant, self._model, usd or 0.0, tokens)
+        if limits is not None and self._call is not None:
+            limits.estimator.learn(self._call.tenant, self._call.model, usd or 0.0, tokens)
 
-    def keep(self) -> None:
-        """Count the estimate as the cost, which will not be known: the answer was not read, or not to its end."""
-        self._end(self.amounts)
+    def keep(self, sample: AnswerSample | None = None) -> None:
+        """Count what is known of the cost: the answer was not parsed by the cache, or not read to its end.
+
+        sample   what has arrived of the answer; None: the estimate counts
+        """
+        limits, call, paid = self._limits, self._call, self.amounts
+        if limits is not None and call is not None and sample is not None:
+            usage = sample.usage()
+            bill = None if usage is None else limits.estimator.bill(call.endpoint, call.model, usage)
+            known = bill is not None and (bill.usd is not None or bill.tokens > 0)
+            if bill is not None and known and sample.complete:
+                self.settle(bill.usd, bill.tokens)
+                return
+            arrived = limits.estimator.at_least(call.endpoint, call.model, call.size, sample.output_tokens)
+            paid = CallAmounts(1, max(paid.usd, arrived.usd), max(paid.tokens, arrived.tokens))
+            if bill is not None and known:
+                paid = CallAmounts(1, max(paid.usd, bill.usd or 0.0), max(paid.tokens, float(bill.tokens)))
+        self._end(paid)
 
     def release(self) -> None:
         """Count nothing: the upstream has not answered, or with an error."""
@@ -252,7 +279,7 @@ class Limits:
             return None
         amounts = self.estimator.estimate(tenant, endpoint, model, size, max_output)
         await self._reserve(scopes, amounts)
-        return Reservation(self, scopes, amounts, tenant, model)
+        return Reservation(self, scopes, amounts, ReservedCall(tenant, endpoint, model, size))
 
     async def begin_unpriced(self, tenant: str) -> Reservation | None:
         """Reserve a call whose cost will not be known; None if the caller has no limits. Raises LimitReached."""
