@@ -26,7 +26,7 @@ def proxy_settings() -> dict[str, Any]:
 def stored(proxy: RunningProxy, response: WireResponse | None) -> Entry:
     """Return the entry of a response. A plain answer is stored after it was sent."""
     assert response is not None
-    key, end = bytes.fromhex(response.header("x-knapcache-key") or ""), time.monotonic() + 10.0
+    key, end = bytes.fromhex(response.header("x-knapcache-key") or ""), time.monotonic() + 30.0
     while not isinstance(entry := proxy.proxy.cache._engine.coordinator.store.get(key), Entry):
         assert time.monotonic() < end, "the answer was not stored"
         time.sleep(0.002)

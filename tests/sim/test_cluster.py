@@ -302,7 +302,7 @@ def test_another_server_at_the_address(reply: bytes, message: str, monkeypatch: 
         start = time.monotonic()
         with pytest.raises(ClusterFailed, match=message):
             DaskExecutor(f"tcp://127.0.0.1:{server.getsockname()[1]}")
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < 20
         for call in calls:
             call.close()
 

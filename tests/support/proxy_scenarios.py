@@ -33,7 +33,7 @@ def body(text: str, **more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
-async def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never became true"

@@ -147,7 +147,7 @@ class ScriptedServer:
         await wait_until(lambda: not self.open)
 
 
-async def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Poll a condition. TimeoutError if it stays false."""
     async with asyncio.timeout(seconds):
         while not condition():

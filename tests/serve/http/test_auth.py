@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -158,13 +159,18 @@ def test_a_flood_of_credentials_takes_bounded_memory() -> None:
     assert not closed._cached
 
 
-def test_a_cached_principal_takes_less_than_3_us() -> None:
+def test_a_cached_principal_takes_a_quarter_of_the_time() -> None:
+    """It takes less than a tenth: 0.7 µs instead of 12."""
     auth, headers = authenticator(), bearer("k", **{"content-type": "application/json", "user-agent": "x"})
-    auth.authenticate(headers)
-    best = 1.0
-    for _ in range(300):  # short rounds: on a busy machine some of them are not interrupted
-        start = time.perf_counter()
-        for _ in range(50):
-            auth.authenticate(headers)
-        best = min(best, (time.perf_counter() - start) / 50)
-    assert best < 3e-6
+
+    def fastest(before: Callable[[], object]) -> float:
+        best = 1.0
+        for _ in range(300):  # short rounds: on a busy machine some of them are not interrupted
+            start = time.perf_counter()
+            for _ in range(50):
+                before()
+                auth.authenticate(headers)
+            best = min(best, (time.perf_counter() - start) / 50)
+        return best
+
+    assert fastest(lambda: None) < fastest(auth._cached.clear) / 4

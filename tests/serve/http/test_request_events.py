@@ -27,7 +27,7 @@ def chat(proxy: RunningProxy, text: str, **more: Any) -> httpx.Response:
 
 
 def wait_for(events: EventList, count: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(events) < count and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(events) == count, events
@@ -91,7 +91,7 @@ def test_a_stale_answer_has_the_calls_of_its_refresh(start: Start, upstream: Fak
         ("miss", "fake", (200,)),
         ("stale", "fake", (500, 200)),
     ]
-    assert events[1].seconds < 0.4, "the response did not wait for the refresh"
+    assert events[1].seconds < upstream.delay, "the response did not wait for the refresh"
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,7 @@ def test_the_thread_saves_and_then_ends(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "history.json").exists()
     for round_ in (1, 2):  # a new thread starts
         history.consume([event()])
-        until = time.monotonic() + 10
+        until = time.monotonic() + 30
         while history._thread is not None and time.monotonic() < until:
             time.sleep(0.005)
         assert history._thread is None

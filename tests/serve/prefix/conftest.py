@@ -83,7 +83,7 @@ class TieredProxy:
 
     def prefix_events(self) -> list[PrefixEvent]:
         """Return what was recorded of all requests after `learn_length`. Waits for the last one."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while len(self._events) < self._sent and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(self._events) == self._sent

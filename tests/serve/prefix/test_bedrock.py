@@ -83,7 +83,7 @@ class BedrockProxy:
 
     def last_events(self, count: int) -> list[Event]:
         """Return the last events. Waits until every request at the server is in one."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while sum(len(event.attempts) for event in self.events) < len(self.server.requests):
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -65,7 +65,7 @@ def log_of(tier: TieredProxy) -> Any:
     folder = tier.proxy.proxy.folder
     assert folder is not None
     log = folder / "prefixes" / "requests.csv"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while log.read_bytes().count(b"\n") <= TURNS and time.monotonic() < deadline:
         time.sleep(0.05)
     return log.parent

@@ -8,6 +8,7 @@ import functools
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -52,11 +53,11 @@ def test_the_next_address_is_tried_beside_one_that_does_not_answer(run: Run) -> 
     async def scenario() -> None:
         async with ScriptedServer(respond_once(OK)) as server:
             port = int(server.url.rpartition(":")[2])
-            client = Client("fake", 5, 5)
+            client = Client("fake", 60, 60)
             with unanswered_port() as unanswered:
                 started = time.monotonic()
                 connection = await first_connected([attempt(client, unanswered), attempt(client, port)])
-                assert CONNECT_STAGGER * 0.9 <= time.monotonic() - started < 5
+                assert CONNECT_STAGGER * 0.9 <= time.monotonic() - started < 30
                 assert connection.transport.get_extra_info("peername")[1] == port
                 connection.transport.abort()
 
@@ -69,10 +70,10 @@ def test_the_next_address_is_tried_at_once_after_a_refusal(run: Run) -> None:
             port = int(server.url.rpartition(":")[2])
             client = Client("fake", 5, 5)
             with refusing_port() as refusing:
-                attempts = [attempt(client, refusing)] * 20 + [attempt(client, port)]
+                attempts = [attempt(client, refusing)] * 100 + [attempt(client, port)]
                 started = time.monotonic()
                 connection = await first_connected(attempts)
-                assert time.monotonic() - started < 20 * CONNECT_STAGGER / 2
+                assert time.monotonic() - started < 100 * CONNECT_STAGGER / 2
                 connection.transport.abort()
 
     run(scenario())
@@ -121,9 +122,12 @@ def test_cancelling_leaves_no_task(run: Run) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0.05)
-            rest = [other for other in asyncio.all_tasks() if other is not asyncio.current_task()]
-            assert [other for other in rest if "connect" in repr(other)] == []
+
+            def connecting() -> list[asyncio.Task[Any]]:
+                rest = [other for other in asyncio.all_tasks() if other is not asyncio.current_task()]
+                return [other for other in rest if "connect" in repr(other)]
+
+            await wait_until(lambda: not connecting())
 
     run(scenario())
 

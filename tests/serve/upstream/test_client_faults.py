@@ -108,12 +108,14 @@ def test_silence_fails_after_the_idle_timeout(run: Run, sent: bytes, safe_to_ret
 def test_the_idle_timeout_counts_from_the_last_byte(run: Run) -> None:
     async def script(connection: ServerConnection) -> None:
         await connection.read_request()
-        for byte in OK:
-            await connection.send(bytes([byte]))
-            await asyncio.sleep(0.005)
+        pieces = [OK[k : k + 4] for k in range(0, len(OK), 4)]
+        assert len(pieces) * 0.08 > 0.5
+        for piece in pieces:
+            await connection.send(piece)
+            await asyncio.sleep(0.08)
 
     async def scenario() -> None:
-        async with client_harness(script, idle_timeout=0.1) as harness:
+        async with client_harness(script, idle_timeout=0.5) as harness:
             assert await harness.get() == (200, b"hi")
 
     run(scenario())

@@ -28,7 +28,7 @@ from knapcache.wire import FORMATS, StreamCollector
 REQUEST = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
 
 
-def ends(pid: int, within: float = 10.0) -> bool:
+def ends(pid: int, within: float = 30.0) -> bool:
     """Whether the process ends within some seconds."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -51,7 +51,7 @@ async def running(model: EmbeddedModel) -> AsyncIterator[EmbeddedModel]:
         await model.stop()
 
 
-async def wait_until(state: Callable[[], bool], within: float = 20.0) -> None:
+async def wait_until(state: Callable[[], bool], within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not state():
             await asyncio.sleep(0.02)
