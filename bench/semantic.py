@@ -304,7 +304,10 @@ def markdown(record: Row) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Plot the share served against the error among hits, a panel for each stream. Labels in the panels would overlap."""
+    """Plot the share served against the error among hits, a panel for each stream.
+
+    Labels beside the points would overlap, so a legend has the names.
+    """
     streams = list(dict.fromkeys(row["stream"] for row in rows))
     names = sorted({name_of(row) for row in rows if row["served"]}, key=lambda name: (not name.startswith(TIER), name))
     others = iter("xsD^v<>*P+dhp8")
@@ -315,9 +318,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         for row in rows:
             if row["stream"] == stream and row["served"]:
                 marker, colour = styles[name_of(row)]
-                axes.plot(
-                    row["served_rate"], 100 * row["error"], marker=marker, color=colour, linestyle="", label=name_of(row)
-                )
+                point = row["served_rate"], 100 * row["error"]
+                axes.plot(*point, marker=marker, color=colour, linestyle="", label=name_of(row))
         axes.set_xlim(0.0, 1.0)
         axes.set_ylim(bottom=-1.0)
         axes.set_xlabel("share of requests served by similarity")
