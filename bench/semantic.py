@@ -34,7 +34,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ import _semantic_money
 import _semantic_peers
 import _semantic_questions
 import numpy as np
+from _semantic_plot import TIER, draw
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -53,7 +54,6 @@ from knapcache.semantic.index import FrameIndexes
 from knapcache.semantic.learner import AUDIT_RATE, RAISED_AUDIT_RATE
 from knapcache.semantic.vetoes import veto
 from knapcache.semantic.words import read_words
-from knapcache.sim.figures import new_figure
 from knapcache.sim.semantic import embed_questions, exclude_long, replay, truth_differs
 from knapcache.sim.semantic.read import LoggedQuestion, QuestionFields, parse
 from knapcache.sim.semantic.report import summary
@@ -66,7 +66,6 @@ from tests.support import perturbed_questions
 PARTS = ("serve", "certificate", "vetoes", "money", "speed", "live")
 CLINC = "intents_clinc.jsonl.gz"
 POPULAR, POPULAR_MONEY = 10_000, 20_000
-TIER = "knapcache"
 STREAMS: dict[str, tuple[float, ...]] = {
     "slots": (0.01,), "popular": (0.01,), "held out": (0.05, 0.02), "clinc": (0.05, 0.02, 0.01),
 }  # fmt: skip
@@ -301,41 +300,6 @@ def markdown(record: Row) -> str:
                 f"| {row['part']} | {row['min_ms']:.2f} ms | {row['median_ms']:.2f} ms | {row['p99_ms']:.2f} ms |"
             )
     return "\n".join(text)
-
-
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Plot the share served against the error among hits, a panel for each stream.
-
-    Labels beside the points would overlap, so a legend has the names.
-    """
-    streams = list(dict.fromkeys(row["stream"] for row in rows))
-    names = sorted({name_of(row) for row in rows if row["served"]}, key=lambda name: (not name.startswith(TIER), name))
-    others = iter("xsD^v<>*P+dhp8")
-    colours = iter(("#C1121F", "#E76F51", "#F4A261"))
-    styles = {name: ("o", next(colours)) if name.startswith(TIER) else (next(others), "#555555") for name in names}
-    figure, panels = new_figure(len(streams), width=3.6, height=3.6)
-    for axes, stream in zip(panels, streams, strict=True):
-        for row in rows:
-            if row["stream"] == stream and row["served"]:
-                marker, colour = styles[name_of(row)]
-                point = row["served_rate"], 100 * row["error"]
-                axes.plot(*point, marker=marker, color=colour, linestyle="", label=name_of(row))
-        axes.set_xlim(0.0, 1.0)
-        axes.set_ylim(bottom=-1.0)
-        axes.set_xlabel("share of requests served by similarity")
-        axes.set_title(stream)
-    panels[0].set_ylabel("wrong answers among them, %")
-    by_name = {}
-    for axes in panels:
-        handles, labels = axes.get_legend_handles_labels()
-        by_name |= dict(zip(labels, handles, strict=True))
-    figure.legend([by_name[name] for name in names], names, loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path, dpi=140)
-
-
-def name_of(row: Row) -> str:
-    """Return the name of a rule in the legend."""
-    return f"{TIER}, δ = {row['allowed']:g}" if row["rule"] == TIER else str(row["rule"])
 
 
 def run(args: argparse.Namespace) -> None:
