@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from _targets import Row
+from matplotlib.artist import Artist
 
 from knapcache.sim.figures import new_figure
 
@@ -35,11 +36,13 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axes.set_xlabel("share of requests served by similarity")
         axes.set_title(stream)
     panels[0].set_ylabel("wrong answers among them, %")
-    by_name = {}
+    by_name: dict[str, Artist] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         by_name |= dict(zip(labels, handles, strict=True))
-    figure.legend([by_name[name] for name in names], names, loc="outside right center", fontsize=8, frameon=False)
+    figure.legend(
+        [by_name[name] for name in names], list(map(str, names)), loc="outside right center", fontsize=8, frameon=False
+    )
     figure.savefig(path, dpi=140)
 
 
