@@ -67,6 +67,11 @@ def format_size(size: float) -> str:
     return f"{size / factor:.3g} {name}" if size / factor < 999.5 else f"{size / factor:,.0f} {name}"
 
 
+def counted(amount: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 hit`, `1,234 hits`, `2 misses` with the plural given."""
+    return f"{amount:,} {singular if amount == 1 else plural or f'{singular}s'}"
+
+
 def percent(share: float) -> str:
     """Format a share to three digits: `12.5 %`."""
     return f"{100.0 * share:.3g} %" if abs(share) < 9.995 else f"{100.0 * share:,.0f} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from knapcache.cli.main import main
+from knapcache.cli.main import build_parser, main
 from knapcache_experiments.catalogue import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("knapcache")
@@ -130,16 +131,36 @@ def test_help_of_the_command(capsys: Captured) -> None:
     assert "experiment" in text
 
 
-@pytest.mark.parametrize(
-    "command", ["", "serve", "demo", "inspect", "purge", "policies", "replay", "plan", "simulate", "experiment"]
-)
+def subcommands(*command: str) -> list[str]:
+    parser: argparse.ArgumentParser | None = build_parser(command)
+    for name in (*command, ""):
+        assert parser is not None
+        found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        choices = found[0].choices if found else {}
+        parser = choices.get(name)
+    return list(choices)
+
+
+@pytest.mark.parametrize("command", ["", *subcommands()])
 def test_help_fits_a_terminal_of_80_columns(command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    names = [[command, name] for name in {"experiment": NAMES, "simulate": ["cluster"]}.get(command, [])]
+    names = [[command, name] for name in (subcommands(command) if command else [])]
+    assert bool(names) == (command in ("experiment", "log", "route", "simulate", "webhook"))
     for arguments in ([command] if command else [], *names):
         with pytest.raises(SystemExit):
             main([*arguments, "--help"])
-        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", ["serve", "log search words", "route test request.json"])
+def test_an_unknown_argument_names_the_help_of_its_command(command: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), "--unknown"])
+    assert stopped.value.code == 2
+    name = " ".join(word for word in command.split() if word in ("serve", "log", "search", "route", "test"))
+    error = f"knapcache {name}: error: unrecognized arguments: --unknown (see knapcache {name} --help)\n"
+    assert capsys.readouterr().err == error
 
 
 def test_version() -> None:

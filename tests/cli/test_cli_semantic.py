@@ -33,8 +33,8 @@ def test_tables_a_file_and_a_figure(log: str, tmp_path: Path, capsys: Captured) 
     printed, error = capsys.readouterr()
     assert error == ""
     text = " ".join(printed.split())
-    assert text.startswith("4 requests in 1 frame: 1 exact repeats, 0 that are never matched, and 1 with a match")
-    assert "Served by similarity: none. 1 labels did not certify an error of 1 %." in text
+    assert text.startswith("4 requests in 1 frame: 1 exact repeat, 0 that are never matched, and 1 with a match")
+    assert "Served by similarity: none. 1 label did not certify an error of 1 %." in text
     assert text.endswith(f"{plot} {out}")
     assert plot.read_bytes().startswith(b"\x89PNG")
     result = json.loads(out.read_text())

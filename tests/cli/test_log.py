@@ -117,7 +117,7 @@ def test_a_purge_deletes_what_meets_every_condition(folder: Path, capsys: pytest
     assert run(folder, "purge", "--text", "refund") == 0
     assert run(folder, "purge", "--all") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "1 lines would be deleted", "1 lines deleted", "1 lines deleted", "3 lines deleted",
+        "1 line would be deleted", "1 line deleted", "1 line deleted", "3 lines deleted",
     ]  # fmt: skip
 
 

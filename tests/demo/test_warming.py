@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import openai
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.demo.warming import Warmer, read_requests
+from knapcache.cli.warm import estimate_text, result_text
+from knapcache.demo.traffic import EMBEDDED_MODEL
+from knapcache.demo.warming import Warmer, WarmResult, read_requests
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.price.meter import Meter
@@ -156,15 +159,33 @@ def test_the_command_prints_an_estimate_and_a_summary(
     flags = ["warm", str(file), "--url", proxy.openai_url, "--key-env", "WARM_KEY", "--max-usd", "5"]
     assert main([*flags, "--json"]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("2 requests (1 more are repeated), at most about $0.00")
+    assert printed.err.startswith("2 requests (1 repetition is left out), at most about $0.00")
     found = json.loads(printed.out)
     assert (found["sent"], found["misses"], found["failed"], found["duplicates"]) == (2, 2, 0, 1)
     assert 0 < found["usd"] < found["usd_estimated"]
     assert main(flags) == 0
     assert "2 of 2 requests sent: 2 hits, 0 misses, $0.0000 spent." in capsys.readouterr().out
+    one = write(tmp_path / "one.jsonl", body("command 1"))
+    assert main(["warm", str(one), "--url", proxy.openai_url, "--key-env", "WARM_KEY"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("1 request, at most about $0.00")
+    assert "1 of 1 request sent: 1 hit, 0 misses, $0.0000 spent." in printed.out
     unknown = write(tmp_path / "u.jsonl", {**body("x"), "model": "none-such"})
+    assert main(["warm", str(unknown), "--url", proxy.openai_url]) == 0
+    printed = capsys.readouterr()
+    assert "$" not in printed.out + printed.err, "no dollars without a price"
+    assert "1 of 1 request sent: 0 hits, 1 miss." in printed.out
     assert main(["warm", str(unknown), "--url", proxy.openai_url, "--max-usd", "5"]) == 2
     assert "--max-usd cannot hold, because the model 'none-such' has no known price" in capsys.readouterr().err
+
+
+def test_a_price_of_the_embedded_model_is_simulated(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.jsonl", {**body("x"), "model": EMBEDDED_MODEL})
+    prices = {EMBEDDED_MODEL: {"input": 2.0, "output": 4.0}}
+    found = read_requests(file, Meter("usd", prices))
+    assert re.search(r"1 request, at most about \$0\.\d+ at simulated prices", estimate_text(found, None))
+    assert result_text(WarmResult(requests=1), found).endswith("$0.0000 spent at simulated prices")
+    assert "$" not in estimate_text(read_requests(file, Meter("usd")), None)
 
 
 def test_on_a_terminal_it_asks_and_ctrl_c_prints_the_summary(

@@ -41,6 +41,15 @@ def test_the_encoded_lines_of_a_hit_are_the_same_headers(saved_usd: float | None
     assert lines == "".join(f"{name}: {value}\r\n" for name, value in cache_headers(hit))
 
 
+def test_dollars_of_the_embedded_model_are_simulated() -> None:
+    made_up = answer("hit")._replace(meta={"embedded": True})
+    assert dict(cache_headers(made_up))["x-knapcache-prices"] == "simulated"
+    lines = b"".join(hit_header_lines("ab12", 0.0025, 1.0, 5, {"embedded": True}))
+    assert b"x-knapcache-prices: simulated\r\n" in lines
+    for other in (answer("hit"), made_up._replace(saved_usd=None), made_up._replace(outcome="miss")):
+        assert "x-knapcache-prices" not in dict(cache_headers(other))
+
+
 def test_requests_that_do_not_reach_the_cache_or_the_upstream_have_no_cache_status() -> None:
     assert outcome_headers("passthrough") == [("x-knapcache", "passthrough")]
     assert outcome_headers("miss", forwarded=False) == [("x-knapcache", "miss")]

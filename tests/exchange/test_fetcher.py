@@ -86,6 +86,24 @@ async def test_headers_of_one_client_are_not_stored(cache: Cache) -> None:
         assert "set-cookie" not in headers
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("upstream", "found"), [("local", "simulated"), ("https://a.test", None)])
+async def test_dollars_of_the_embedded_model_are_marked(
+    cache: Cache, upstream: str, found: str | None, stream: bool
+) -> None:
+    fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()) if stream else plain())
+    asked = exchange(stream=stream)._replace(context={"upstream": upstream})
+    headers: dict[str, str] = {}
+    for _ in range(2):
+        fetched = await fetcher.fetch(asked, "provider", provider.send)
+        assert fetched is not None
+        _ = [block async for block in live(fetched)] if isinstance(fetched, LiveStream) else None
+        await fetched.finish()
+        headers = dict(fetched.headers)
+    assert (headers["x-knapcache"], headers.get("x-knapcache-prices")) == ("hit", found)
+    assert "x-knapcache-saved-usd" in headers
+
+
 async def test_a_stream_ends_after_it_is_stored(cache: Cache) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()))
     first = await fetch(fetcher, provider, stream=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
+from knapcache.units import counted
 
 if TYPE_CHECKING:
     from knapcache.demo.traffic import TrafficStats
@@ -122,11 +123,11 @@ def summary(stats: TrafficStats) -> str:
     """Return cached answers, savings, median latencies and failures in one line."""
     from knapcache.demo.traffic import CACHED_OUTCOMES
 
-    parts = [f"{stats.cached} from the cache"]
+    parts = [f"{stats.cached:,} from the cache"]
     if stats.usd_saved is not None:
         parts.append(f"${stats.usd_saved:.4f} saved{' at simulated prices' if stats.simulated else ''}")
     if stats.seconds_saved or stats.tokens_saved:
-        parts.append(f"{stats.seconds_saved:,.1f} s and {stats.tokens_saved:,} tokens of the model saved")
+        parts.append(f"{stats.seconds_saved:,.1f} s and {counted(stats.tokens_saved, 'token')} of the model saved")
     for name, outcomes in (("hit", CACHED_OUTCOMES), ("miss", ("miss",))):
         median = stats.median_latency(*outcomes)
         if median is not None:
@@ -138,7 +139,7 @@ def summary(stats: TrafficStats) -> str:
 
 def print_report(stats: TrafficStats) -> None:
     print_table(stats.rows())
-    print(f"{stats.finished:,} requests, {summary(stats)}")
+    print(f"{counted(stats.finished, 'request')}, {summary(stats)}")
     if stats.last_error:
         print(f"last failure: {stats.last_error}")
     if stats.cached and stats.usd_saved is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knapcache.cli import cache_file
 from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
-from knapcache.units import dollars, format_age, format_size, number
+from knapcache.units import counted, dollars, format_age, format_size, number
 
 if TYPE_CHECKING:
     from knapcache.store.base import Store
@@ -64,7 +64,11 @@ def execute(args: argparse.Namespace) -> None:
         return
     money = in_dollars(rows)
     print_entries(shown, cache.names, [row["key"] for row in rows], money)
-    more = f" ({len(rows) - len(shown):,} more entries: --top {len(rows)})" if len(rows) > len(shown) else ""
+    more = (
+        f" ({counted(len(rows) - len(shown), 'more entry', 'more entries')}: --top {len(rows)})"
+        if len(rows) > len(shown)
+        else ""
+    )
     print_text(
         f"{count_of(found['entries'])}, {format_bytes(found['bytes'])}, {disk} {where}{more}.",
         f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, least value per MB "
@@ -172,4 +176,4 @@ def expiry(seconds: float | None) -> str:
 
 
 def count_of(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries:,} entries"
+    return counted(entries, "entry", "entries")

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from knapcache.cli.output import output_width, print_text
 from knapcache.errors import InvalidInput, MissingExtra
-from knapcache.units import ALLOWED_AGES, parse_age
+from knapcache.units import ALLOWED_AGES, counted, parse_age
 
 if TYPE_CHECKING:
     from knapcache.serve.observe.content_file import ContentFile, LogFilter
@@ -33,8 +33,9 @@ PURGE = """Delete the lines that meet every condition, and overwrite their text 
 to confirm. The entries of the cache stay: `knapcache purge` removes those, and no lines of the log."""
 EXAMPLES = r"""examples:
   knapcache log search refund policy --outcome miss --since 2d
-  knapcache log export --format jsonl --output log.jsonl && knapcache plan log.jsonl --key key --size size --cost cost
-  knapcache log export --format evals --model 'gpt-4o*' --since 7d > samples.jsonl
+  knapcache log export --output log.jsonl
+  knapcache plan log.jsonl --key key --size size --cost cost
+  knapcache log export --format evals --model 'gpt-4o*' > samples.jsonl
   knapcache log purge --tenant acme --before 2026-01-31
 """
 
@@ -155,7 +156,7 @@ def facts(row: dict[str, Any]) -> str:
     when = datetime.datetime.fromtimestamp(row["time"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     found = [f"#{row['id']}", when, row["outcome"], str(row["status"]), row["model"] or "(no model)", row["tenant"]]
     found += [f"route {row['route']}" if row["route"] else "", f"${row['usd']:.6f}" if row["usd"] is not None else ""]
-    found += [f"{row['tokens']:,} tokens" if row["tokens"] else "", f"{row['seconds']:.3f} s", row["key"][:12]]
+    found += [counted(row["tokens"], "token") if row["tokens"] else "", f"{row['seconds']:.3f} s", row["key"][:12]]
     return plain("  ".join(filter(None, found)))
 
 
@@ -174,7 +175,7 @@ def execute_export(args: argparse.Namespace) -> None:
     wanted = conditions(args, args.text)
     left_out: dict[str, int] = {}
     with contextlib.closing(opened(args)) as file:
-        lines = counted(file, wanted)
+        lines = with_progress(file, wanted)
         if args.format == "evals":
             content: Iterable[bytes] = evals_lines(lines, left_out)
         else:
@@ -182,10 +183,10 @@ def execute_export(args: argparse.Namespace) -> None:
             content = form(replayable(lines, left_out, every=args.all))
         written = write_lines(content, args.output, parquet=args.format == "parquet")
     more = "".join(f"; {count:,} left out: {reason}" for reason, count in left_out.items())
-    print(f"{written:,} lines written{more}", file=sys.stderr)
+    print(f"{counted(written, 'line')} written{more}", file=sys.stderr)
 
 
-def counted(file: ContentFile, wanted: LogFilter) -> Iterator[dict[str, Any]]:
+def with_progress(file: ContentFile, wanted: LogFilter) -> Iterator[dict[str, Any]]:
     """Yield the lines of a log, with a progress bar."""
     from knapcache.cli.prefix import progress_bar
 
@@ -253,11 +254,11 @@ def execute_purge(args: argparse.Namespace) -> None:
         raise InvalidInput("give --all, or at least one of --text, --model, --tenant, --outcome, --before")
     with contextlib.closing(opened(args)) as file:
         if args.dry_run:
-            print(f"{file.count(wanted):,} lines would be deleted")
+            print(f"{counted(file.count(wanted), 'line')} would be deleted")
             return
         if sys.stdin.isatty() and sys.stdout.isatty() and not args.yes:
-            print(f"{file.count(wanted):,} lines would be deleted")
+            print(f"{counted(file.count(wanted), 'line')} would be deleted")
             if input("Delete them? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("nothing deleted")
                 return
-        print(f"{file.purge(wanted):,} lines deleted")
+        print(f"{counted(file.purge(wanted), 'line')} deleted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,8 @@ marks. --json has the exact numbers. The rules, for each time to live of the tar
 
   none              no marks
   last-TTL          a mark at the end of each request
-  system2-TTL       marks after the system prompt, at the end of the request that
-                    is continued, and at the end
+  system2-TTL       marks after the system prompt, at the end of the request
+                    that is continued, and at the end
   learned           the prefix tier: no mark, a short or a long one, by what
                     returns; it learns from the bills as the proxy does
   learned-alone, …  one rule of the tier, without the tournament of all rules"""
@@ -47,7 +48,7 @@ def add(commands: Any, *, with_options: bool) -> None:
     from knapcache.sim.prefix.read import FORMATS
     from knapcache.sim.prefix.replay import default_rules
 
-    formats = "\n".join(f"  {name:9} {summary}" for name, summary in FORMATS.items())
+    formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
     epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
     parser = commands.add_parser("prefix", help=HELP, description=DESCRIPTION, epilog=epilog)
     option = parser.add_argument

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from knapcache.cli.output import print_text
 from knapcache.cli.route import read_header
 from knapcache.errors import InvalidInput
+from knapcache.units import counted
 
 if TYPE_CHECKING:
     from knapcache.demo.warming import WarmFile, WarmResult
@@ -92,7 +93,7 @@ def execute(args: argparse.Namespace) -> None:
             task = progress.add_task("", total=len(file.requests))
 
             def update(now: WarmResult) -> None:
-                progress.update(task, completed=now.finished, description=result_text(now))
+                progress.update(task, completed=now.finished, description=result_text(now, file))
 
             warmer = Warmer(url, meter, key=key, headers=headers, max_usd=args.max_usd, on_progress=update)
             result.value = warmer.result
@@ -119,12 +120,12 @@ class WarmResultHolder:
 
 def estimate_text(file: WarmFile, max_usd: float | None) -> str:
     """Return what is about to be sent, and what it may cost."""
-    also = [f"{file.duplicates:,} more are repeated"] if file.duplicates else []
-    also += [f"{file.skipped:,} lines have no request"] if file.skipped else []
+    also = [f"{counted(file.duplicates, 'repetition is', 'repetitions are')} left out"] if file.duplicates else []
+    also += [f"{counted(file.skipped, 'line has', 'lines have')} no request"] if file.skipped else []
     more = ", ".join(also)
-    text = f"{len(file.requests):,} requests{more and f' ({more})'}"
-    if len(file.unpriced) < len({request.model for request in file.requests}):
-        text += f", at most about ${file.usd:,.4f} if none is in the cache"
+    text = f"{counted(len(file.requests), 'request')}{more and f' ({more})'}"
+    if file.priced:
+        text += f", at most about ${file.usd:,.4f}{simulated(file)} if none is in the cache"
     if file.unpriced:
         text += f"; the price of {', '.join(file.unpriced[:3])}{' …' if len(file.unpriced) > 3 else ''} is unknown"
     if max_usd is not None:
@@ -132,12 +133,20 @@ def estimate_text(file: WarmFile, max_usd: float | None) -> str:
     return f"{text}."
 
 
-def result_text(result: WarmResult) -> str:
-    """Return the result in one line."""
-    parts = [f"{result.hits:,} hits", f"{result.misses:,} misses"]
+def simulated(file: WarmFile) -> str:
+    """Return what is said beside dollars: the embedded model is free, so a price of it is made up."""
+    from knapcache.demo.traffic import EMBEDDED_MODEL
+
+    return " at simulated prices" if EMBEDDED_MODEL in file.priced else ""
+
+
+def result_text(result: WarmResult, file: WarmFile) -> str:
+    """Return the result in one line, with dollars if the price of a model is known."""
+    parts = [counted(result.hits, "hit"), counted(result.misses, "miss", "misses")]
     parts += [f"{result.not_stored:,} not stored"] if result.not_stored else []
     parts += [f"{result.failed:,} failed"] if result.failed else []
-    return f"{', '.join(parts)}, ${result.usd:,.4f}"
+    parts += [f"${result.usd:,.4f} spent{simulated(file)}"] if file.priced else []
+    return ", ".join(parts)
 
 
 def report(result: WarmResult, file: WarmFile, *, as_json: bool) -> None:
@@ -146,12 +155,12 @@ def report(result: WarmResult, file: WarmFile, *, as_json: bool) -> None:
         counts = {"duplicates": file.duplicates, "skipped": file.skipped, "usd_estimated": round(file.usd, 8)}
         print(json.dumps(result.summary() | counts, indent=2))
         return
-    print_text(f"{result.finished:,} of {result.requests:,} requests sent: {result_text(result)} spent.")
+    print_text(f"{result.finished:,} of {counted(result.requests, 'request')} sent: {result_text(result, file)}.")
     if result.stopped == "max_usd":
         print_text("Stopped by --max-usd: the next request might have passed it.")
     elif result.stopped:
         print_text(f"Stopped: {result.stopped}.")
     if file.unpriced:
-        print_text(f"Not counted in dollars: {', '.join(file.unpriced)}.")
+        print_text(f"Not counted in dollars, because the price is unknown: {', '.join(file.unpriced)}.")
     if result.failed:
         print_text(f"Last failure: {result.last_error}")

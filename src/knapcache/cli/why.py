@@ -12,7 +12,7 @@ from typing import Any
 from knapcache.cli import cache_file
 from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
-from knapcache.units import format_age
+from knapcache.units import counted, format_age
 
 HELP = "say why a request is not in a cache"
 DESCRIPTION = """Compare a request with the entries of a cache. If it is stored, say where; otherwise show the most
@@ -60,7 +60,7 @@ def show(found: dict[str, Any]) -> None:
     """Print the result."""
     row, entries = found["row"], found["entries"]
     if row is None:
-        many = "1 entry" if entries == 1 else f"{entries:,} entries"
+        many = counted(entries, "entry", "entries")
         print_text(f"New: no entry is similar to this request. Compared with {many}.")
         return
     tenant = f", tenant {row['tenant']}" if row["tenant"] else ""

@@ -69,6 +69,11 @@ class WarmFile:
         return sum(request.usd or 0.0 for request in self.requests)
 
     @property
+    def priced(self) -> list[str]:
+        """Models with a known price."""
+        return sorted({request.model for request in self.requests if request.usd is not None})
+
+    @property
     def unpriced(self) -> list[str]:
         """Models without a known price."""
         return sorted({request.model for request in self.requests if request.usd is None})

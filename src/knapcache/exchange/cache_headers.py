@@ -9,6 +9,7 @@
     age                     seconds since the answer was fetched
     x-knapcache-saved-usd   US dollars not spent because the answer was stored, if its price is known; otherwise
     x-knapcache-saved-seconds, x-knapcache-saved-tokens    upstream time and tokens not needed
+    x-knapcache-prices      simulated: the dollars are of the embedded model, which is free; its price is made up
 
     x-knapcache-model       the model that answered, if it is not the one that was asked for
 
@@ -54,6 +55,8 @@ def cache_headers(answer: Answer) -> Pairs:
         headers.append(("age", str(int(answer.age))))
         if answer.saved_usd is not None:
             headers.append(("x-knapcache-saved-usd", f"{answer.saved_usd:.8f}"))
+            if "embedded" in answer.meta:
+                headers.append(("x-knapcache-prices", "simulated"))
         else:
             headers.append(("x-knapcache-saved-seconds", f"{answer.bill.seconds:.3f}"))
             headers.append(("x-knapcache-saved-tokens", str(answer.bill.tokens)))

@@ -91,6 +91,8 @@ class EmbeddingBatch:
         meta = stored_meta(headers, "json")
         if fallback is not None:
             meta["fallback"] = fallback.model
+        elif self._exchange.is_embedded:
+            meta["embedded"] = True
         for (key, index), part in zip(self._missing.items(), parts, strict=True):
             self._payloads[key] = part.body
             reply = Reply(

@@ -41,6 +41,9 @@ from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form, compacted
 from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
 from knapcache.wire.json_util import to_json
 
+EMBEDDED = "local"
+"""`upstream` in the context of requests that the embedded model answers."""
+
 
 class BodyMarker(Protocol):
     """Marks the body of a request for the provider's prefix cache, when it is sent."""
@@ -101,6 +104,11 @@ class Exchange(NamedTuple):
     """None: only the answer to the same request is served."""
     fallback: FallbackAnswer | None = None
     """Set when another model than usual has answered."""
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the embedded model answers."""
+        return self.context.get("upstream") == EMBEDDED
 
     @property
     def endpoint(self) -> Endpoint:
@@ -284,6 +292,8 @@ def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any
     fallback = exchange.fallback
     if fallback is not None:
         meta["fallback"] = fallback.model
+    elif exchange.is_embedded:
+        meta["embedded"] = True
     return Reply(
         payload=answer.body,
         model=answer.model,

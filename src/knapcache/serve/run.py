@@ -35,6 +35,7 @@ from knapcache.serve.settings.secrets import TOKEN, admin_token, data_directory,
 from knapcache.serve.upstream.embedded_model import MODEL_NAME
 from knapcache.serve.workers.supervisor import supervise
 from knapcache.store.redis.urls import shown_url
+from knapcache.units import format_size
 
 log = logging.getLogger("knapcache.serve")
 
@@ -266,7 +267,7 @@ def startup_message(settings: Settings, port: int, token: str | None) -> str:
         version=version("knapcache"),
         url=url,
         upstreams=", ".join(f"embedded model {MODEL_NAME}" if u.local else u.name for u in settings.upstreams),
-        cache=f"{settings.capacity / 1e6:,.0f} MB {place}",
+        cache=f"{format_size(settings.capacity)} {place}",
         dashboard=f"{url}/dashboard{token_hint(settings, token)}" if settings.dashboard else "off",
         model=example_model(first),
         path="messages" if anthropic else "chat/completions",

@@ -10,7 +10,7 @@ from typing import Any
 from knapcache.sim.plan import KNEE_SHARE, CapacityPlan, TraceStats, trace_stats
 from knapcache.sim.projection import span_text
 from knapcache.sim.trace import USD, Trace
-from knapcache.units import SIZES, dollars, format_size, number, percent
+from knapcache.units import SIZES, counted, dollars, format_size, number, percent
 
 COUNTED = frozenset({"seconds", "bytes", "misses"})
 """Units of cost that are words for what they count. Others are names of fields."""
@@ -40,8 +40,7 @@ def trace_facts(trace: Trace) -> str:
 
 def stats_text(stats: TraceStats) -> str:
     span = "without times" if stats.seconds is None else f"in {span_text(stats.seconds)}"
-    requests = f"{stats.requests:,} {'request' if stats.requests == 1 else 'requests'}"
-    keys = f"{stats.keys:,} {'key' if stats.keys == 1 else 'keys'}"
+    requests, keys = counted(stats.requests, "request"), counted(stats.keys, "key")
     size = format_size(stats.working_set)
     cost = amount(stats.total_cost, stats.unit)
     return f"{requests} for {keys} {span}, working set {size}. Without a cache they cost {cost}."
@@ -71,7 +70,7 @@ def facts(plan: CapacityPlan) -> str:
     """Return what was replayed, in words."""
     text = stats_text(plan.stats)
     if plan.sampled is not None:
-        text += f" Replayed a sample by key: {plan.sampled:,} requests in {plan.slices} slices."
+        text += f" Replayed a sample by key: {counted(plan.sampled, 'request')} in {counted(plan.slices, 'slice')}."
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
 from knapcache.semantic import excluded, question
 from knapcache.semantic.reasons import EXCLUSIONS
-from knapcache.serve.admin.explain import REMOVED, duration, join, ordinal
+from knapcache.serve.admin.explain import REMOVED
 from knapcache.serve.admin.explain_semantic import tier_text
+from knapcache.serve.admin.explain_words import duration, join, ordinal
 from knapcache.serve.observe.events import Event
 from knapcache.serve.semantic import matcher
 from knapcache.serve.settings.secrets import digest_of
@@ -47,10 +49,12 @@ class Requests:
         principal = self.harness.authenticator.authenticate({"authorization": f"Bearer {key}"} if key else {})
         assert principal is not None
         began, ttl, size = time.time(), options.pop("ttl", None), options.pop("size", None)
+        route = options.pop("route", "")
         reply = Reply(b"x" * n, model="m", cost=cost, seconds=0.5, ttl=ttl)
         answer = self.harness.cache.fetch(CHAT, request, lambda: reply, namespace=principal.namespace, **options)
         self.add(
             time=began, outcome=answer.outcome, tenant=principal.name, key=answer.key, reason=reason,
+            route=route,
             size=answer.size if size is None else size, seconds=time.time() - began,
         )  # fmt: skip
         return self.detail(self.serial)
@@ -102,6 +106,23 @@ def test_a_new_request_and_its_hits(requests: Requests) -> None:
     again = requests.detail(3)["why"]["at"]
     assert again == pytest.approx(hit["why"]["at"], abs=0.005), "the entry was replaced, and the time stays"
     assert requests.detail(1)["why"]["kind"] == "new", "what happens later does not change the explanation"
+
+
+def test_a_route_explains_what_it_did(tmp_path: Path) -> None:
+    routes = [{"name": "evals", "cache": "refresh"}, {"name": "no-store", "cache": "read-only"}]
+    with contextlib.closing(AdminHarness(tmp_path, route=routes)) as harness:
+        requests = Requests(harness)
+        requests.send(body())
+        fresh = requests.send(body(), refresh=True, route="evals")
+        assert fresh["outcome"] == "miss"
+        assert fresh["why"]["text"] == "The route evals has cache = refresh, so a stored answer was not looked for."
+        assert fresh["answer"] == "stored"
+        other = body(seed=7)
+        unstored = requests.send(other, store=False, route="no-store")
+        assert unstored["answer"] == "not stored: the route no-store has cache = read-only"
+        again = requests.send(other, store=False, route="no-store")["why"]
+        assert again["kind"] == "not_stored"
+        assert again["text"].endswith("was not stored: the route no-store has cache = read-only.")
 
 
 def test_another_temperature_is_named(requests: Requests) -> None:

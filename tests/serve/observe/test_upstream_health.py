@@ -10,8 +10,9 @@ import pytest
 
 from knapcache.serve.observe.events import UpstreamTry
 from knapcache.serve.observe.metrics import Metrics
-from knapcache.serve.observe.upstream_health import QUIET, UpstreamHealth, has_own_credential
+from knapcache.serve.observe.upstream_health import QUIET, UpstreamHealth
 from knapcache.serve.settings import UpstreamSettings
+from knapcache.serve.settings.endpoints import has_own_credential
 from tests.support.events import event
 
 

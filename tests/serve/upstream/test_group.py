@@ -187,9 +187,15 @@ def test_the_recipes_of_the_guide_are_valid(monkeypatch: pytest.MonkeyPatch) -> 
         upstreams.close()
 
 
-def test_an_invalid_route_is_named() -> None:
-    route = {"name": "both", "upstreams": ["a", "b"]}
+def test_an_invalid_route_is_named_when_settings_are_read() -> None:
     fields = [{"name": "a", "url": "https://a.test"}, {"name": "b", "url": "https://b.test"}]
-    settings = Settings(upstreams=fields, route=[route])
-    with pytest.raises(InvalidInput, match="route both: upstream a has no key of its own"):
-        route_groups(Upstreams(settings, None).all, settings.route)
+    claude = {"name": "c", "url": "https://c.test", "kind": "anthropic"}
+    for route, message in (
+        ({"upstreams": ["a", "b"]}, "both: upstream a has no key of its own"),
+        ({"upstreams": ["a", "c"]}, "both: upstreams of one route must be of one kind"),
+        ({"upstreams": ["c"], "endpoint": ["embeddings"]}, "both: upstream c has kind anthropic"),
+        ({"upstreams": ["a", "a"]}, "both: an upstream is named twice"),
+        ({"upstreams": [{"name": "a", "model": "a b"}]}, "1 to 256 printable ASCII characters"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            Settings(upstreams=[*fields, claude], route=[{"name": "both", **route}])

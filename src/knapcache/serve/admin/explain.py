@@ -2,7 +2,7 @@
 
 A miss is explained by the first of these that holds:
 
-    1. the client asked for a fresh answer, or for one that is not too old
+    1. the route or the client asked for a fresh answer, or the client for one that is not too old
     2. what became of the key before: evicted, not admitted, expired, purged, lost (`cache/key_history.py`)
     3. an identical request shortly before, whose answer was not stored (yet)
     4. the nearest entry, if it is similar: the fields in which it differs (`keys/difference.py`)
@@ -23,6 +23,7 @@ from knapcache.cache.outlines import NearestRequest
 from knapcache.keys.outline import outline_of, read_canonical, words_of
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain_semantic import similar_answer, tier_text
+from knapcache.serve.admin.explain_words import duration, join, ordinal
 from knapcache.serve.admin.request_models import (
     Explanation,
     FieldDifference,
@@ -32,6 +33,8 @@ from knapcache.serve.admin.request_models import (
     Worth,
 )
 from knapcache.serve.observe.events import Event, SemanticEvent
+from knapcache.serve.settings.routes import RouteSettings
+from knapcache.units import counted
 
 SHARING_DELAY = 2.0
 """Seconds until an answer that one worker fetched can be read by the others."""
@@ -98,7 +101,7 @@ class Explainer:
             reason=event.reason,
             words=first_words(event, canonical) if content else None,
             stored=entry is not None,
-            answer=answer_of(event, records, stored=entry is not None),
+            answer=answer_of(event, records, self._route(event), stored=entry is not None),
             semantic=tier_text(self._judged(event)),
             why=(
                 self._miss(event, earlier, records, since, canonical, content=content, all_tenants=all_tenants)
@@ -108,6 +111,9 @@ class Explainer:
                 else other(event, earlier, stored_at(event, records, entry))
             ),
         )
+
+    def _route(self, event: Event) -> RouteSettings | None:
+        return next((route for route in self._context.settings.route if route.name == event.route), None)
 
     def _judged(self, event: Event) -> SemanticEvent | None:
         """Return what the semantic tier did, with the verdict that followed."""
@@ -137,7 +143,7 @@ class Explainer:
             text = "The streamed answer was longer than the setting max_answer, so it was forwarded and not stored."
             return Explanation(kind="not_stored", title="Too long to be stored", text=text)
         return (
-            asked(event, records)
+            asked(event, records, self._route(event))
             or became(event, records)
             or self._repeated(event, earlier)
             or self._compared(event, since, canonical, content=content, all_tenants=all_tenants)
@@ -148,7 +154,13 @@ class Explainer:
         missed = [one for one in earlier if one.outcome == "miss"]
         if not missed:
             return None
-        last = missed[-1]
+        last, route = missed[-1], self._route(missed[-1])
+        if route is not None and route.cache == "read-only":
+            text = (
+                "An identical request was answered before, but that answer was not stored: "
+                f"the route {route.name} has cache = read-only."
+            )
+            return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
         if last.size == 0 or "no-store" in last.reason:
             why = "its client asked not to store it (no-store)" if "no-store" in last.reason else "it was incomplete"
             text = f"An identical request was answered before, but that answer was not stored: {why}."
@@ -187,21 +199,21 @@ class Explainer:
         if found.nearest is None or not found.nearest.similar:
             unread = found.coverage.entries - found.coverage.read
             text += " No similar request is stored now."
-            text += f" {unread:,} older entries have not been compared yet." if unread > 0 else ""
+            text += f" Not compared yet: {counted(unread, 'older entry', 'older entries')}." if unread > 0 else ""
             return Explanation(kind="new", title="New request", text=text, **counts)
         entry = self._similar(found.nearest, stored=found.stored, content=content)
         counts |= {"nearest": entry}
-        gone = "" if found.stored else " Its answer is no longer stored."
+        stored, gone = ("is", "") if found.stored else ("was", " Its answer is no longer stored.")
         fields = [each.field for each in found.nearest.differences]
         if fields == ["tenant"]:
             text = (
-                "The same request is stored for another tenant or API key. They do not share answers, unless the "
-                "tenants are in one group."
+                f"The same request {stored} stored for another tenant or API key. They do not share answers, unless "
+                "the tenants are in one group."
             )
             title = "Stored for another tenant"
             return Explanation(kind="other_tenant", title=title, text=text + gone, at=entry.created, **counts)
         named = join([f"{each.field} ({each.text})" for each in found.nearest.differences[:3]])
-        named += f", and in {len(fields) - 3} more fields" if len(fields) > 3 else ""
+        named += f", and in {counted(len(fields) - 3, 'more field')}" if len(fields) > 3 else ""
         text = f"The nearest stored request differs in {named}.{gone}"
         title = "A similar request was stored, but not the same"
         return Explanation(kind="different", title=title, text=text, **counts)
@@ -262,7 +274,7 @@ def other(event: Event, earlier: list[Event], stored: float | None) -> Explanati
         )
         return Explanation(kind="stale", title="From the cache, past its time to live", text=text)
     if event.outcome == "bypass":
-        text = f"The request has no key, so it was sent without the cache: {event.reason or 'reason not recorded'}."
+        text = f"The request was sent without the cache: {event.reason or 'reason not recorded'}."
         return Explanation(kind="bypass", title="Sent without the cache", text=text)
     if event.outcome == "passthrough":
         text = "Answers are cached for chat completions, completions, responses, embeddings and messages only."
@@ -274,10 +286,12 @@ def other(event: Event, earlier: list[Event], stored: float | None) -> Explanati
     return Explanation(kind="failed", title="Failed", text=failure(event))
 
 
-def answer_of(event: Event, records: list[KeyRecord], *, stored: bool) -> str:
+def answer_of(event: Event, records: list[KeyRecord], route: RouteSettings | None, *, stored: bool) -> str:
     """Return what became of the answer of a request."""
     if event.outcome != "miss":
         return ""
+    if route is not None and route.cache == "read-only":
+        return f"not stored: the route {route.name} has cache = read-only"
     if "no-store" in event.reason:
         return "not stored: the client asked for that (no-store)"
     if event.size == 0:
@@ -288,8 +302,11 @@ def answer_of(event: Event, records: list[KeyRecord], *, stored: bool) -> str:
     return "stored" if stored else "not stored, for a reason that is no longer known"
 
 
-def asked(event: Event, records: list[KeyRecord]) -> Explanation | None:
-    """Explain a miss by the directives of the client."""
+def asked(event: Event, records: list[KeyRecord], route: RouteSettings | None) -> Explanation | None:
+    """Explain a miss by its route, or by the directives of the client."""
+    if route is not None and route.cache == "refresh":
+        text = f"The route {route.name} has cache = refresh, so a stored answer was not looked for."
+        return Explanation(kind="asked", title="The route fetches a fresh answer", text=text)
     if "no-cache" in event.reason:
         text = f"The client asked for a fresh answer ({event.reason}), so a stored one was not looked for."
         return Explanation(kind="asked", title="A fresh answer was asked for", text=text)
@@ -376,22 +393,3 @@ def failure(event: Event) -> str:
     tried = join([str(status) if status else "no response" for status in event.attempts])
     calls = f" Its calls ended with: {tried}." if tried else ""
     return f"The request failed with status {event.status}.{calls}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest unit of at least 1."""
-    seconds = max(0.0, seconds)
-    for size, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
-        if seconds >= (2 * size if name == "d" else size):
-            return f"{seconds / size:.0f} {name}"
-    return "less than a second"
-
-
-def ordinal(number: int) -> str:
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
-    return f"{number}{suffix}"
-
-
-def join(parts: list[str]) -> str:
-    """Return "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from knapcache.exchange.headers import CREDENTIALS
 from knapcache.serve.observe.events import Event, UpstreamTry
-from knapcache.serve.settings import UpstreamSettings
+from knapcache.serve.settings.endpoints import UpstreamSettings, has_own_credential
+from knapcache.units import counted
 
 log = logging.getLogger("knapcache.serve")
 
@@ -103,7 +103,7 @@ class UpstreamState:
     def _recover(self, now: float) -> None:
         assert self.failing_since is not None
         if self._logged:
-            requests = "1 request" if self.failed == 1 else f"{self.failed} requests"
+            requests = counted(self.failed, "request")
             seconds = max(0.0, now - self.failing_since)
             log.warning("upstream %s answers again: it failed %s in %.1f s.", self.name, requests, seconds)
             self._recovered = now
@@ -143,11 +143,6 @@ class UpstreamHealth:
     def report(self) -> list[dict[str, Any]]:
         """Return one row for each upstream, in the order of the settings."""
         return [state.report() for state in self._upstreams.values()]
-
-
-def has_own_credential(settings: UpstreamSettings) -> bool:
-    """Return whether requests are sent with a key of the settings, and not with the callers' keys."""
-    return settings.key_env is not None or any(name.lower() in CREDENTIALS for name in settings.headers)
 
 
 def status_words(status: int) -> str:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from knapcache.errors import InvalidInput
+from knapcache.exchange.headers import CREDENTIALS
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.value_types import (
     LOCAL,
@@ -194,6 +195,11 @@ class UpstreamSettings(BaseModel):
 
 SemanticMode = Literal["off", "shadow", "on"]
 ErrorRate = Annotated[float, Field(gt=0.0, lt=0.5)]
+
+
+def has_own_credential(settings: UpstreamSettings) -> bool:
+    """Return whether requests are sent with a key of the settings, and not with the callers' keys."""
+    return settings.key_env is not None or any(name.lower() in CREDENTIALS for name in settings.headers)
 
 
 class TenantSettings(BaseModel):

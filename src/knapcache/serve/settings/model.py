@@ -349,7 +349,7 @@ class Settings(BaseSettings):
     @field_validator("route")
     @classmethod
     def _known_upstreams(cls, routes: tuple[RouteSettings, ...], info: ValidationInfo) -> tuple[RouteSettings, ...]:
-        check_upstreams(routes, {upstream.name for upstream in info.data.get("upstreams", ())})
+        check_upstreams(routes, info.data.get("upstreams", ()))
         return routes
 
     @field_validator("allow_anonymous", "metrics_public", mode="before")

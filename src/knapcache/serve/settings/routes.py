@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
-from knapcache.serve.settings.endpoints import ErrorRate, SemanticMode
+from knapcache.serve.settings.endpoints import ErrorRate, SemanticMode, UpstreamSettings, has_own_credential
 from knapcache.serve.settings.value_types import HEADER, Label, NameList, PositiveSeconds, name_list
 from knapcache.tags import checked_tags
 
 ROUTED_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
+PORTS = {"http": 80, "https": 443}
 Scalar = str | int | float | bool
+MODEL_NAME = re.compile(r"[!-~]{1,256}")
 MAX_PATH = 200
 """Characters of the path of a JSON field."""
 
@@ -47,13 +51,22 @@ def member_tables(value: Any) -> Any:
     return [{"name": each} if isinstance(each, str) else each for each in values]
 
 
+def model_name(name: str) -> str:
+    """Check the name of a model, which is sent in a response header."""
+    if not MODEL_NAME.fullmatch(name):
+        raise InvalidInput("must have 1 to 256 printable ASCII characters")
+    return name
+
+
 class RouteUpstreamSettings(BaseModel):
     """An upstream of a route."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=64, description="name of the upstream")
-    model: str | None = Field(None, description="model to ask for in place of the caller's; none: the caller's")
+    model: Annotated[str, AfterValidator(model_name)] | None = Field(
+        None, description="model to ask for in place of the caller's; none: the caller's"
+    )
     weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the requests, for balance")
 
 
@@ -111,13 +124,48 @@ class RouteSettings(BaseModel):
     )
 
 
-def check_upstreams(routes: Iterable[RouteSettings], known: Collection[str]) -> None:
-    """Raise InvalidInput if a route names an upstream that is not in the settings, or one twice."""
+def check_upstreams(routes: Iterable[RouteSettings], upstreams: Iterable[UpstreamSettings]) -> None:
+    """Raise InvalidInput if the upstreams of a route do not exist, or cannot stand in for one another."""
+    known = {upstream.name: upstream for upstream in upstreams}
     for route in routes:
         names = [member.name for member in route.upstreams]
-        if unknown := [name for name in names if known and name not in known]:
-            raise InvalidInput(
-                f"{route.name}: no upstream is named {unknown[0]!r}; there are {', '.join(sorted(known))}"
-            )
-        if len(set(names)) < len(names):
-            raise InvalidInput(f"{route.name}: an upstream is named twice")
+        if not known or not names:  # without `known`, the upstreams have a problem of their own
+            continue
+        try:
+            if unknown := [name for name in names if name not in known]:
+                raise InvalidInput(f"no upstream is named {unknown[0]!r}; there are {', '.join(sorted(known))}")
+            check_members([known[name] for name in names], route.endpoint)
+        except InvalidInput as error:
+            raise InvalidInput(f"{route.name}: {error}") from None
+
+
+def check_members(upstreams: Sequence[UpstreamSettings], endpoints: Iterable[str] = ()) -> None:
+    """Raise InvalidInput if upstreams cannot stand in for one another, or do not serve one of these endpoints.
+
+    Credentials. A caller's key must not be sent to a second provider. And the proxy's key must not pay for a caller
+    whose own key nobody has checked, because the provider that would refuse it is down.
+    """
+    names = [upstream.name for upstream in upstreams]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"an upstream is named twice: {', '.join(names)}")
+    if len({upstream.kind for upstream in upstreams}) > 1:
+        kinds = ", ".join(f"{upstream.name} is {upstream.kind}" for upstream in upstreams)
+        raise InvalidInput(f"upstreams of one route must be of one kind, but {kinds}")
+    remote = [upstream for upstream in upstreams if not upstream.local]
+    without = [upstream for upstream in remote if not has_own_credential(upstream)]
+    if without and (len(without) < len(remote) or len({origin_of(upstream.url) for upstream in remote}) > 1):
+        raise InvalidInput(
+            f"upstream {without[0].name} has no key of its own (key_env, or a credential in headers): upstreams of one "
+            "route must all have one, or all be at one address and get the callers' keys"
+        )
+    if upstreams[0].kind == "anthropic":
+        for endpoint in endpoints:
+            if endpoint != Endpoint.MESSAGES.value:
+                raise InvalidInput(f"upstream {names[0]} has kind anthropic: it answers messages, and not {endpoint}")
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a URL that the settings have checked."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme, host if host.isascii() else host.encode("idna").decode(), parts.port or PORTS[parts.scheme]

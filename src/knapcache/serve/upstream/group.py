@@ -17,14 +17,13 @@ Of any Σ weight_i choices in a row each member gets weight_i, and they are spre
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
-from knapcache.serve.upstream.client import parse_base_url
+from knapcache.serve.settings.routes import MODEL_NAME, check_members
 from knapcache.serve.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 Balance = Literal["order", "weights", "least-busy"]
 BALANCES: tuple[Balance, ...] = ("order", "weights", "least-busy")
-MODEL_NAME = re.compile(r"[!-~]{1,256}")
-"""It is sent in a response header."""
 
 
 class MemberOptions(Protocol):
@@ -79,18 +76,24 @@ class UpstreamGroup:
     """Upstreams for the same requests. Raises InvalidInput if they do not fit together.
 
     fallback_cache   store answers of another model than that of the first member
+    endpoints        the group gets requests to these endpoints only; empty: to any
     """
 
     __slots__ = ("_balance", "context", "fallback_cache", "members", "name")
 
     def __init__(
-        self, members: Sequence[GroupMember], balance: Balance = "order", *, fallback_cache: bool = False
+        self,
+        members: Sequence[GroupMember],
+        balance: Balance = "order",
+        *,
+        fallback_cache: bool = False,
+        endpoints: Collection[Endpoint] = (),
     ) -> None:
         if not members:
             raise InvalidInput("a group needs at least one upstream")
         if balance not in BALANCES:
             raise InvalidInput(f"balance must be one of {', '.join(BALANCES)}, not {balance!r}")
-        check_members([member.upstream for member in members])
+        check_members([member.upstream.settings for member in members], [endpoint.value for endpoint in endpoints])
         self.members, self._balance, self.fallback_cache = tuple(members), balance, fallback_cache
         first = members[0]
         self.name = first.upstream.name
@@ -109,27 +112,17 @@ class UpstreamGroup:
         fallback_cache: bool = False,
         endpoints: Collection[Endpoint] = (),
     ) -> UpstreamGroup:
-        """Return the group of these members. Raises InvalidInput.
-
-        upstreams   all upstreams of the settings
-        endpoints   the group gets requests to these endpoints only; empty: to any
-        """
+        """Return the group of these members of all `upstreams` of the settings. Raises InvalidInput."""
         known = {upstream.name: upstream for upstream in upstreams}
         for member in members:
             if member.name not in known:
                 raise InvalidInput(f"no upstream is named {member.name!r}; there are {', '.join(sorted(known))}")
-        group = cls(
+        return cls(
             [GroupMember(known[member.name], member.weight, member.model) for member in members],
             balance,
             fallback_cache=fallback_cache,
+            endpoints=endpoints,
         )
-        if group.members[0].upstream.settings.kind == "anthropic":
-            for endpoint in endpoints:
-                if endpoint is not Endpoint.MESSAGES:
-                    raise InvalidInput(
-                        f"upstream {group.name} has kind anthropic: it answers messages, and not {endpoint.value}"
-                    )
-        return group
 
     def choose(self, tried: Collection[GroupMember] = ()) -> GroupMember | None:
         """Return the member to send a request to; None if all were tried."""
@@ -203,25 +196,3 @@ def current(member: GroupMember) -> float:
 def last_failure(member: GroupMember) -> float:
     """Return when the member failed the last time."""
     return member.upstream.health.last_failure
-
-
-def check_members(upstreams: Sequence[Upstream]) -> None:
-    """Raise InvalidInput if upstreams cannot stand in for one another.
-
-    Credentials. A caller's key must not be sent to a second provider. And the proxy's key must not pay for a caller
-    whose own key nobody has checked, because the provider that would refuse it is down.
-    """
-    names = [upstream.name for upstream in upstreams]
-    if len(set(names)) < len(names):
-        raise InvalidInput(f"an upstream is named twice: {', '.join(names)}")
-    if len({upstream.settings.kind for upstream in upstreams}) > 1:
-        kinds = ", ".join(f"{upstream.name} is {upstream.settings.kind}" for upstream in upstreams)
-        raise InvalidInput(f"upstreams of one route must be of one kind, but {kinds}")
-    remote = [upstream for upstream in upstreams if not upstream.settings.local]
-    without = [upstream for upstream in remote if not upstream.own_credential]
-    origins = {parse_base_url(upstream.settings.url).origin for upstream in remote}
-    if without and (len(without) < len(remote) or len(origins) > 1):
-        raise InvalidInput(
-            f"upstream {without[0].name} has no key of its own (key_env, or a credential in headers): upstreams of one "
-            "route must all have one, or all be at one address and get the callers' keys"
-        )

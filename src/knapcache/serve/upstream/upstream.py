@@ -32,7 +32,7 @@ from urllib.parse import quote
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, nominated
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
-from knapcache.serve.observe.upstream_health import has_own_credential
+from knapcache.serve.settings.endpoints import has_own_credential
 from knapcache.serve.upstream.client import Client, parse_base_url
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS

@@ -26,7 +26,7 @@ from knapcache.sim.traces.read import SNIFF, file_progress, files
 from knapcache.sim.traces.source import TraceSource
 
 FORMATS = {
-    "sessions": f"CSV with the columns {','.join(sessions.COLUMNS)}",
+    "sessions": f"CSV with the columns {', '.join(sessions.COLUMNS)}",
     "mooncake": "Mooncake's traces: hash_ids of blocks of 512 tokens, one object per line",
     "log": "the proxy's prefix log",
 }

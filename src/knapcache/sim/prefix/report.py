@@ -10,6 +10,7 @@ from knapcache.prefix.tariff import Tariff
 from knapcache.sim.figures import as_png, new_figure
 from knapcache.sim.prefix.read import PrefixTrace
 from knapcache.sim.prefix.replay import LEARNED, RuleBill
+from knapcache.units import counted
 
 COLOURS = {"none": "#999999", "last": "#56B4E9", "system2": "#E69F00", LEARNED: "#C1121F"}
 """By family of rules."""
@@ -24,7 +25,9 @@ def facts(trace: PrefixTrace, tariff: Tariff, *, upgrades: bool) -> str:
     """Return a sentence about the trace and the provider."""
     count, tokens = len(trace.requests), trace.input_tokens
     hours = (trace.requests[-1].time - trace.requests[0].time) / 3600.0
-    text = f"{count:,} requests in {hours:,.1f} hours with {tokens:,} input tokens. Tariff {tariff.name}"
+    text = (
+        f"{counted(count, 'request')} in {hours:,.1f} hours with {counted(tokens, 'input token')}. Tariff {tariff.name}"
+    )
     if tariff.long > tariff.short:
         text += ", which honours" if upgrades else ", which does not honour"
         text += " upgrades to the long time to live"

@@ -11,6 +11,7 @@ from knapcache.sim.figures import as_png, new_figure
 from knapcache.sim.semantic.compare import AnswersDiffer
 from knapcache.sim.semantic.read import LoggedQuestion
 from knapcache.sim.semantic.replay import ReplayOutcome, SemanticReplay
+from knapcache.units import counted
 
 POINTS = 400
 """Points of a curve."""
@@ -54,10 +55,10 @@ def summary(found: SemanticReplay, questions: Sequence[LoggedQuestion], compare:
 def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
     """Return what was found, in sentences."""
     requests, exact, excluded = result["requests"], result["exact"], sum(result["excluded"].values())
-    frames = f"{result['frames']:,} frame{'s' if result['frames'] != 1 else ''}"
+    frames = counted(result["frames"], "frame")
     text = [
-        f"{requests:,} requests in {frames}: {exact:,} exact repeats, {excluded:,} that are never matched, and "
-        f"{result['candidates']:,} with a match among the stored questions."
+        f"{counted(requests, 'request')} in {frames}: {counted(exact, 'exact repeat')}, {excluded:,} that are never "
+        f"matched, and {result['candidates']:,} with a match among the stored questions."
     ]
     if not found.compared:
         text.append(
@@ -67,7 +68,9 @@ def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
         return text
     limit = percent(found.error)
     if not result["served"]:
-        text.append(f"Served by similarity: none. {result['labels']:,} labels did not certify an error of {limit}.")
+        text.append(
+            f"Served by similarity: none. {counted(result['labels'], 'label')} did not certify an error of {limit}."
+        )
         return text
     text.append(
         f"Served by similarity: {result['served']:,}, {percent(result['served_rate'])} of all requests and "
