@@ -149,6 +149,7 @@ def test_recovery_needs_a_successful_answer(
     assert ask(proxy, "provider", "b").status_code == 200
     assert state(proxy, "provider") | {"calls": 0} == {
         "name": "provider", "state": "ok", "calls": 0, "errors": 2, "failing_since": None, "reason": "", "failed": 0,
+        "fallback": "",
         "health": "healthy", "open_until": None,
     }  # fmt: skip
     assert up(proxy, "provider")

@@ -121,6 +121,7 @@ class FakeAdmin:
                 "failing_since": None,
                 "reason": "",
                 "failed": 0,
+                "fallback": "",
                 "health": "healthy",
                 "open_until": None,
             }

@@ -149,6 +149,10 @@ def test_a_failing_upstream_is_red_and_says_why(browser: Browser, admin: FakeAdm
         assert page.evaluate("getComputedStyle(document.querySelector('#upstreams .note')).color") == page.evaluate(
             "getComputedStyle(document.querySelector('#failing')).color"
         ), "both are red"
+        admin.upstreams[0] |= {"fallback": "azure", "calls": 1}
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        expect(page.locator("#failing")).to_contain_text("It failed 4 requests in 1 min, which azure answered; cached")
+        expect(page.locator("#upstreams .amount")).to_have_text("1 call4 failed")
         admin.upstreams[0] |= {"health": "open", "open_until": time.time() + 7.9}
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#upstreams")).to_contain_text(

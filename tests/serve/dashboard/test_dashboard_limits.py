@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.fake_admin import TOKEN, FakeAdmin
@@ -48,6 +48,12 @@ def test_limits_are_shown_with_bars(browser: Browser, size: dict[str, Any]) -> N
                 "searchdollars per day",
             ]
             assert "$412.50 (41 %)" in rows[0]
+            label = page.locator("#limits .simulated")
+            expect(label).to_be_hidden()
+            admin.prices = "simulated"
+            page.evaluate("window.dispatchEvent(new Event('online'))")
+            expect(label).to_be_visible()
+            expect(page.locator("#content-log .simulated")).to_be_hidden()  # it is off, and shows no dollars
             assert "2 h" in rows[0]
             assert "$5.00" in rows[1]
             assert "3 (38 %)" in rows[3]

@@ -134,6 +134,11 @@ def test_failures_that_another_upstream_covers(health: UpstreamHealth, caplog: p
     assert (row["health"], row["open_until"]) == ("healthy", None), "one failure does not open it"
     assert (of(health, "b")["state"], of(health, "b")["calls"]) == ("ok", 1)
     assert lines(caplog) == ["upstream a fails: connection refused. b answers; cached answers are served."]
+    assert (row["fallback"], of(health, "b")["fallback"]) == ("b", "")
+    health.consume([event("failed", upstream="b", attempts=(503,), error="no response", tried=tried)])
+    assert of(health, "a")["fallback"] == "", "nobody has answered the last one"
+    health.consume([event("miss", upstream="a", attempts=(200,))])
+    assert (of(health, "a")["state"], of(health, "a")["fallback"]) == ("ok", "")
 
 
 def test_the_health_is_that_of_the_last_call(health: UpstreamHealth) -> None:

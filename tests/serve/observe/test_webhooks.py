@@ -91,14 +91,32 @@ def deliver(settings: WebhookSettings, count: int = 1) -> tuple[list[float], Any
         hooks.start()
         for number in range(count):
             hooks.send("upstream_down", number=number)
-        while not hooks.all[0].last or not hooks.all[0]._queue.empty():
-            await asyncio.sleep(0.01)
+        await hooks.all[0]._queue.join()
         last = hooks.all[0].last
         await hooks.close()
         client.close()
         return last
 
     return pauses, asyncio.run(run())
+
+
+def test_a_failed_attempt_is_shown_before_the_next_one() -> None:
+    shown: list[Any] = []
+
+    async def post(*_: Any) -> int:
+        return 503
+
+    async def pause(_: float) -> None:
+        shown.append(hooks.all[0].last)
+
+    hooks = Webhooks([webhook("http://127.0.0.1:9")], post, pause)
+    asyncio.run(hooks.all[0].deliver({"event": "upstream_down", "id": "1"}))
+    assert [(one.event, one.delivered, one.error) for one in shown] == [("upstream_down", False, "status 503")] * 5
+
+
+def test_a_receiver_that_is_down_is_named_in_plain_words() -> None:
+    _, last = deliver(webhook("http://127.0.0.1:9"))
+    assert (last.delivered, last.error) == (False, "connection refused")
 
 
 def test_an_event_is_signed_and_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,7 @@ class UpstreamStatus(ResponseModel):
     failing_since: Annotated[float | None, Field(description="Unix time.")]
     reason: Annotated[str, Field(description="Why it fails, in plain words.")]
     failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+    fallback: Annotated[str, Field(description="The upstream that answered the last of them; empty: none did.")]
     health: Annotated[
         Literal["healthy", "open", "half-open"],
         Field(description="open: routes send requests to another upstream; half-open: the next request is a probe."),
@@ -148,7 +149,7 @@ class WebhookStatus(ResponseModel):
     name: str
     events: Annotated[list[str], Field(description="Events that it gets; none: all.")]
     event: Annotated[str | None, Field(description="The last event that was sent to it; none: there was none.")]
-    time: Annotated[float | None, Field(description="When it was delivered or given up, Unix time.")]
+    time: Annotated[float | None, Field(description="When it was delivered, or tried the last time, Unix time.")]
     error: Annotated[str, Field(description="Why it was not delivered; empty if it was.")]
 
 

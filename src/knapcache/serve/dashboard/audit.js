@@ -8,6 +8,7 @@ const ROWS = 20;
 const ACTIONS = {
   purge: "Purge", forget: "Purge of an entry", snapshot: "Snapshot", start_plan: "Capacity plan", entry: "Content shown", request: "Content shown", entries: "First words listed", login: "Login",
   logout: "Logout", rotate_token: "Token replaced", log: "Content log searched", log_line: "Content shown", purge_log: "Purge of log lines",
+  semantic: "Questions listed", mark_match: "Match marked as wrong",
 };
 
 const WORDS = { key: (value) => `key ${value.slice(0, 8)}`, older_than: (value) => `older than ${age(value)}` };

@@ -4,15 +4,19 @@
 import * as api from "./api.js";
 import { copyable, toast } from "./dialogs.js";
 import { byId, h, replaceRows, setText } from "./dom.js";
-import { bytes, count, day, clock, moment, time, usd } from "./format.js";
+import { bytes, count, counted, day, clock, moment, time, usd } from "./format.js";
 import { OUTCOMES } from "./why.js";
 
 const PAGE = 50; // lines
+const SAVED = ["hit", "similar", "coalesced", "stale"]; // outcomes that cost nothing
 const START = "\x02", END = "\x03"; // around found words in an excerpt
-const HEADINGS = [["Time", "time"], ["Outcome", "outcome"], ["Model", "model"], ["Tenant", "tenant hide-small"], ["Text", "excerpt"], ["Cost", "cost hide-small"], ["Total", "seconds hide-small"]];
+const HEADINGS = [["Time", "time"], ["Outcome", "outcome"], ["Model", "model"], ["Tenant", "tenant hide-small"], ["Text", "excerpt"], ["Saved or spent", "cost hide-small"], ["Total", "seconds hide-small"]];
 
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 const indented = (value) => JSON.stringify(value, null, 2);
+
+/** What an answer cost. With a plus: saved, because it came from the cache. */
+const dollars = ({ usd: cost, outcome }) => (cost == null ? "–" : `${SAVED.includes(outcome) ? "+" : ""}${usd(cost)}`);
 
 /** An excerpt with the found words marked. */
 function marked(excerpt) {
@@ -42,6 +46,7 @@ export class ContentLog {
   update(summary) {
     const on = summary.content_log && api.session.role === "operator";
     byId("log-off").hidden = on;
+    byId("content-log").classList.toggle("no-dollars", !on);
     byId("log-body").hidden = byId("log-form").hidden = !on;
     if (!on && !byId("log-off").hasChildNodes()) drawOff();
     if (!on || this.#checked) return;
@@ -67,7 +72,7 @@ export class ContentLog {
     }
     if (call !== this.#calls) return;
     this.#rows = before ? [...this.#rows, ...rows] : rows;
-    setText("log-note", this.#rows.length ? `${count(this.#rows.length)}${rows.length === PAGE ? "+" : ""} lines` : "");
+    setText("log-note", this.#rows.length ? rows.length === PAGE ? `the newest ${count(this.#rows.length)} lines` : counted(this.#rows.length, "line") : "");
     byId("log-more").parentElement.hidden = rows.length < PAGE;
     replaceRows(byId("log-table").tBodies[0], this.#rows.length ? this.#rows.map((row) => this.#row(row))
       : [h("tr", { class: "empty" }, h("td", { colspan: HEADINGS.length }, Object.keys(this.#query).length ? "No line has all of these words." : "No requests yet."))]);
@@ -78,7 +83,7 @@ export class ContentLog {
       h("td", { class: "time", title: day(row.time) }, moment(row.time)), h("td", { class: "outcome" }, h("span", { class: `outcome ${row.outcome}` }, row.outcome)),
       h("td", { class: "model" }, row.model || "–"), h("td", { class: "model tenant hide-small" }, row.tenant || "–"),
       h("td", { class: "model excerpt" }, h("button", { type: "button", class: "link", on: { click: () => this.#open(row.id) } }, row.excerpt.trim() ? marked(row.excerpt) : "(no text)")),
-      h("td", { class: "cost hide-small" }, row.usd == null ? "–" : usd(row.usd)), h("td", { class: "seconds hide-small" }, time(row.seconds)));
+      h("td", { class: "cost hide-small" }, dollars(row)), h("td", { class: "seconds hide-small" }, time(row.seconds)));
   }
 
   /** Show one line with its request and its answer. */
@@ -101,7 +106,7 @@ export class ContentLog {
         h("dl", { class: "facts" },
           fact("Time", `${day(line.time)}, ${clock(line.time)}`), fact("Endpoint", line.endpoint, line.stream && ", streamed"), fact("Tenant", line.tenant || "–"),
           line.route && fact("Route", line.route), fact("Status", String(line.status)), fact("Upstream", line.upstream || "not called"),
-          fact("Cost of the answer", line.usd == null ? "–" : usd(line.usd)), fact("Tokens", line.tokens ? count(line.tokens) : "–"),
+          fact(SAVED.includes(line.outcome) ? "Saved" : "Cost", line.usd == null ? "–" : usd(line.usd)), fact("Tokens", line.tokens ? count(line.tokens) : "–"),
           fact("Time taken", time(line.seconds)), line.size > 0 && fact("Size of the entry", bytes(line.size)),
           fact("Key", line.key ? h("code", { class: "key" }, line.key) : "none"), fact("Line", String(line.id))),
         known(line.request) && [h("h3", {}, "Request, after redaction"), copyable(indented(line.request), "the request")],

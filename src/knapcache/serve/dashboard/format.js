@@ -11,6 +11,9 @@ const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 /** 1,234 */
 export const count = (value) => whole.format(value ?? 0);
 
+/** A number with its noun: 1 call, 1,234 calls, 2 entries with the plural given. */
+export const counted = (value, singular, plural = `${singular}s`) => `${count(value)} ${value === 1 ? singular : plural}`;
+
 /** Tokens: 1,234, or 12.3 M from a million on. */
 export const tokens = (value) => (value < 1e6 ? whole.format(value ?? 0) : `${digits(Number((value / 1e6).toPrecision(3)))} M`);
 

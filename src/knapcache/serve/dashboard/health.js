@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, h, setText } from "./dom.js";
-import { age, bytes, count, moment, percent, time } from "./format.js";
+import { age, bytes, count, counted, moment, percent, time } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const STORE = { ok: ["good", "ok"], "half-open": ["fair", "recovering: breaker half-open"], open: ["bad", "failing: breaker open, requests go upstream"], memory: ["bad", "file cannot be opened; entries are in memory until restart"] };
@@ -20,8 +20,9 @@ function upstreamText({ state, reason, health, open_until: until }, now) {
   return state === "failing" ? `failing: ${reason}` : "healthy";
 }
 
-const failedText = ({ failed, failing_since: since }, now) =>
-  `It failed ${failed === 1 ? "1 request" : `${count(failed)} requests`} in ${age(now - since)}; cached answers are served.`;
+// What became of the requests that it has failed: another upstream of their route has answered, or nobody.
+const failedText = ({ failed, failing_since: since, fallback }, now) =>
+  `It failed ${counted(failed, "request")} in ${age(now - since)}${fallback ? `, which ${fallback} answered` : ""}; cached answers are served.`;
 
 export class Health {
   constructor() {
@@ -53,7 +54,7 @@ export class Health {
       health.workers > 1 && ["Workers", count(health.workers)],
       ["Capacity", `${bytes(storage.capacity)} as configured, ${bytes(storage.usable)} for entries`],
       storage.disk_bytes != null && [engine ? "In the engine" : "On disk", bytes(storage.disk_bytes)],
-      breaker.opened > 0 && ["Breaker", `opened ${count(breaker.opened)} times, ${count(breaker.skipped)} reads skipped`],
+      breaker.opened > 0 && ["Breaker", `opened ${counted(breaker.opened, "time")}, ${counted(breaker.skipped, "read")} skipped`],
       ...health.webhooks.map(({ name, event, time: at, error }) => [`Webhook ${name}`,
         event ? `${event} ${error ? `not delivered: ${error}` : "delivered"}, ${age(now - at)} ago` : "no event yet", event && (error ? "bad" : "good")]),
       ["Uptime", `${age(now - started)}, since ${moment(started)}`],
@@ -62,7 +63,7 @@ export class Health {
     byId("upstreams").replaceChildren(...(list.length ? list.map((upstream) => h("li", { class: upstream.state },
       h("i", { class: `dot ${upstream.state === "failing" ? "bad" : UPSTREAM[upstream.health] ?? "fair"}`, "aria-hidden": "true" }),
       h("b", {}, upstream.name), h("span", { class: "note" }, upstreamText(upstream, now)),
-      h("span", { class: "amount" }, `${count(upstream.calls)} calls`, upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
+      h("span", { class: "amount" }, counted(upstream.calls, "call"), upstream.errors ? h("em", {}, `${count(upstream.errors)} failed`) : null)))
       : [h("li", { class: "note" }, "No upstreams.")]));
     const failing = list.filter((upstream) => upstream.state === "failing");
     const away = engine?.state === "away";

@@ -31,6 +31,7 @@ export class Limits {
   async refresh(now) {
     const { rows, alone } = await api.get("/limits");
     byId("limits").hidden = rows.length === 0;
+    byId("limits").classList.toggle("no-dollars", !rows.some((row) => row.limit.startsWith("usd")));
     setText("limits-note", alone ? `Each process counts for itself: ${alone}` : "");
     const text = JSON.stringify([rows, rows.map((row) => row.resets_at && age(row.resets_at - now))]);
     if (text === this.#drawn) return;

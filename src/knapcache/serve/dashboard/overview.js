@@ -146,6 +146,7 @@ export class Overview {
       return h("li", { class: one.live ? "live" : one.larger ? "larger" : "other" },
         h("span", { class: "name" }, one.label), h("span", { class: "amount" }, text(one.saved)), h("i", { "aria-hidden": "true" }, bar));
     }));
+    byId("policies-note").hidden = list.length < 2;
     byId("policies-equal").hidden = total.evictions > 0 || list.length < 2 || !(list[0].saved > 0);
     const [live, ...others] = list;
     const differences = others.filter((one) => !one.larger).map((one) => {
@@ -154,7 +155,8 @@ export class Overview {
       const share = one.saved > 0 ? ` (${percent(Math.abs(more) / one.saved)})` : "";
       return `${text(Math.abs(more))}${share} ${more > 0 ? "more" : "less"} than ${one.label}`;
     });
-    setText("policies-sub", differences.length && highest > Number.MIN_VALUE && total.evictions > 0 ? `knapcache saved ${differences.join(" and ")} at the same capacity.` : "");
+    setText("policies-sub", list.length < 2 ? "No other policy was simulated in this time. Simulations begin when the policies are compiled, about a minute after the first start."
+      : differences.length && highest > Number.MIN_VALUE && total.evictions > 0 ? `knapcache saved ${differences.join(" and ")} at the same capacity.` : "");
   }
 }
 

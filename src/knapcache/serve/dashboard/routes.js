@@ -3,7 +3,7 @@
 import { byId, h, replaceRows } from "./dom.js";
 import { count } from "./format.js";
 
-const HEADINGS = [["Route", "model"], ["Applies if", "model"], ["Rules", "model"], ["Recent requests"]];
+const HEADINGS = [["Route", "model"], ["Applies if", "model"], ["Rules", "model"], ["Last 1,000 requests"]];
 
 const shown = (value) => (Array.isArray(value) ? value.map((each) => each.name ?? each).join(", ") : String(value));
 
@@ -20,12 +20,12 @@ export class Routes {
     if (text === this.#drawn) return;
     this.#drawn = text;
     replaceRows(byId("routes-table").tBodies[0], routes.map(({ name, conditions, rules, recent }) => {
-      const outcomes = Object.entries(recent).map(([outcome, number]) => `${count(number)} ${outcome}`);
+      const outcomes = Object.entries(recent).map(([outcome, number]) => `${count(number)}\u00a0${outcome}`);
       return h("tr", { data: { key: name } },
         h("td", { class: "model" }, name),
         h("td", { class: "model" }, conditions.join(" and ") || "always"),
         h("td", { class: "model" }, Object.entries(rules).map(([rule, value]) => `${rule} = ${shown(value)}`).join(", ") || "–"),
-        h("td", {}, outcomes.join(", ") || "–"));
+        h("td", {}, outcomes.join(", ") || "none"));
     }));
   }
 }

@@ -6,7 +6,7 @@
 import * as api from "./api.js";
 import { confirm, copyable, toast } from "./dialogs.js";
 import { byId, h, setText } from "./dom.js";
-import { clock, count, day, digits, minute, percent, time, usd } from "./format.js";
+import { clock, count, counted, day, digits, minute, percent, time, usd } from "./format.js";
 
 const LISTED = 20; // matches
 const KINDS = {
@@ -42,6 +42,7 @@ export class Semantic {
     this.#on = summary.semantic;
     if (!this.#on) drawOff();
     byId("semantic").classList.toggle("off", !this.#on);
+    byId("semantic").classList.toggle("no-dollars", !this.#on);
   }
 
   /** Read the state of the tier, if it is on. */
@@ -69,7 +70,7 @@ export class Semantic {
       byId("semantic-text").replaceChildren(...sentences(status, shown));
       byId("semantic-body").hidden = !shown?.levels.length;
       if (shown?.levels.length) {
-        byId("semantic-levels").replaceChildren(levelTable(shown));
+        byId("semantic-levels").replaceChildren(levelTable(shown), h("p", { class: "note" }, `Matches with a higher risk than ${rate(shown.levels.at(-1).threshold)} are in no level and never served.`));
         byId("semantic-others").replaceChildren(otherTable(shown));
         byId("semantic-facts").replaceChildren(...facts(status, shown));
       }
@@ -98,7 +99,7 @@ export class Semantic {
     return h("li", { data: { id: match.id } },
       h("div", { class: "line" }, h("span", { class: `outcome ${match.kind === "served" ? "similar" : ""}`, title }, name),
         h("span", { class: "note", title: day(match.time) }, clock(match.time)), match.scope && h("span", { class: "note" }, match.scope),
-        h("span", { class: "note" }, `similarity ${match.similarity.toFixed(3)}`), h("span", { class: "note", title: "Estimated probability that the stored answer is wrong" }, `risk ${rate(match.risk)}`),
+        h("span", { class: "note" }, `similarity ${match.similarity.toFixed(3)}`), h("span", { class: "note", title: "Estimated probability that the stored answer is wrong" }, `risk ${match.risk < 1 ? rate(match.risk) : "100 %"}`),
         verdict && h("span", { class: isWrong ? "verdict wrong" : match.verdict ? "verdict" : "note" }, verdict),
         !isWrong && h("button", { type: "button", class: "operator", on: { click: () => this.#mark(match) } }, "These are not the same")),
       h("div", { class: "pairs" }, question("Asked", match.question, match.marks, match.key), question("Stored", match.matched_question, match.matched_marks, match.matched_key)));
@@ -136,7 +137,7 @@ function sentences({ problem, error }, scope) {
   if (all.served) lines.push(text(h("b", { class: "saved" }, count(all.served)), ` of ${count(all.requests)} requests without an exact hit were answered by similarity`, all.priced ? `, which saved ${usd(all.usd_saved)}` : "", "."));
   if (state === "serving" && mode === "on") lines.push(text("Serving. It is certified that at most ", h("b", { class: "saved" }, rate(bound)), ` of its answers are wrong; ${allowed} are allowed.`));
   else if (state === "serving") lines.push(text(`Certified: at most ${rate(bound)} of its answers would be wrong. Nothing is served, because the mode is shadow. To serve them, set semantic = "on".`));
-  else lines.push(text(`In the shadow: ${all.served ? "nothing is served now" : "nothing is served yet"}, because no level is certified for an error of ${allowed}. ${judged ? `${count(judged)} matches were judged, ${count(wrong(all))} of them wrong.` : "No match was judged yet."}`));
+  else lines.push(text(`In the shadow: ${all.served ? "nothing is served now" : "nothing is served yet"}, because no level is certified for an error of ${allowed}. ${judged ? `${counted(judged, "match was", "matches were")} judged, ${count(wrong(all))} of them wrong.` : "No match was judged yet."}`));
   if (alarms) lines.push(h("p", { class: "sub problem" }, `Wrong labels have ended the certificate ${times(alarms)}.`));
   return lines;
 }
@@ -171,7 +172,7 @@ function facts({ embedding, questions, limit, judge, since }, { all }) {
     labels(all, "feedback") > 0 && fact("Marked as wrong by people", count(labels(all, "feedback"))),
     fact("Never matched", `${count(all.excluded)} of ${count(all.requests)} requests${reasons.length ? ` (${reasons.join(", ")})` : ""}`),
     all.failed > 0 && fact("Not matched in time", count(all.failed)),
-    fact("Time of the tier", all.requests ? `${time(all.seconds / all.requests)} per request` : "–"),
+    fact("Requests wait for the search", all.requests ? (all.seconds ? `${time(all.seconds / all.requests)} on average` : "no, nothing is served") : "–"),
     fact("Judge", judge ? `${judge}, ${usd(all.judge_usd)}` : "no model: answers are compared by their words"),
     fact("Questions in the index", `${count(questions)} of ${count(limit)}`), fact("Embedding model", embedding || "–"))];
 }

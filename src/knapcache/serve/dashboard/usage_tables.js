@@ -2,7 +2,7 @@
 
 import { byId, h, replaceRows } from "./dom.js";
 import { Shown } from "./amounts.js";
-import { bytes, count, percent } from "./format.js";
+import { bytes, count, noun, percent } from "./format.js";
 import { hitRate } from "./usage.js";
 
 const MAX_ROWS = 50; // per table; the server sums up the others in one row
@@ -29,12 +29,15 @@ export class UsageTables {
   /** select(field, name): shows the entries of a model or tenant. */
   constructor(select) {
     this.#select = select;
-    headings(byId("models"), [["Model", "model"], ["Requests"], ["Hit rate"], ["By cost", "hide-small"], ["Spent", "hide-tiny"], ["Saved"]]);
+    headings(byId("models"), [["Model", "model"], ["Requests"], ["Hit rate"], ["By cost", "hide-small by-cost"], ["Spent", "hide-tiny"], ["Saved"]]);
     headings(byId("tenants"), [["Tenant", "model"], ["Requests"], ["Hit rate"], ["Size", "hide-small"], ["Spent", "hide-tiny"], ["Saved"]]);
   }
 
   update(summary) {
     const { models, tenants, storage } = summary, shown = new Shown(summary);
+    const byCost = byId("models").tHead.querySelector(".by-cost");
+    byCost.textContent = `By ${noun(shown.unit)}`;
+    byCost.title = shown.unit === "seconds" ? "Share of the upstream time that the cache has saved" : "Share of the cost that the cache has saved";
     this.#table("models", "model", models, shown, (row) => percent(row.cost_saved / cost(row)));
     this.#table("tenants", "tenant", tenants, shown, (row) => this.#size(row, storage));
   }

@@ -10,10 +10,10 @@ import { bytes, clock, count, day, digits, fractionalCount, moment, time } from 
 export const OUTCOMES = {
   hit: "The answer came from the cache.",
   similar: "The answer to a similar question came from the cache.",
-  miss: "The answer was not in the cache. It was fetched from the upstream and paid for.",
+  miss: "The answer was fetched from the upstream and paid for.",
   coalesced: "An identical request was under way. This one waited for its answer and cost nothing.",
   stale: "The stored answer was past its time to live, and was served nevertheless.",
-  bypass: "The request has no key, so it was sent without the cache.",
+  bypass: "The request was sent without the cache.",
   passthrough: "Not a cached endpoint: the request was passed on to the upstream.",
   failed: "The upstream failed, or the client disconnected.",
   rejected: "The proxy refused the request.",

@@ -52,6 +52,8 @@ class UpstreamState:
         self.reason = ""
         self.failed = 0
         """Requests that it has failed since then."""
+        self.fallback = ""
+        """The upstream that has answered the last request that this one failed; empty: none has."""
         self._open_until = 0.0
         self._recovered = float("-inf")
         self._logged = False
@@ -94,7 +96,7 @@ class UpstreamState:
         if self.failing_since is None:
             self.failing_since, self.failed = now, 0
         self.failed += 1
-        self.reason = reason
+        self.reason, self.fallback = reason, answered
         if not self._logged and now - self._recovered >= QUIET:
             self._logged = True
             effect = f"{answered} answers" if answered else "Requests that need it get an error"
@@ -107,7 +109,7 @@ class UpstreamState:
             seconds = max(0.0, now - self.failing_since)
             log.warning("upstream %s answers again: it failed %s in %.1f s.", self.name, requests, seconds)
             self._recovered = now
-        self.failing_since, self.reason, self._logged = None, "", False
+        self.failing_since, self.reason, self.fallback, self._logged = None, "", "", False
 
     def report(self) -> dict[str, Any]:
         """Return the state for the admin API."""
@@ -120,6 +122,7 @@ class UpstreamState:
             "failing_since": self.failing_since,
             "reason": self.reason,
             "failed": self.failed if self.failing_since is not None else 0,
+            "fallback": self.fallback,
             "health": "healthy" if not until else "open" if until > time.time() else "half-open",
             "open_until": until or None,
         }

@@ -84,6 +84,7 @@ class Webhook:
         while True:
             message = await self._queue.get()
             await self.deliver(message)
+            self._queue.task_done()
 
     async def deliver(self, message: dict[str, Any], attempts: int = MAX_ATTEMPTS) -> WebhookDelivery:
         """Deliver one event, with retries, and return the result. A failure is logged."""
@@ -96,21 +97,22 @@ class Webhook:
         }
         if self._secret is not None:
             headers["x-knapcache-signature"] = signature(self._secret, body)
-        error = ""
         for attempt in range(attempts):
             try:
                 status = await self._post(self._base, self._path, headers, body)
             except UpstreamFailed as failure:
-                error = f"{failure.__cause__ or failure}"
+                error, retried = failure.reason or str(failure), True
             else:
                 error = "" if 200 <= status < 300 else f"status {status}"
-                if status < 500 and status not in RETRIED:
-                    break
-            if attempt + 1 < attempts:
-                await self._pause(min(MAX_PAUSE, FIRST_PAUSE * 4**attempt))
-        self.last = WebhookDelivery(message["event"], time.time(), not error, error)
-        if error:
-            log.error("Webhook %s: event %s not delivered: %s", self.settings.name, message["event"], error)
+                retried = status >= 500 or status in RETRIED
+            # Also before a retry: the dashboard shows at once that deliveries fail.
+            self.last = WebhookDelivery(message["event"], time.time(), not error, error)
+            if not retried or attempt + 1 == attempts:
+                break
+            await self._pause(min(MAX_PAUSE, FIRST_PAUSE * 4**attempt))
+        assert self.last is not None
+        if self.last.error:
+            log.error("Webhook %s: event %s not delivered: %s", self.settings.name, message["event"], self.last.error)
         return self.last
 
 
