@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file
-from knapcache.cli.output import print_table, print_text
+from knapcache.cli.output import print_table, print_text, printable
 from knapcache.errors import InvalidInput
 from knapcache.units import counted, dollars, format_age, format_size, number
 
@@ -126,7 +126,7 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
         "expires": expiry(row["expires_in"]),
     }
     for name, value in values.items():
-        print(f"{name:9}{value or '-'}")
+        print(f"{name:9}{printable(value) or '-'}")
 
 
 def print_entries(rows: Sequence[Row], names: cache_file.TenantNames, keys: Sequence[str], money: bool) -> None:

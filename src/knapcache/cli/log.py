@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from knapcache.cli.output import output_width, print_text
+from knapcache.cli.output import output_width, print_text, printable, printable_json
 from knapcache.errors import InvalidInput, MissingExtra
 from knapcache.units import ALLOWED_AGES, counted, parse_age
 
@@ -125,7 +125,7 @@ def execute_search(args: argparse.Namespace) -> None:
         rows = file.search(wanted, args.limit)
         for row in rows:
             if args.json:
-                print(json.dumps(file.line(row["id"]), ensure_ascii=False))
+                print(printable_json(json.dumps(file.line(row["id"]), ensure_ascii=False)))
             elif args.full:
                 print_line(file.line(row["id"]) or row)
             else:
@@ -137,7 +137,9 @@ def execute_search(args: argparse.Namespace) -> None:
 def print_row(row: dict[str, Any]) -> None:
     """Print the facts of a line, and its excerpt with the words that were found in bold on a terminal."""
     bold = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
-    excerpt = plain(" ".join(row["excerpt"].replace("\x02", "\x00").replace("\x03", "\x01").split()), keep="\x00\x01")
+    excerpt = printable(
+        " ".join(row["excerpt"].replace("\x02", "\x00").replace("\x03", "\x01").split()), keep="\x00\x01"
+    )
     excerpt = excerpt[: max(200, output_width())].replace("\x00", bold[0]).replace("\x01", bold[1])
     print(f"{facts(row)}\n    {excerpt}{bold[1]}")
 
@@ -147,7 +149,7 @@ def print_line(line: dict[str, Any]) -> None:
     print(facts(line))
     for name in ("request", "response"):
         if line.get(name):
-            print(plain(json.dumps(line[name], indent=2, ensure_ascii=False), keep="\n"))
+            print(printable(json.dumps(line[name], indent=2, ensure_ascii=False), keep="\n"))
     print()
 
 
@@ -157,12 +159,7 @@ def facts(row: dict[str, Any]) -> str:
     found = [f"#{row['id']}", when, row["outcome"], str(row["status"]), row["model"] or "(no model)", row["tenant"]]
     found += [f"route {row['route']}" if row["route"] else "", f"${row['usd']:.6f}" if row["usd"] is not None else ""]
     found += [counted(row["tokens"], "token") if row["tokens"] else "", f"{row['seconds']:.3f} s", row["key"][:12]]
-    return plain("  ".join(filter(None, found)))
-
-
-def plain(text: str, keep: str = "") -> str:
-    """Return a text without control characters, which could change the terminal."""
-    return "".join(char if char.isprintable() or char in keep else " " for char in text)
+    return printable("  ".join(filter(None, found)))
 
 
 def execute_export(args: argparse.Namespace) -> None:
@@ -200,6 +197,8 @@ def with_progress(file: ContentFile, wanted: LogFilter) -> Iterator[dict[str, An
 def write_lines(content: Iterable[bytes], output: str | None, *, parquet: bool) -> int:
     """Write lines to a file, which gets its name when it is complete, or to standard output. Return how many."""
     if output is None:
+        if sys.stdout.isatty():
+            content = (printable_json(line.decode()).encode() for line in content)
         return copy(content, sys.stdout.buffer)
     target = Path(output)
     try:

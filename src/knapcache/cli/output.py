@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -22,6 +23,8 @@ MAX_UNWRAPPED = 24
 UNLIMITED = 10 * MAX_UNWRAPPED
 """Width of a file or a pipe, in which prose need not wrap."""
 NUMBER = re.compile(r"[-+−±$]*[0-9][0-9,.]*(e[+-]?[0-9]+)?( ?(%|[kMGT]?B|units|ms|s|min|h|d))?")
+UNPRINTABLE = re.compile(r"[^\n\x20-\x7e]")
+"""Characters that may be unprintable."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -32,9 +35,26 @@ def output_width() -> int:
     return UNLIMITED
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with a space in place of each control character, which could change the terminal.
+
+    Names of models and texts of requests come from callers. keep: control characters that stay.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
+
+
+def printable_json(text: str) -> str:
+    """Return JSON with all characters that could change the terminal escaped. It is the same value."""
+    return text if text.isprintable() else UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
+
+
 def print_text(*paragraphs: str) -> None:
     """Print sentences, wrapped to the width of the output."""
-    for paragraph in paragraphs:
+    for paragraph in map(printable, paragraphs):
         print(textwrap.fill(paragraph, output_width(), break_long_words=False, break_on_hyphens=False))
 
 
@@ -103,7 +123,7 @@ def _format_cell(value: Any) -> str:
         if not math.isfinite(value):
             return str(value)
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value), keep="\n")
 
 
 def directory(text: str) -> Path:

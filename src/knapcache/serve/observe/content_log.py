@@ -22,7 +22,7 @@ from pathlib import Path
 
 from knapcache.errors import KnapcacheError, StoreError
 from knapcache.serve.observe.content_file import FILE_NAME, ContentFile
-from knapcache.serve.observe.content_record import LoggedContent, make_record
+from knapcache.serve.observe.content_record import ContentRecord, LoggedContent, make_record
 from knapcache.serve.redaction import TextRedactor
 from knapcache.serve.settings import Settings
 from knapcache.threads import BatchWorker
@@ -52,7 +52,7 @@ class ContentLog:
         self._file = ContentFile(path, capacity, self._max_age)
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = self._refused = 0
-        self._failing, self._warned = False, -math.inf
+        self._failing, self._unreadable, self._warned = False, False, -math.inf
         # Its own limit is never reached: it counts a batch as waiting until the whole batch is written.
         self._worker: BatchWorker[tuple[LoggedContent, int]] = BatchWorker(
             "content-log", self._write, 2 * MAX_WAITING, LINGER
@@ -103,20 +103,42 @@ class ContentLog:
     # In the thread.
 
     def _write(self, batch: Sequence[tuple[LoggedContent, int]]) -> None:
-        for start in range(0, len(batch), BATCH):
-            part = batch[start : start + BATCH]
+        written = 0
+        try:
+            for start in range(0, len(batch), BATCH):
+                self._write_part(batch[start : start + BATCH])
+                self._release(batch[start : start + BATCH])
+                written = start + BATCH
+        finally:  # else requests of a batch that failed would count as waiting for ever
+            self._release(batch[written:])
+
+    def _release(self, part: Sequence[tuple[LoggedContent, int]]) -> None:
+        with self._lock:
+            self._waiting -= len(part)
+            self._waiting_bytes -= sum(size for _, size in part)
+
+    def _write_part(self, part: Sequence[tuple[LoggedContent, int]]) -> None:
+        try:
+            self._file.append(self._records(part))
+            self._failing = False
+        except StoreError as error:  # full, gone or read-only: every batch tries again
+            self._worker.count_lost(len(part))
+            if not self._failing:
+                self._failing = True
+                log.error("Requests are missing in the content log: %s", error)
+
+    def _records(self, part: Sequence[tuple[LoggedContent, int]]) -> list[ContentRecord]:
+        """Return the lines of requests. One that cannot be read must not remove the lines of the others."""
+        found = []
+        for content, _ in part:
             try:
-                self._file.append([make_record(content, self._redactor) for content, _ in part])
-                self._failing = False
-            except StoreError as error:  # full, gone or read-only: every batch tries again
-                self._worker.count_lost(len(part))
-                if not self._failing:
-                    self._failing = True
-                    log.error("Requests are missing in the content log: %s", error)
-            finally:
-                with self._lock:
-                    self._waiting -= len(part)
-                    self._waiting_bytes -= sum(size for _, size in part)
+                found.append(make_record(content, self._redactor))
+            except Exception:  # an edge of the proxy: requests and answers come from others
+                self._worker.count_lost(1)
+                if not self._unreadable:
+                    self._unreadable = True
+                    log.exception("A request is missing in the content log")
+        return found
 
 
 def open_content_log(settings: Settings, folder: Path | None) -> ContentLog | None:

@@ -1,8 +1,9 @@
 """A line of the content log: what is kept of a request and its answer, after redaction and within bounds.
 
 Redaction applies to every text in the JSON of request and answer, also to names of fields and to long numbers, before
-anything is cut: a text is cut to MAX_CHARACTERS + MARGIN characters, redacted, and then cut to its final length. So a
-match of up to MARGIN characters is never cut in two.
+anything is cut: a text is cut to MAX_CHARACTERS + MARGIN characters, redacted, and then loses its last MARGIN
+characters. So a match of up to MARGIN characters is never cut in two, however much shorter redaction makes the text.
+Redaction stops after MAX_REDACTED characters of a request or an answer, and what comes after them is left out.
 
 A request or an answer takes at most MAX_JSON bytes. Where it has more, its texts are cut: to the longest of LENGTHS
 that fits. Content that is not text (images, audio, embeddings) is left out.
@@ -33,6 +34,8 @@ MAX_ANSWER = 2 << 20
 """Bytes of an answer as it came. Of a longer one nothing is logged: parsing it would hold the interpreter's lock."""
 MAX_NODES = 20_000
 """Values in a request or an answer. What comes after them is left out."""
+MAX_REDACTED = 1 << 20
+"""Characters of a request, and of an answer, that are redacted: a second's work."""
 MAX_TEXT = 32_768
 """Characters of the text that is searched, of a request and of an answer."""
 LONG_NUMBER = 10**11
@@ -132,7 +135,7 @@ class _BoundedCopy:
 
     def __init__(self, redactor: TextRedactor | None, length: int) -> None:
         self._redactor, self._length = redactor, length
-        self._nodes, self._cut = 0, False
+        self._nodes, self._redacted, self._cut = 0, 0, False
 
     def copy(self, value: Mapping[str, Any]) -> _Copied:
         copied = {self._text(name): self._value(name, each) for name, each in self._counted(value.items())}
@@ -150,6 +153,8 @@ class _BoundedCopy:
             if self._redactor is None or not (isinstance(value, int) and abs(value) >= LONG_NUMBER):
                 return value
             return self._redactor.number(value)
+        if isinstance(value, orjson.Fragment):  # a number that no double holds (keys/numbers.py)
+            return self._text(bytes(orjson.dumps(value)).decode())
         if depth > 100:
             self._cut = True
             return OMITTED
@@ -171,9 +176,15 @@ class _BoundedCopy:
 
     def _text(self, text: str) -> str:
         if self._redactor is not None:
-            if len(text) > self._length + MARGIN:
-                self._cut, text = True, text[: self._length + MARGIN]
+            whole = len(text) <= self._length + MARGIN
+            text = text[: self._length + MARGIN]
+            self._redacted += len(text)
+            if self._redacted > MAX_REDACTED:
+                self._cut = True
+                return OMITTED
             text = self._redactor.text(text).encode("utf-8", "replace").decode()  # SQLite takes no lone surrogates
+            if not whole:
+                self._cut, text = True, text[: max(0, len(text) - MARGIN)]
         if len(text) > self._length:
             self._cut, text = True, text[: self._length]
         return text

@@ -20,7 +20,8 @@ refused. Lazy quantifiers match as greedy ones do: all matches count. `^` and `$
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -70,6 +71,9 @@ class LinearRegex:
         self.pattern = pattern
         program = _Program(pattern)
         self._predicates = program.predicates
+        self._bounds = sorted(program.bounds)
+        self._ignores_case = program.ignores_case
+        self._classes: dict[CharacterClass, int] = {}
         self._conditional = program.conditional
         self._follow = [program.closure(target) for target in program.targets]
         self._start = program.closure(program.start)
@@ -139,9 +143,24 @@ class LinearRegex:
         if found is None:
             if len(self._chars) > MAX_REMEMBERED:
                 self._chars.clear()
-            tests = enumerate(self._predicates)
-            found = self._chars[char] = sum(1 << state for state, test in tests if test(char))
+            kind = self._class(char)
+            found = self._classes.get(kind)
+            if found is None:
+                if len(self._classes) > MAX_REMEMBERED:
+                    self._classes.clear()
+                tests = enumerate(self._predicates)
+                found = self._classes[kind] = sum(1 << state for state, test in tests if test(char))
+            self._chars[char] = found
         return found
+
+    def _class(self, char: str) -> CharacterClass:
+        """Return all that the pattern can tell of a character. A text has many characters, of few classes."""
+        forms = (char, char.lower(), char.upper()) if self._ignores_case else (char,)
+        return tuple(
+            (bisect_right(self._bounds, ord(form)), form.isdecimal(), form.isspace(), form.isalnum())
+            for form in forms
+            if len(form) == 1
+        )
 
     def _begin(self, context: int) -> int:
         """Return the states in which a match may begin."""
@@ -175,6 +194,9 @@ class LinearRegex:
         return found
 
 
+CharacterClass = tuple[tuple[int, bool, bool, bool], ...]
+"""Of the character, and where case makes no difference of its other forms: the interval between two bounds of the
+pattern that it is in, and whether it is a digit, a space, or a letter or a digit."""
 Edge = tuple[frozenset[str], int]
 """Conditions, and a state; −1: the end of a match."""
 
@@ -217,6 +239,9 @@ class _Program:
         self.targets: list[int] = []
         """The node after each state."""
         self.conditional = False
+        self.bounds = {ord("\n"), ord("\n") + 1, ord("_"), ord("_") + 1, 128}
+        """The code points at which the answer of a predicate may change. 128: the end of ASCII."""
+        self.ignores_case = False
         self._nodes: list[tuple[str, Any]] = [("end", None)]
         self.start = self._sequence(parsed, parsed.state.flags, 0)
 
@@ -264,6 +289,8 @@ class _Program:
             if len(self.predicates) >= MAX_STATES:
                 raise self._too_long()
             self.predicates.append(_predicate(code, value, flags))
+            self.bounds.update(_bounds(code, value))
+            self.ignores_case = self.ignores_case or bool(flags & re.IGNORECASE)
             self.targets.append(target)
             return self._node("state", len(self.predicates) - 1)
         if code == "BRANCH":
@@ -313,6 +340,15 @@ def _predicate(code: str, value: Any, flags: int) -> Predicate:
         return any(one(form) for one in tests for form in forms if len(form) == 1) != negated
 
     return test
+
+
+def _bounds(code: str, value: Any) -> Iterator[int]:
+    """Yield the code points at which the literals and ranges of a predicate begin, and those after their ends."""
+    for kind, operand in value if code == "IN" else [("LITERAL", value)]:
+        if str(kind) == "LITERAL" and operand is not None:
+            yield from (operand, operand + 1)
+        elif str(kind) == "RANGE":
+            yield from (operand[0], operand[1] + 1)
 
 
 def _member(kind: str, operand: Any, flags: int) -> Predicate:

@@ -45,6 +45,8 @@ KEY = re.compile(
 )
 DIGITS = re.compile(r"(?<![0-9])[0-9](?:[ -]?+[0-9]){12,}+")
 CARD_LENGTHS = range(13, 20)
+DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+"""Sum of the digits of twice a digit."""
 CARD_STARTS = "23456"
 """First digits of the card schemes."""
 
@@ -78,23 +80,24 @@ def _without_cards(match: re.Match[str]) -> str:
 
 
 def _card_end(groups: list[str], start: int) -> int | None:
-    """Return the index after the last group of the longest card number that begins with this group, or None."""
-    digits, found = "", None
+    """Return the index after the last group of the longest card number that begins with this group, or None.
+
+    The check digit is Luhn's: every second digit counts double, from the right, and the sum is a multiple of 10. Both
+    sums are updated for each digit: with the last digit counted once, and with it counted double.
+    """
+    count = single = double = 0
+    found = None
     if groups[start][:1] not in CARD_STARTS:
         return None
     for place in range(start, len(groups)):
-        digits += groups[place]
-        if len(digits) > CARD_LENGTHS[-1]:
+        count += len(groups[place])
+        if count > CARD_LENGTHS[-1]:
             break
-        if len(digits) in CARD_LENGTHS and has_check_digit(digits):
+        for digit in map(int, groups[place]):
+            single, double = double + digit, single + DOUBLED[digit]
+        if count in CARD_LENGTHS and single % 10 == 0:
             found = place + 1
     return found
-
-
-def has_check_digit(digits: str) -> bool:
-    """Return whether the last digit is the check digit of the others, by Luhn's formula."""
-    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
-    return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
 BUILT_IN: dict[str, Rule] = {"emails": redact_emails, "keys": redact_keys, "cards": redact_cards}
