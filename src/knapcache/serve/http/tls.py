@@ -6,6 +6,8 @@ would keep a client that never ends its handshake for 60 seconds, and would not 
     accept ──▶ handshake      counted in connections.py, in stage HEAD; at most head_timeout
     handshake ──▶ protocol    LimitedProtocol.connection_made takes the place of the handshake in the count
     handshake ──▶ closed      it failed, took too long, or another connection needs the room
+
+A signature with an RSA key of 4,096 bits takes some milliseconds, so handshakes take turns (handshakes.py).
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import errno
 import logging
 import socket
 import ssl
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.http.connections import HEAD, Connections, Stage
+from knapcache.serve.http.handshakes import HandshakeTurns, ReceivedEarly
 from knapcache.serve.http.limited_protocol import LimitedProtocol
 
 log = logging.getLogger("knapcache.serve")
@@ -58,6 +62,8 @@ def load_context(cert: Path, key: Path) -> ssl.SSLContext:
             raise InvalidInput(f"tls_key: {key} is not the key of the certificate in {cert}") from None
         message = f"tls_cert, tls_key: {cert} and {key} must be PEM files with a certificate and its private key"
         raise InvalidInput(message) from None
+    if key.stat().st_mode & stat.S_IROTH:
+        log.warning("The private key %s can be read by every user of the machine; run chmod o-r", key)
     return context
 
 
@@ -138,6 +144,7 @@ class TlsListener:
         listening.setblocking(False)
         self._listening, self._certificate = listening, certificate
         self._connections, self._make_protocol, self._head_timeout = connections, make_protocol, head_timeout
+        self._turns = HandshakeTurns()
         self._tasks = {asyncio.create_task(self._accept()), asyncio.create_task(certificate.refresh_periodically())}
 
     def close(self) -> None:
@@ -172,17 +179,20 @@ class TlsListener:
         handshake.task.add_done_callback(self._tasks.discard)
 
     async def _shake_hands(self, accepted: socket.socket, handshake: Handshake) -> None:
-        protocol = self._make_protocol()
-        protocol.handshake = handshake
+        loop, first = asyncio.get_running_loop(), ReceivedEarly()
+        transport: asyncio.Transport | None = None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=self._certificate.context,
-                ssl_handshake_timeout=self._head_timeout,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+            transport, _ = await loop.connect_accepted_socket(lambda: first, accepted)
+            secured = await self._turns.start_tls(
+                transport, first, self._certificate.context, self._head_timeout, SHUTDOWN_TIMEOUT
             )
+            protocol = self._make_protocol()
+            protocol.handshake = handshake
+            first.hand_over(secured, protocol)
+            transport = None
         except OSError as error:
             log.debug("TLS handshake failed: %s", error)
         finally:
+            if transport is not None:
+                transport.abort()
             self._connections.remove(handshake)

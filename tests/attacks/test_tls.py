@@ -1,0 +1,233 @@
+"""Attacks on the TLS listener: floods of handshakes, halves of them, old versions, and clients that never end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import re
+import shutil
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from knapcache.serve.http.tls import ServerCertificate
+from tests.attacks.test_bounded_work import LIMIT, STALLS
+from tests.attacks.test_timeouts import connections, wait_until
+from tests.support.certificates import Certificate, make_certificate
+from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
+from tests.support.raw_client import RawClient, chat, get
+from tests.support.running_proxy import RunningProxy
+
+FLOOD = 150
+ALERT, HANDSHAKE = 21, 22
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate with a key of 4,096 bits, whose signatures take long."""
+    folder = tmp_path_factory.mktemp("certificate")
+    made = Certificate(folder / "cert.pem", folder / "key.pem")
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:4096", "-nodes", "-days", "2", "-subj", "/CN=x"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(made.key), "-out", str(made.cert)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def proxy_settings(certificate: Certificate) -> dict[str, Any]:
+    return {
+        "tls_cert": certificate.cert,
+        "tls_key": certificate.key,
+        "head_timeout": 4.0,
+        "idle_timeout": 2.0,
+        "write_timeout": 1.0,
+        "admin_token": ADMIN_TOKEN,
+    }
+
+
+@pytest.fixture(autouse=True)
+def still_serving() -> None:
+    """Replace the check of conftest.py, which speaks plain HTTP: every test here makes a request after its attack."""
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The address of a proxy on each event loop."""
+    found: str = request.getfixturevalue("proxy" if request.param == "asyncio" else "process").url
+    return found
+
+
+def trusting(certificate: Certificate) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate.cert))
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    sent = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return sent.read()
+
+
+def serves(url: str, certificate: Certificate) -> bool:
+    return httpx.get(f"{url}/healthz", verify=trusting(certificate), timeout=30).status_code == 200
+
+
+def stalls(url: str, certificate: Certificate) -> dict[float, float]:
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    text = httpx.get(f"{url}/metrics", verify=trusting(certificate), headers=headers, timeout=30).text
+    return {float(bound): float(count) for bound, count in STALLS.findall(text)}
+
+
+def test_a_flood_of_handshakes_does_not_stall_the_loop(process: ProxyProcess, certificate: Certificate) -> None:
+    hello, before = client_hello(trusting(certificate)), stalls(process.url, certificate)
+    descriptors = Path(f"/proc/{process.pids()[0]}/fd")
+    opened = len(list(descriptors.iterdir()))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(process.url)) for _ in range(FLOOD)]
+        wait_until(lambda: len(list(descriptors.iterdir())) >= opened + FLOOD)  # all are accepted
+        for client in clients:
+            client.send(hello)
+        replies = [client.receive()[:1] for client in clients]
+    assert replies == [bytes([HANDSHAKE])] * FLOOD  # every one is served in its turn
+    new = {bound: count - before[bound] for bound, count in stalls(process.url, certificate).items()}
+    assert min(bound for bound, count in new.items() if count == new[math.inf]) <= LIMIT
+
+
+def test_handshakes_take_turns_on_asyncio_too(proxy: RunningProxy, certificate: Certificate) -> None:
+    hello = client_hello(trusting(certificate))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(proxy.url)) for _ in range(FLOOD)]
+        wait_until(lambda: len(connections(proxy)) >= FLOOD)
+        for client in clients:
+            client.send(hello)
+        assert serves(proxy.url, certificate)
+        for client in clients:
+            assert client.receive()[:1] == bytes([HANDSHAKE])
+    wait_until(lambda: len(connections(proxy)) == 0)
+    connections(proxy).check()
+
+
+def test_a_request_in_the_last_message_of_the_handshake_is_served(url: str, certificate: Certificate) -> None:
+    """The client sends the end of its handshake, several requests and its end of the connection in one segment."""
+    for pieces in (1, 50):
+        received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = trusting(certificate).wrap_bio(received, sent, server_hostname="127.0.0.1")
+        with RawClient(url) as client:
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    client.send(sent.read())
+                    received.write(client.receive())
+            tls.write(get("/healthz") * 2 + chat("early", "Connection: close"))
+            data = sent.read()
+            size = -(-len(data) // pieces)
+            client.send(*(data[k : k + size] for k in range(0, len(data), size)), pause=0.001)
+            answers = b""
+            while b"You said: early" not in answers and not client.closed:
+                received.write(client.receive())
+                with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                    while True:
+                        answers += tls.read(65536)
+            assert answers.count(b"HTTP/1.1 200") == 3
+            assert b"You said: early" in answers
+
+
+def test_a_handshake_byte_by_byte_is_cut(url: str, certificate: Certificate) -> None:
+    hello, start = client_hello(trusting(certificate)), time.monotonic()
+    with RawClient(url) as client:
+        client.socket.settimeout(0.05)
+        for k in range(len(hello)):
+            client.send(hello[k : k + 1])
+            if not client.sent_all:
+                break
+            with contextlib.suppress(TimeoutError):
+                if not client.receive():
+                    break
+        assert time.monotonic() - start < 15  # head_timeout is 4 s, and all bytes would take 25 s
+    assert serves(url, certificate)
+
+
+def test_a_client_that_does_not_end_tls_is_disconnected(proxy: RunningProxy, certificate: Certificate) -> None:
+    """After `Connection: close` the server waits for the client's end of TLS, which never comes."""
+    client = RawClient(proxy.url)
+    client.socket = trusting(certificate).wrap_socket(client.socket, server_hostname="127.0.0.1")
+    with client:
+        assert client.send(get("/healthz", "Connection: close")).response("GET") is not None
+        wait_until(lambda: len(connections(proxy)) == 0)
+
+
+GARBAGE = {
+    "a record of 65,535 bytes": b"\x16\x03\x01\xff\xff" + b"\x01" * 65_535,
+    "an empty record, often": b"\x16\x03\x01\x00\x00" * 5000,
+    "a hello that claims 16 MB": b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + b"\x00" * 16_380,
+    "alerts": b"\x15\x03\x01\x00\x02\x01\x00" * 5000,
+    "application data": b"\x17\x03\x03\x40\x00" + b"x" * 16_384,
+    "plain HTTP": chat("plain"),
+    "SSL 2": b"\x80\x2e\x01\x00\x02" + b"\x00" * 43,
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_is_no_handshake_is_refused_at_once(url: str, name: str, certificate: Certificate) -> None:
+    start = time.monotonic()
+    with RawClient(url) as client:
+        reply = client.send(GARBAGE[name]).read_until_close()
+    assert reply[:1] in (b"", bytes([ALERT]))
+    assert name == "a hello that claims 16 MB" or time.monotonic() - start < 3.5  # before head_timeout
+    assert serves(url, certificate)
+
+
+def test_versions_before_1_2_are_refused(url: str) -> None:
+    for version in (b"\x03\x00", b"\x03\x01", b"\x03\x02"):
+        body = version + b"\x07" * 32 + b"\x00" + b"\x00\x04\xc0\x14\x00\x2f" + b"\x01\x00"
+        hello = b"\x01" + len(body).to_bytes(3, "big") + body
+        with RawClient(url) as client:
+            reply = client.send(b"\x16\x03\x01" + len(hello).to_bytes(2, "big") + hello).read_until_close()
+        assert reply[:1] in (b"", bytes([ALERT]))  # and no ServerHello
+
+
+def test_there_is_no_renegotiation(process: ProxyProcess, certificate: Certificate) -> None:
+    address = urlsplit(process.url).netloc
+    command = ["openssl", "s_client", "-connect", address, "-tls1_2", "-CAfile", str(certificate.cert)]
+    found = subprocess.run(command, input="R\n" * 20, capture_output=True, text=True, timeout=30)
+    assert "RENEGOTIATING" in found.stdout + found.stderr
+    assert re.search(r"no.renegotiation", found.stdout + found.stderr)
+    assert serves(process.url, certificate)
+
+
+def test_clients_that_disconnect_in_the_handshake_leave_nothing(proxy: RunningProxy, certificate: Certificate) -> None:
+    hello = client_hello(trusting(certificate))
+    for sent in (b"", hello[:5], hello):
+        for end in (RawClient.reset, lambda client: client.socket.close(), lambda client: client.end()):
+            clients = [RawClient(proxy.url).send(sent) for _ in range(10)]
+            for client in clients:
+                end(client)
+            wait_until(lambda: len(connections(proxy)) == 0)
+            for client in clients:
+                client.socket.close()
+    connections(proxy).check()
+    assert serves(proxy.url, certificate)
+
+
+def test_a_key_that_every_user_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "knapcache.serve")
+    made = make_certificate(tmp_path, "IP:127.0.0.1")
+    made.key.chmod(0o600)
+    ServerCertificate(made.cert, made.key)
+    assert not caplog.records
+    made.key.chmod(0o644)
+    ServerCertificate(made.cert, made.key)
+    (record,) = caplog.records
+    assert "can be read by every user" in record.getMessage()
