@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -51,7 +50,7 @@ from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain import Explainer
 from knapcache.serve.admin.limit_models import LimitPage, limit_page
 from knapcache.serve.admin.models import ResponseModel, parse_query
-from knapcache.serve.admin.openapi import ALIASES, ROOT, ROUTES, Route, document
+from knapcache.serve.admin.openapi import ALIASES, ROOT, ROUTES, Route, encoded_document
 from knapcache.serve.admin.overview import Overview
 from knapcache.serve.admin.pages import Pages, redirect_to_dashboard
 from knapcache.serve.admin.planning import Planner
@@ -88,7 +87,6 @@ class Admin(ContentRoutes):
         """When a caller's reading of first words was recorded."""
         self._semantic = SemanticAdmin(context)
         self._planner = Planner(context.request_log)
-        self._document = orjson.dumps(document())
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def close(self) -> None:
@@ -206,7 +204,7 @@ class Admin(ContentRoutes):
         return self._planner.status()
 
     async def openapi(self, _: AdminRequest) -> bytes:
-        return self._document
+        return await anyio.to_thread.run_sync(encoded_document, limiter=self._threads)
 
     async def forget(self, request: AdminRequest) -> models.Purged:
         conditions = models.Purge(key=request.parameters.key)
