@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support import warm_python
+from tests.support import uvicorn_polling, warm_python
 from tests.support.proxy_process import ProxyProcess
 
 settings.register_profile("exploring", deadline=None)
@@ -21,6 +21,7 @@ settings.load_profile("repeatable" if os.environ.get("CI") else "exploring")
 
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")
 ProxyProcess.compiled = False
+uvicorn_polling.poll_often()
 
 # The upstreams of tests are on this machine; a developer's proxy could not reach them.
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

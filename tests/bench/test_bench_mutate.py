@@ -81,6 +81,7 @@ def run_mutate(root: Path, *options: str) -> tuple[int, dict[tuple[str, str], st
     return done.returncode, found
 
 
+@pytest.mark.long
 def test_mutants_are_caught_survive_or_time_out(tmp_path: Path) -> None:
     root = tmp_path / "project"
     for name, text in (("src/tiny/__init__.py", ""), ("src/tiny/core.py", SOURCE), ("tests/test_core.py", TESTS)):

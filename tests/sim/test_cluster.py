@@ -200,6 +200,7 @@ def test_an_item_that_kills_every_worker() -> None:
             sweep(os._exit, [1], jobs=cluster)
 
 
+@pytest.mark.long
 def test_the_command_is_interrupted(tmp_path: Path) -> None:
     arguments = ["experiment", "long-run", "--rounds", "10000000", "--out", str(tmp_path / "out")]
     with started(1) as scheduler, DaskExecutor(scheduler) as watching:
