@@ -83,8 +83,9 @@ def test_the_document_is_public_and_its_schemas_are_valid(harness: AdminHarness)
 
 
 def test_the_document_names_the_role_of_each_operation() -> None:
+    paths = document()["paths"]
     for route in ROUTES:
-        operation = document()["paths"][ROOT + route.path][route.method.lower()]
+        operation = paths[ROOT + route.path][route.method.lower()]
         assert operation.get("x-role") == (None if route.access == "public" else route.role)
 
 
