@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache.errors import Uncacheable
+from knapcache.errors import InvalidInput, Uncacheable
 from knapcache.keys import parse, scan
 from tests.support.keys_reference import bodies, write_json
 
@@ -179,3 +179,19 @@ def test_texts_are_compared_in_slices(body: dict[str, Any], data: st.DataObject,
         k = data.draw(st.integers(0, len(written.decode())))
         changed = f"{written.decode()[:k]}\x7f{written.decode()[k:]}"
         assert not parse.is_lossless(changed.encode(), text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"model":"a","model":"b"}', b'{"model":5,"model":"b"}', b'{"x":{"model":1},"model":"a", "mo\\u0064el" : 1}'],
+)
+def test_two_models_are_refused(text: bytes) -> None:
+    with pytest.raises(InvalidInput, match="twice"):
+        scan.find_model(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"model":"a","x":{"model":"b","model":"c"}}', b'{"x":["model"],"model":"a","y":"model"}']
+)
+def test_a_model_that_is_not_at_the_top_is_no_second_one(text: bytes) -> None:
+    assert scan.find_model(text) == "a"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
+from knapcache.serve import routing
 from knapcache.serve.routing import RoutedRequest, Router, bypass_reason, routed_control
 from knapcache.serve.settings import RouteSettings, Settings
 from knapcache.wire.cache_control import CacheControl
@@ -136,3 +140,24 @@ def test_bad_routes_are_refused_with_the_reason(settings: dict[str, Any], proble
 def test_names_of_routes_are_unique() -> None:
     with pytest.raises(InvalidInput, match="'r' occurs more than once"):
         Settings(route=[{"name": "r"}, {"name": "r"}])
+
+
+@given(
+    value=st.text("ab", max_size=12),
+    pattern=st.text("ab*", max_size=8),
+)
+def test_long_texts_are_matched_as_short_ones(value: str, pattern: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routing, "MAX_MATCHED", -1)
+        assert routing.glob_match(value, pattern) is fnmatchcase(value, pattern)
+        assert not routing.glob_match(value, f"?{pattern}")
+
+
+def test_a_search_makes_no_text_of_a_value() -> None:
+    class Untold(list[Any]):
+        def __str__(self) -> str:
+            raise AssertionError("a long value was written out")
+
+    rule = RouteSettings(name="r", field={"messages": "*", "user": "x"})
+    request = RoutedRequest("chat/completions", "t", "m", {}, {"messages": Untold([1])})
+    assert Router([rule]).find(request) is None

@@ -28,15 +28,20 @@ import orjson
 from knapcache.cache.cache import DEFAULT_SECRET
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.transfer_checks import checked_meta, checked_model
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.keys.canonical import Keyer, system_digest
+from knapcache.keys.canonical import Keyer
 from knapcache.keys.outline import read_canonical, with_namespace
+from knapcache.price.weights import amount
 from knapcache.store.base import Clock, Entry, Store, expired, wall_clock
-from knapcache.tags import MAX_ENTRY_TAGS, checked_tags
 
 FORMAT, VERSION = "knapcache entries", 1
 MAX_REQUESTS = 1000
 """Requests that an imported entry starts with at most."""
+MAX_LINE = 1 << 28
+"""Bytes of a line. An answer of the proxy has 128 MB at most, unless `max_answer` is larger."""
+MAX_AHEAD = 86_400.0
+"""Seconds by which the clock of the source may be ahead."""
 HANDOVER_SECONDS, PAUSE = 60.0, 0.1
 """How long an import waits for space where entries are handed over, and between two attempts."""
 NUMBERS = ("cost", "seconds", "created")
@@ -115,16 +120,10 @@ def read_line(line: bytes) -> TransferEntry:
     parts = read_canonical(request)
     if parts is None:
         raise InvalidInput("its request cannot be read; it may be of another version of knapcache")
-    numbers = {name: _number(fields, name) for name in NUMBERS}
-    expires = None if fields.get("expires") is None else _number(fields, "expires")
-    meta, model, principal = fields.get("meta"), fields.get("model"), fields.get("principal")
-    if not isinstance(meta, dict) or not isinstance(model, str):
-        raise InvalidInput("model must be a text, and meta an object")
-    if "tags" in meta:
-        meta["tags"] = list(checked_tags(meta["tags"], MAX_ENTRY_TAGS))
-    meta.pop("system", None)
-    if system := system_digest(parts.body):
-        meta["system"] = system
+    numbers = {name: amount(name, fields.get(name)) for name in NUMBERS}
+    expires = None if fields.get("expires") is None else amount("expires", fields["expires"])
+    meta = checked_meta(fields.get("meta"), parts.kind, parts.body, payload)
+    model, principal = checked_model(fields.get("model")), fields.get("principal")
     if principal is not None and not (isinstance(principal, list) and all(isinstance(each, str) for each in principal)):
         raise InvalidInput("principal must be a list of texts")
     return TransferEntry(
@@ -139,7 +138,7 @@ def read_line(line: bytes) -> TransferEntry:
             request=request,
             payload=payload,
         ),
-        requests=_number(fields, "requests"),
+        requests=amount("requests", fields.get("requests")),
         principal=None if principal is None else tuple(principal),
     )
 
@@ -174,6 +173,8 @@ class EntryImporter:
     def add(self, found: TransferEntry) -> None:
         """Import one entry. StoreError if the owner takes no more entries; InvalidInput if it cannot be stored."""
         entry, store, result = self._keyed(found), self._coordinator.store, self.result
+        if entry.created > self._clock() + MAX_AHEAD:
+            raise InvalidInput("it was created in the future, so nothing newer would take its place")
         if expired(entry.expires, self._clock()):
             result.expired += 1
             return
@@ -220,8 +221,12 @@ class EntryImporter:
 
 def lines_of(file: Any) -> Iterator[tuple[int, bytes]]:
     """Yield the lines after the header that are not empty, with their numbers. InvalidInput for another file."""
-    check_header(file.readline())
-    for number, line in enumerate(file, 2):
+    check_header(file.readline(MAX_LINE))
+    number = 1
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise InvalidInput(f"line {number} has more than {MAX_LINE} bytes")
         if line.strip():
             yield number, line
 
@@ -241,13 +246,6 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes:
         return base64.b64decode(value["base64"], validate=True)  # type: ignore[index]
     except (TypeError, LookupError, ValueError):
         raise InvalidInput(f'{name} must be a text, or {{"base64": …}}') from None
-
-
-def _number(fields: dict[str, Any], name: str) -> float:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise InvalidInput(f"{name} must be a number and not negative, not {str(value)[:40]}")
-    return float(value)
 
 
 def _digest(request: bytes, payload: bytes) -> str:

@@ -7,7 +7,8 @@ Costs are counted here, from the usage of the answers and the price list, becaus
     reserved       Σ estimates of the requests in flight
     Invariant: a request is sent only if spent + reserved + its estimate ≤ max_usd
 
-So the spend passes max_usd only by what the requests in flight cost more than their estimates. Hits cost nothing.
+So the spend passes max_usd only by what the requests in flight cost more than their estimates. Hits cost nothing. An
+answer whose usage cannot be billed, and a request that was sent and not answered, cost their estimates.
 """
 
 from __future__ import annotations
@@ -308,6 +309,11 @@ class Warmer:
                 if isinstance(cause, ConnectionError | socket.gaierror) and not result.finished:
                     raise InvalidInput(f"cannot connect to {self._url}: {cause}; is the proxy running?") from None
                 result.last_error = f"{cause or error}"
+                if not error.safe_to_retry:  # it may have been billed
+                    result.usd += request.usd or 0.0
+                    if self._max_usd is not None and result.usd + result.reserved > self._max_usd + SMALLEST:
+                        result.stopped = "max_usd"
+                        break
             else:
                 if response.status == 200:
                     self._count(request, response.headers.get("x-knapcache"), content)
@@ -352,9 +358,10 @@ class Warmer:
         try:
             answer = json.loads(content)
             usage = answer.get("usage") if isinstance(answer, dict) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             usage = None
-        usd = self._meter.bill(request.endpoint, request.model, usage, 0.0).usd if usage else request.usd
+        usd = self._meter.bill(request.endpoint, request.model, usage, 0.0).usd if isinstance(usage, dict) else None
+        usd = usd or request.usd  # a usage that cannot be billed, such as a negative one, or one of 0
         result.usd += usd or 0.0
         result.dearest[request.model] = max(result.dearest.get(request.model, 0.0), usd or 0.0)
 

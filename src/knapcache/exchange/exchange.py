@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 from knapcache.cache import Answer, Reply
 from knapcache.cache.values import SimilarMatch
@@ -27,6 +27,7 @@ from knapcache.exchange.headers import (
     forwarded_headers,
     request_ids,
     sandboxed,
+    stored_ids,
     vary_context,
 )
 from knapcache.keys.canonical import embedding_inputs, reject_fields
@@ -43,6 +44,9 @@ from knapcache.wire.json_util import to_json
 
 EMBEDDED = "local"
 """`upstream` in the context of requests that the embedded model answers."""
+FORMS = frozenset(get_args(Form))
+STORED = frozenset(("hit", "stale", "similar"))
+"""Outcomes of answers that come from the store. Only complete answers are stored."""
 
 
 class BodyMarker(Protocol):
@@ -326,6 +330,8 @@ def to_response(
     """
     meta = answer.meta
     form: Form = "sse" if exchange.stream else "json"
+    if meta.get("form") not in FORMS or ("status" in meta and answer.outcome in STORED):
+        raise Incomplete("an answer that no proxy has stored")  # a library, or a forged import
     if "status" in meta:
         if upstream_headers is None and meta["status"] == 200 and meta["form"] != form:
             raise Incomplete("an incomplete answer in the other form")
@@ -341,7 +347,7 @@ def to_response(
     else:
         body = exchange.format.to_plain(answer.payload, meta["form"])
     if upstream_headers is None:
-        upstream_headers = meta.get("ids", {}).items()
+        upstream_headers = stored_ids(meta).items()
     headers = [("content-type", CONTENT_TYPE[form])]
     headers += [pair for pair in forwarded_headers(upstream_headers) if pair[0].lower() != "content-type"]
     headers += cache_headers(answer)

@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from knapcache.exchange.cache_headers import Pairs
 from knapcache.wire.cache_control import CONTROL_HEADERS
@@ -57,6 +58,8 @@ NEUTRAL_VALUES = {
 REQUEST_IDS = ("x-request-id", "request-id")
 MAX_REQUEST_ID = 200
 """Characters of a provider's request id that is stored."""
+VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""Characters of the value of a header."""
 NOT_FORWARDED = frozenset((
     # of one connection
     "connection", "content-encoding", "content-length", "keep-alive", "proxy-authenticate", "proxy-authentication-info",
@@ -166,3 +169,10 @@ def sandboxed(headers: Pairs) -> Pairs:
 def request_ids(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the provider's request ids, which are stored beside an answer."""
     return {name: value for name in REQUEST_IDS if (value := headers.get(name)) and len(value) <= MAX_REQUEST_ID}
+
+
+def stored_ids(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return the request ids in the metadata of a stored answer. An import may have put anything there."""
+    ids = meta.get("ids")
+    found = request_ids(ids) if isinstance(ids, dict) and all(isinstance(each, str) for each in ids.values()) else {}
+    return {name: value for name, value in found.items() if VALUE.fullmatch(value)}

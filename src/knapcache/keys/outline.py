@@ -89,7 +89,7 @@ def read_canonical(canonical: bytes) -> CanonicalRequest | None:
             body["input"] = _loads(item)
         else:
             body = _loads(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return (
         CanonicalRequest(sys.intern(kind.decode()), namespace.decode(), context, body)

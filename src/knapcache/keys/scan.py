@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import orjson
 
-from knapcache.errors import Uncacheable
+from knapcache.errors import InvalidInput, Uncacheable
 
 SLICE = 1 << 20
 """Bytes that one call looks at: less than 2 ms."""
@@ -188,21 +188,32 @@ def backslashes(text: bytes, end: int) -> int:
 
 
 def find_model(text: bytes) -> str:
-    """Return the first `model` at the top of a JSON object, or "" if there is none. Nothing else is parsed.
+    """Return the `model` at the top of a JSON object, or "" if there is none. Nothing else is parsed.
 
-    Raises Uncacheable if it is not found within MAX_TOKENS strings. A text that is not JSON may have one or not.
+    Raises Uncacheable if it is not found within MAX_TOKENS strings, and InvalidInput if there is a second one within
+    them: most providers read the last one, some the first. A text that is not JSON may have one or not.
     """
     depth = at = 0
     after_name = -1
-    for start, end in strings(text):
-        depth += count(text, OPENING, at, start) - count(text, CLOSING, at, start)
-        at = end
-        if after_name >= 0:
-            return string_value(text[start:end]) if text[after_name:start].strip(BLANKS) == b":" else ""
-        is_model = depth == 1 and end - start <= 6 * len("model") + 2 and string_value(text[start:end]) == "model"
-        if is_model and text[end : end + MAX_BLANKS].lstrip(BLANKS).startswith(b":"):
-            after_name = end
-    return ""
+    model: str | None = None
+    try:
+        for start, end in strings(text):
+            depth += count(text, OPENING, at, start) - count(text, CLOSING, at, start)
+            at = end
+            if after_name >= 0:
+                is_value = text[after_name:start].strip(BLANKS) == b":"
+                model, after_name = string_value(text[start:end]) if is_value else "", -1
+                if is_value:
+                    continue
+            is_model = depth == 1 and end - start <= 6 * len("model") + 2 and string_value(text[start:end]) == "model"
+            if is_model and text[end : end + MAX_BLANKS].lstrip(BLANKS).startswith(b":"):
+                if model is not None:
+                    raise InvalidInput("the body has the field model twice")
+                after_name = end
+    except Uncacheable:
+        if model is None:
+            raise
+    return model or ""
 
 
 def string_value(literal: bytes) -> str:

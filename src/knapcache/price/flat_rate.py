@@ -68,7 +68,10 @@ class FlatRate(NamedTuple):
         for total, details in self.totals:
             if sum(numbers[k] for k in details) > numbers[total]:
                 return None
-        return float(sum(map(operator.mul, self.rates, numbers)))
+        try:
+            return float(sum(map(operator.mul, self.rates, numbers)))
+        except OverflowError:  # a count of more than 300 digits
+            return None
 
 
 def learn(usage: Mapping[str, Any], shape: Shape, price: Price) -> FlatRate | None:

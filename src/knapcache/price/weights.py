@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from knapcache.errors import InvalidInput
 
@@ -49,7 +50,7 @@ def parse(cost: str) -> dict[str, float]:
     return found
 
 
-def amount(what: str, value: float) -> float:
+def amount(what: str, value: Any) -> float:
     """Return a number from 0 to MAX_AMOUNT, or raise InvalidInput."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_AMOUNT:
         raise InvalidInput(f"{what} must be a number from 0 to {MAX_AMOUNT:g}, not {value!r}")

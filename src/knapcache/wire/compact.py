@@ -18,8 +18,8 @@ import zlib
 from knapcache.errors import Incomplete
 
 LAYOUT = 1
-MAX_SIZE = (1 << 32) - 1
-"""Bytes of a stream that can be compacted."""
+MAX_SIZE = 1 << 28
+"""Bytes of a stream that can be compacted. A few bytes could expand to any number, so there is a bound."""
 LEVEL = 6
 """zlib's default. Level 1 takes half of its time; long streams would be twice as long."""
 _HEADER = struct.Struct("<BII")
@@ -43,6 +43,8 @@ def expand_stream(compact: bytes) -> bytes:
     layout, check, size = _HEADER.unpack_from(compact)
     if layout != LAYOUT:
         raise Incomplete(f"a stored stream has layout {layout}; this version reads layout {LAYOUT}")
+    if size > MAX_SIZE:
+        raise Incomplete(f"a stored stream has {size} bytes, more than {MAX_SIZE}")
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         stream = inflater.decompress(compact[_HEADER.size :], size + 1)

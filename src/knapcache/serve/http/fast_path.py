@@ -20,6 +20,7 @@ from knapcache.cache import Answer, Cache
 from knapcache.cache.values import EMPTY
 from knapcache.exchange.cache_headers import hit_header_lines
 from knapcache.exchange.exchange import Exchange
+from knapcache.exchange.headers import stored_ids
 from knapcache.keys.parse import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
@@ -67,7 +68,8 @@ class KnownRequest:
         """
         if entry.meta is self._meta:
             return True
-        if entry.meta.get("meta", EMPTY).get("form") != "json":
+        stored_with = entry.meta.get("meta", EMPTY)
+        if stored_with.get("form") != "json" or "status" in stored_with:
             return False
         self.header_lines = header_lines(entry, self.route)
         stored = entry.meta
@@ -167,6 +169,6 @@ def header_lines(entry: Entry, route: str = "") -> tuple[bytes, bytes]:
     lines = [b"%bcontent-length: %d\r\n" % (after_age, len(entry.payload))]
     if route:
         lines.append(b"x-knapcache-route: %b\r\n" % route.encode("latin-1"))
-    for name, value in meta.get("ids", {}).items():
+    for name, value in stored_ids(meta).items():
         lines.append(b"%b: %b\r\n" % (name.encode("latin-1"), value.encode("latin-1", "replace")))
     return b"content-type: application/json\r\n%b" % before_age, b"".join([*lines, b"\r\n"])

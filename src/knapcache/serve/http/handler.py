@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 FastResponse = Callable[[RequestHead, Endpoint, bytes], tuple[bytes, ...] | None]
 
+FOREIGN_LIMITS = 2
+"""How often a request shares a call that the limit of another tenant refuses."""
 MAX_NAMESPACE = 256
 """Characters of a namespace that a caller chooses."""
 
@@ -102,12 +104,7 @@ class Handler:
         try:
             exchange = call.full_exchange(self._workers, self._semantic)
             fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
-            try:
-                fetched = await call.fetch(fetch)
-            except LimitReached as error:
-                if call.has_limit(error):
-                    raise
-                fetched = await call.fetch(fetch)  # a limit of another tenant of the group, which has led the call
+            fetched = await self._fetch_within_limits(call, fetch)
             if fetched is None:
                 await call.forward()
                 return
@@ -120,6 +117,20 @@ class Handler:
             await call.fail(error)
         finally:
             call.end()
+
+    async def _fetch_within_limits(self, call: Call, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
+        """Return what was fetched; None: the request must be sent without the cache. Raises LimitReached.
+
+        Another tenant of the group may lead the call, and have reached its limit. That is no concern of this request,
+        whose response must not show it. If it happens again, the request is sent on its own.
+        """
+        for _ in range(FOREIGN_LIMITS):
+            try:
+                return await call.fetch(fetch)
+            except LimitReached as error:
+                if call.has_limit(error):
+                    raise
+        return None
 
     async def _serve_known(
         self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
@@ -190,6 +201,8 @@ class Handler:
             if several:
                 raise model_not_found(reason) from None
             return ""  # the cost of its answer is known by the model that the answer names
+        except InvalidInput as error:
+            raise RequestRejected(400, f"{error}.", "invalid_request") from None
 
     def _route(
         self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from knapcache.errors import Uncacheable, UpstreamFailed
+from knapcache.errors import InvalidInput, Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.serve.http.access import AccessControl
@@ -166,6 +166,8 @@ class Passthrough:
             model = await self._workers.call(partial(self._upstreams.find_model, content))
         except Uncacheable as reason:
             raise model_not_found(reason) from None
+        except InvalidInput as error:
+            raise RequestRejected(400, f"{error}.", "invalid_request") from None
         return self._for_model(model), content, model
 
     def _for_model(self, model: str) -> Upstream:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
 import secrets
 import socket
@@ -24,8 +25,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-
-import orjson
 
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.settings.webhooks import WebhookSettings
@@ -88,7 +87,7 @@ class Webhook:
 
     async def deliver(self, message: dict[str, Any], attempts: int = MAX_ATTEMPTS) -> WebhookDelivery:
         """Deliver one event, with retries, and return the result. A failure is logged."""
-        body = orjson.dumps(message)
+        body = json.dumps(message, separators=(",", ":")).encode()  # orjson refuses lone surrogates in a reason
         headers = {
             "content-type": "application/json",
             "user-agent": "knapcache",

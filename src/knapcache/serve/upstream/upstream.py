@@ -5,7 +5,7 @@
 
 Addresses come only from the settings. Redirects are not followed.
 
-Credentials: an upstream with a key of its own is sent that key, and never the caller's. Otherwise the caller's
+Credentials: an upstream with a key of its own is sent that key, and none of the caller's. Otherwise the caller's
 credential is passed on unchanged, unless it is one that the proxy has issued to a tenant.
 
 Retries. `send_with_retries` sends a request again in two cases only:
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.headers import CREDENTIALS, nominated
+from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS, nominated
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.serve.settings.endpoints import has_own_credential
 from knapcache.serve.upstream.client import Client, parse_base_url
@@ -213,6 +213,7 @@ class Upstream:
             and not name.startswith(CACHE_HEADER_PREFIXES)
             and (raw or name not in BODY_HEADERS)
             and (name not in CREDENTIALS or (own_key and key is None))
+            and (name not in GATEWAY_CREDENTIALS or not self.own_credential)
             and name not in settings.headers
         ]
         if self._local is not None:

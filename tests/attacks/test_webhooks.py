@@ -1,0 +1,139 @@
+"""Hostile receivers of webhooks, over loopback with the proxy's own client, and one in a running proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from knapcache.serve.observe.webhooks import WebhookDelivery, Webhooks, message_of
+from knapcache.serve.settings.webhooks import WebhookSettings
+from knapcache.serve.upstream import webhook_client
+from tests.support.raw_client import chat, exchange
+from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, Script, UpstreamSide, plain, send
+from tests.support.running_proxy import RunningProxy
+
+TOKEN, SECRET = "T0K3N-in-the-path", "the secret of the signature"
+MAX_SECONDS = 0.5
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def endless(start: bytes, piece: bytes) -> Script:
+    """Send a start, and then pieces until the proxy closes."""
+
+    def script(side: UpstreamSide, _request: RecordedRequest) -> None:
+        side.send(start)
+        end = time.monotonic() + 20.0
+        while side.send(piece) and time.monotonic() < end:
+            pass
+
+    return script
+
+
+def slow(side: UpstreamSide, _request: RecordedRequest) -> None:
+    for letter in b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1000:
+        if not side.send(bytes([letter])) or side.wait(0.02):
+            return
+
+
+RECEIVERS: dict[str, tuple[Script, bool]] = {
+    "endless body": (endless(CHUNKED, b"1000\r\n" + b"x" * 4096 + b"\r\n"), True),
+    "huge length": (send(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999\r\n\r\nx", then="stall"), True),
+    "endless head": (endless(b"HTTP/1.1 200 OK\r\n", b"x: " + b"y" * 4096 + b"\r\n"), False),
+    "endless interim responses": (endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), False),
+    "slow head": (slow, False),
+    "no answer": (send(then="stall"), False),
+    "reset": (send(then="reset"), False),
+    "no HTTP": (send(b"\x00" * 100 + b"\r\n\r\n", then="close"), False),
+    "switched protocols": (send(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", then="stall"), False),
+}  # fmt: skip
+
+
+async def deliver(settings: WebhookSettings, *messages: dict[str, Any]) -> list[WebhookDelivery]:
+    with closing(webhook_client.WebhookClient()) as client:
+        (webhook,) = Webhooks([settings], client.post).all
+        return [await webhook.deliver(each, attempts=1) for each in messages]
+
+
+@pytest.fixture
+def settings(upstream: RecordingUpstream, monkeypatch: pytest.MonkeyPatch) -> WebhookSettings:
+    monkeypatch.setenv("ATTACKED_WEBHOOK_SECRET", SECRET)
+    monkeypatch.setattr(webhook_client, "TIMEOUT", MAX_SECONDS)
+    url = f"{upstream.url}/hooks/{TOKEN}?key={TOKEN}"
+    return WebhookSettings(name="hook", url=url, events=(), secret_env="ATTACKED_WEBHOOK_SECRET")
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
+def test_a_hostile_receiver_ends_one_delivery_and_learns_nothing(
+    upstream: RecordingUpstream, settings: WebhookSettings, caplog: pytest.LogCaptureFixture, receiver: str
+) -> None:
+    """The next event is delivered, and the log has neither the URL nor the secret."""
+    script, delivered = RECEIVERS[receiver]
+    upstream.script(script)
+    caplog.set_level(logging.DEBUG)
+    started = time.monotonic()
+    first, second = asyncio.run(deliver(settings, message_of("test"), message_of("test")))
+    assert time.monotonic() - started < 15.0
+    assert first.delivered is delivered
+    assert second.delivered
+    shown = f"{first.error} {caplog.text}"
+    assert TOKEN not in shown
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(upstream: RecordingUpstream, settings: WebhookSettings, status: int) -> None:
+    with RecordingUpstream() as inside:
+        upstream.script(send(plain(b"", f"location: {inside.url}/latest/meta-data", status=f"{status} Moved")))
+        (found,) = asyncio.run(deliver(settings, message_of("test")))
+        assert not found.delivered
+        assert inside.requests == []
+
+
+def test_names_and_reasons_cannot_add_headers_or_stop_deliveries(
+    upstream: RecordingUpstream, settings: WebhookSettings
+) -> None:
+    """Reasons of failures come from upstreams. The signature covers time and id, so a receiver can detect a replay."""
+    evil = "a\r\nx-evil: 1\r\n\r\n\ud800\x00"
+    event = message_of("upstream_down", upstream="u", reason=evil)
+    (found,) = asyncio.run(deliver(settings, event))
+    assert found.delivered
+    (request,) = upstream.requests
+    assert request.values("x-evil") == []
+    body = json.loads(request.body)
+    assert body["reason"] == evil
+    assert abs(body["time"] - time.time()) < 60
+    assert request.values("x-knapcache-delivery") == [body["id"]]
+    expected = hmac.new(SECRET.encode(), request.body, hashlib.sha256).hexdigest()
+    assert request.values("x-knapcache-signature") == [f"sha256={expected}"]
+    assert SECRET.encode() not in request.body
+
+
+def test_receivers_that_never_answer_do_not_delay_requests(
+    upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with RecordingUpstream() as receiver:
+        receiver.always(send(then="stall"))
+        proxy = RunningProxy(
+            tmp_path_factory.mktemp("data"),
+            upstream.openai_url,
+            policy="lru",
+            prices={"m": {"input": 1.0, "output": 1.0}},
+            limits={"usd_per_day": 1e-6, "concurrent": 100},
+            webhook=[{"name": f"hook-{k}", "url": f"{receiver.url}/{TOKEN}/{k}"} for k in range(8)],
+        )
+        with proxy:
+            (paid,) = exchange(proxy.url, chat("paid"))
+            assert paid.status == 200
+            receiver.wait_for(8)
+            refused = [exchange(proxy.url, chat(f"refused {k}"))[0].status for k in range(20)]
+            assert refused == [429] * 20
+            assert exchange(proxy.url, chat("paid"))[0].outcome == "hit"
+            assert len(receiver.requests) == 8, "an event for each refused request"
