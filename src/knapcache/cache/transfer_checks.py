@@ -17,8 +17,10 @@ from knapcache.tags import MAX_ENTRY_TAGS, checked_tags
 from knapcache.wire import FORMATS
 from knapcache.wire.base import MAX_NAME, StreamCollector, expanded
 
-FORM, LACKS, IDS, FALLBACK, FRESH = "form", "lacks", "ids", "fallback", "fresh"
-"""Fields of the metadata that a proxy stores with an answer (`exchange/exchange.py`)."""
+FORM, IDS, FALLBACK, FRESH = "form", "ids", "fallback", "fresh"
+FIELDS = frozenset((FORM, IDS, FALLBACK, FRESH, "lacks", "embedded"))
+"""Fields of the metadata that a proxy stores with an answer (`stored_meta` and `stored_reply` in exchange.py). A field
+that is new there must be added here."""
 
 
 def checked_model(model: Any) -> str:
@@ -53,7 +55,7 @@ def checked_meta(meta: Any, kind: str, body: Mapping[str, Any], payload: bytes) 
 
 def check_answer(inner: Mapping[str, Any], endpoint: Endpoint, body: Mapping[str, Any], payload: bytes) -> None:
     """Raise InvalidInput unless this is an answer as a proxy stores it: complete, and with known metadata only."""
-    if extra := set(inner) - {FORM, LACKS, IDS, FALLBACK, FRESH}:
+    if extra := set(inner) - FIELDS:
         raise InvalidInput(f"the metadata of an answer must not have {str(min(extra))[:40]!r}")
     ids, fallback = inner.get(IDS, {}), inner.get(FALLBACK, "")
     texts = [fallback, *ids, *ids.values()] if isinstance(ids, dict) else [None]

@@ -311,7 +311,7 @@ def stored_reply(exchange: Exchange, answer: CompleteAnswer, meta: dict[str, Any
 
 
 def stored_meta(headers: Mapping[str, str], form: Form, fresh_for: float | None = None) -> dict[str, Any]:
-    """Return what is stored beside a body."""
+    """Return what is stored beside a body. `cache/transfer_checks.py` has the names of all fields."""
     ids = request_ids(headers)
     return {"form": form, **({"ids": ids} if ids else {}), **({} if fresh_for is None else {"fresh": fresh_for})}
 
