@@ -158,6 +158,6 @@ def test_a_search_makes_no_text_of_a_value() -> None:
         def __str__(self) -> str:
             raise AssertionError("a long value was written out")
 
-    rule = RouteSettings(name="r", field={"messages": "*", "user": "x"})
+    rule = route(field={"messages": "*", "user": "x"})
     request = RoutedRequest("chat/completions", "t", "m", {}, {"messages": Untold([1])})
     assert Router([rule]).find(request) is None
