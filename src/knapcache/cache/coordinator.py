@@ -170,6 +170,9 @@ class Coordinator:
             except StoreError as error:
                 self._ledger.count("store_errors")
                 log.warning("store maintenance failed, the next round tries again: %s", error)
+            except Exception:  # noqa: BLE001,RUF100 - whatever ends the thread would end the ownership of the store
+                self._ledger.count("store_errors")
+                log.exception("store maintenance failed, the next round tries again")
 
     def _maintain(self, sweep: bool) -> None:
         self._maintained = time.monotonic()

@@ -33,7 +33,10 @@ MAX_BATCH = 64
 MAX_CHARACTERS = 8000
 """Of a text, so that it has fewer than the 8,192 tokens that APIs accept."""
 MAX_DIMENSIONS = 16_384
-MAX_REPLY = 64 << 20
+MAX_REPLY = 32 << 20
+COMPONENT_BYTES, REPLY_BYTES = 32, 64 << 10
+"""Bytes of a component as JSON, and of all the rest of a reply, at most. A longer reply is not parsed: that would hold
+the interpreter's lock, and stop the event loop, for up to a second."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _CHARACTERS_PER_TOKEN = 8
 """A longer word counts as several tokens."""
@@ -129,6 +132,8 @@ class EndpointEmbedder:
         return response.status, await response.read()
 
     def _vectors(self, reply: bytes, count: int) -> NDArray[np.float32]:
+        if len(reply) > count * (self._dimensions or MAX_DIMENSIONS) * COMPONENT_BYTES + REPLY_BYTES:
+            raise UpstreamFailed(502, f"semantic_embeddings answered with {len(reply)} bytes, which is too long")
         try:
             items = orjson.loads(reply)["data"]
             rows: list[Any] = [None] * count

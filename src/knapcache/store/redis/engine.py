@@ -41,6 +41,14 @@ class ShardClosed(StoreError):  # noqa: N818
     """The engine has lost a shard's books, as after FLUSHALL."""
 
 
+def as_number(value: Any) -> int:
+    """Return a number of a reply; 0 for none. StoreError if it is no number: another program has written it."""
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError, OverflowError):
+        raise StoreError("the engine has something else in place of a number of the store") from None
+
+
 class Engine:
     """A client with one timeout. Threads share it."""
 

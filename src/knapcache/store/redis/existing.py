@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, as_number
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout, KeyNames, owner_tag
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import Address, parse, shown_url
@@ -97,7 +97,7 @@ def capacity_in(address: Address, shards: int) -> int:
     engine = Engine(address, address.timeout, NodeBreakers())
     try:
         books = KeyNames(address.prefix, shards).books
-        return sum(max(0, int(engine.command(book, "HGET", book, "limit") or 0)) for book in books)
+        return sum(max(0, as_number(engine.command(book, "HGET", book, "limit"))) for book in books)
     finally:
         engine.close()
 
@@ -110,7 +110,7 @@ def overview(store: RedisStore) -> EngineOverview:
     replication = engine.each_primary("INFO", "replication").values()
     replicas = sum(int(info.get("connected_slaves", 0)) for info in replication)
     books = attachment.reader.books()
-    nursery = [int(engine.command(book, "HGET", book, "nroom") or 0) for book in names.books]
+    nursery = [as_number(engine.command(book, "HGET", book, "nroom")) for book in names.books]
     return EngineOverview(
         engine=" and ".join(sorted({_engine_name(info) for info in servers})),
         topology=_topology(store.address, len(servers), replicas),
@@ -151,4 +151,4 @@ def _meta(address: Address) -> tuple[int, str] | None:
         shards, mark = engine.command(key, "HMGET", key, "shards", "secret")
     finally:
         engine.close()
-    return None if shards is None else (int(shards), str(mark or b"", "ascii", "replace"))
+    return None if shards is None else (as_number(shards), str(mark or b"", "ascii", "replace"))

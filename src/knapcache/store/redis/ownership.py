@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from knapcache.errors import StoreError
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, as_number
 from knapcache.store.redis.layout import KeyNames
 
 LEASE_SECONDS = 3.0
@@ -39,7 +39,7 @@ class OwnerLease:
         """Return a new epoch, or None while another process is the owner."""
         keys = [self._names.owner, self._names.epoch]
         found = self._engine.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000))
-        self.epoch, self._renewed = None if found is None else int(found), time.monotonic()
+        self.epoch, self._renewed = None if found is None else as_number(found), time.monotonic()
         return self.epoch
 
     def is_due(self) -> bool:

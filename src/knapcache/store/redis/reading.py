@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from knapcache.errors import CorruptState
+from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.redis.engine import Engine, SlotMoving
+from knapcache.store.redis.engine import Engine, SlotMoving, as_number
 from knapcache.store.redis.layout import KeyNames
 from knapcache.store.redis.records import decode, decode_head
 from knapcache.store.sqlite.rows import Sealer
@@ -120,9 +120,17 @@ class EntryReader:
         found = []
         for book in self._names.books:
             reply = self._engine.command(book, "HMGET", book, "used", "count", "nused", "limit")
-            used, count, parked, limit = (int(value or 0) for value in reply)
+            used, count, parked, limit = (self._count(value) for value in reply)
             found.append((used, count, parked, limit))
         return found
+
+    def _count(self, value: Any) -> int:
+        """Return a number of the books; 0 if it is damaged. The owner writes the books anew (`ShardTable.open`)."""
+        try:
+            return as_number(value)
+        except StoreError:
+            self._counters["damaged"] += 1
+            return 0
 
     def totals(self) -> Totals:
         books = self.books()
@@ -140,7 +148,7 @@ class EntryReader:
                 sizes.append(info.size)
                 if info.expires is None and not self._engine.command(tag, "EXISTS", b"".join((tag, b":a:", name))):
                     raise CorruptState(f"{tag!r}: an entry has no value")
-            nursery = sum(map(int, self._engine.command(tag, "HVALS", tag + b":s")))
+            nursery = sum(map(as_number, self._engine.command(tag, "HVALS", tag + b":s")))
             if (used, count, parked) != (sum(sizes), len(sizes), nursery):
                 recomputed = f"{sum(sizes)} bytes, {len(sizes)} entries, {nursery} bytes in the nursery"
                 raise CorruptState(f"{tag!r}: {used}, {count}, {parked} counted, {recomputed} recomputed")

@@ -15,7 +15,7 @@ from typing import Any
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, EngineAway, EngineFull, Fenced
+from knapcache.store.redis.engine import Engine, EngineAway, EngineFull, Fenced, as_number
 from knapcache.store.redis.layout import EngineLayout, KeyNames
 from knapcache.store.redis.records import Record
 
@@ -144,4 +144,4 @@ class ShardTable:
         return str(reply[4], "ascii")
 
     def _update(self, shard: int, reply: Sequence[int]) -> None:
-        self.used[shard], self.count[shard], self.parked[shard], self.limit[shard] = map(int, reply[:4])
+        self.used[shard], self.count[shard], self.parked[shard], self.limit[shard] = map(as_number, reply[:4])

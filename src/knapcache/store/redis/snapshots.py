@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.engine import Engine, as_number
 from knapcache.store.redis.layout import CHUNK, KeyNames
 from knapcache.store.sqlite.rows import Sealer
 
@@ -36,7 +36,7 @@ def load_snapshot(engine: Engine, names: KeyNames, sealer: Sealer) -> bytes | No
         if generation is None:
             return None
         parts = []
-        for k in range(int(chunks)):
+        for k in range(as_number(chunks)):
             parts.append(engine.command(names.snapshot, "GET", b"%s.%s.%d" % (names.snapshot, generation, k)))
             if parts[-1] is None:
                 break
@@ -47,4 +47,4 @@ def load_snapshot(engine: Engine, names: KeyNames, sealer: Sealer) -> bytes | No
 
 def snapshot_bytes(engine: Engine, names: KeyNames) -> int:
     """Return an upper bound of the bytes of the stored snapshot."""
-    return int(engine.command(names.snapshot, "HGET", names.snapshot, "chunks") or 0) * CHUNK
+    return as_number(engine.command(names.snapshot, "HGET", names.snapshot, "chunks")) * CHUNK
