@@ -54,6 +54,11 @@ def proxy_settings() -> dict[str, Any]:
     ]
     tenants += [{"name": CLAIMER, "keys": [digest_of(key_of(CLAIMER))]}]
     tenants += [{"name": SLOT, "keys": [digest_of(key_of(SLOT))], "limits": {"concurrent": 1}}]
+    grouped = {"grouped-spent": {"requests_per_minute": 1}, "grouped-other": {}}
+    tenants += [
+        {"name": name, "keys": [digest_of(key_of(name))], "limits": limits, "group": "g"}
+        for name, limits in grouped.items()
+    ]
     return {
         "tenants": tenants,
         "limits": {"usd_per_day": 100_000.0},
@@ -255,3 +260,24 @@ def test_hits_and_a_used_up_limit(connect: Connect, upstream: RecordingUpstream)
         assert response is not None
         assert response.status == 429, path
     assert upstream.requests == []
+
+
+def test_a_member_of_a_group_that_is_refused_does_not_refuse_the_others(proxy: RunningProxy, connect: Connect) -> None:
+    """They share calls. The response of another member says nothing about the limit either."""
+    attackers, victim = [connect() for _ in range(12)], connect()
+    assert ask(victim, chat_body("first"), "grouped-spent").status == 200
+    for k in range(8):
+        body = chat_body(f"shared {k}")
+        for attacker in attackers[:6]:
+            attacker.send(post(body, "grouped-spent"))
+        victim.send(post(body, "grouped-other"))
+        for attacker in attackers[6:]:
+            attacker.send(post(body, "grouped-spent"))
+        found = victim.response()
+        assert found is not None
+        assert found.status == 200, found
+        for attacker in attackers:
+            response = attacker.response()
+            assert response is not None
+            assert response.status in (200, 429)
+    assert report(proxy, "grouped-spent", "requests_per_minute")["used"] == 1
