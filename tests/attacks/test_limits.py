@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -259,6 +261,17 @@ def test_hits_and_a_used_up_limit(connect: Connect, upstream: RecordingUpstream)
         response = client.send(posted).response()
         assert response is not None
         assert response.status == 429, path
+    for path in (
+        f"{CHAT}/",
+        CHAT.upper(),
+        "/v1/chat%2fcompletions",
+        "/v1/chat/completions;a",
+        "/v1/x/../chat/completions",
+    ):
+        posted = message(f"POST {path} HTTP/1.1", f"Authorization: Bearer {key_of(tenant)}", body=twice(body))
+        response = client.send(posted).response()
+        assert response is not None
+        assert response.status in (400, 403, 404, 429), path
     assert upstream.requests == []
 
 
@@ -281,3 +294,35 @@ def test_a_member_of_a_group_that_is_refused_does_not_refuse_the_others(proxy: R
             assert response is not None
             assert response.status in (200, 429)
     assert report(proxy, "grouped-spent", "requests_per_minute")["used"] == 1
+
+
+LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_locked_file_of_counters_stops_neither_requests_nor_limits(proxy: RunningProxy, connect: Connect) -> None:
+    """Each process then counts for itself, beginning with what it has read last."""
+    client, tenant = connect(), SPENDERS[-4]
+    assert ask(client, expensive("before the lock"), tenant).status == 200
+    folder = proxy.proxy.folder
+    assert folder is not None
+    command = [sys.executable, "-c", LOCK, str(folder / "limits.sqlite")]
+    # Another process: locks of files do not exclude their own one.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        statuses = [ask(client, expensive(f"locked {k}"), tenant).status for k in range(10)]
+        assert "limits.sqlite" in proxy.proxy.limits.fallback_reason
+        other.communicate()
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    assert (statuses.count(200)) * ANSWER_TOKENS * OUTPUT <= LIMIT
+    end = time.monotonic() + 30.0
+    while used(proxy, tenant) < LIMIT:
+        assert time.monotonic() < end, "what was paid meanwhile is not counted"
+        time.sleep(0.1)
