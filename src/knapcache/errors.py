@@ -84,3 +84,8 @@ class StoreError(KnapcacheError):
 
 class NotOwner(StoreError):  # noqa: N818
     """Another process owns the store and writes to it."""
+
+
+def reason_text(error: Exception) -> str:
+    """Return why a file could not be read or written. Without the number and the path that str(OSError) has."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

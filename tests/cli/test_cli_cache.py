@@ -59,6 +59,14 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     assert found["policy"] == policy
     assert found["least_value_per_mb"] == pytest.approx(1e6 / found["rows"][-1]["size"], rel=1e-3)
     assert len(inspect(capsys, path, "--top", "3")["rows"]) == 3
+    mine = inspect(capsys, path, "--tenant", "me", "--model", "m1")
+    assert ([row["key"] for row in mine["rows"]], mine["entries"]) == ([keys[3], keys[1]], 2)
+    assert (mine["cost"], mine["bytes"]) == (6.0, sum(row["size"] for row in mine["rows"]))
+    assert [row["key"] for row in inspect(capsys, path, "--tag", "odd", "--tag", "even")["rows"]] == [keys[9], keys[8]]
+    assert main(["inspect", str(path), "--tag", "odd"]) == 0
+    assert "1 entry of 10, " in capsys.readouterr().out
+    assert main(["inspect", str(path), "--tenant", "nobody"]) == 0
+    assert "10 entries, and none meets every condition" in " ".join(capsys.readouterr().out.split())
     assert main(["inspect", str(path), "--top", "3"]) == 0
     text = capsys.readouterr().out
     assert "7 more entries" in " ".join(text.split())
@@ -186,9 +194,10 @@ def test_the_data_directory_of_a_proxy_and_names_of_tenants(tmp_path: Path, caps
     digest = "sha256:" + "0" * 63
     config = tmp_path / "knapcache.toml"
     tenants = "".join(f'[[tenants]]\nname = "{n}"\nkeys = ["{digest}{k}"]\n' for k, n in enumerate(("alice", "bob")))
-    config.write_text(f'path = "{tmp_path}"\n{tenants}')
+    upstream = '[[upstreams]]\nurl = "https://llm.example.com/v1"\nkey_env = "KEY_THAT_IS_NOT_SET"\n'
+    config.write_text(f'path = "{tmp_path}"\n{tenants}{upstream}')
     secret = server_secret(tmp_path)
-    authenticator = Authenticator(load(config).settings, secret)
+    authenticator = Authenticator(load(config, secrets=False).settings, secret)
     names = {"me": "alice", "you": "bob"}
     with cache_at(tmp_path / "cache.sqlite", secret=secret) as cache:
         for k in range(10):

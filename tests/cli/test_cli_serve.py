@@ -107,7 +107,7 @@ def test_show_settings_prints_a_table_without_secrets(capsys: pytest.CaptureFixt
         (["--set", "colour=red"], "unknown setting colour (from the command line)"),
         (["--set", "port"], "--set takes name=value, not 'port'"),
         (["--port", "1", "--set", "port=2"], "port is given twice: by its flag and by --set"),
-        (["--config", "/no/such/file"], "cannot read settings from /no/such/file: "),
+        (["--config", "/no/such/file"], "cannot read settings from /no/such/file: No such file or directory"),
         (["--json"], "--json requires --show-settings"),
         (["--new-key", "a b"], "a tenant's name has 1 to 64 characters from A-Z a-z 0-9 . _ @ -, not 'a b'"),
     ],

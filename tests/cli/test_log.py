@@ -46,6 +46,18 @@ def test_a_search_prints_the_newest_lines_first(folder: Path, capsys: pytest.Cap
     assert printed[1] == "    Be brief. Where is the refund policy?"
 
 
+def test_a_search_fits_a_terminal_of_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(folder, "search", "refund", "--limit", "1") == 0
+    first, rest, text = capsys.readouterr().out.splitlines()
+    assert max(len(first), len(rest)) <= 80
+    assert rest.startswith("    ")
+    assert f"{first} {rest}".split()[-5:] == ["12", "tokens", "0.500", "s", "aaaaaaaaaaaa"]
+    assert text == "    Be brief. Where is the refund policy?"
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

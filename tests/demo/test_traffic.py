@@ -246,7 +246,10 @@ def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--url", "http://127.0.0.1:1/v1"], "cannot connect to http://127.0.0.1:1/v1: "),
+        (
+            ["--url", "http://127.0.0.1:1/v1"],
+            "cannot connect to http://127.0.0.1:1/v1: connection refused; is the proxy running?",
+        ),
         (["--url", "ftp://x"], "url must look like http://127.0.0.1:8080/v1, not 'ftp://x'"),
         (["--url", "http://127.0.0.1:99999"], "url must look like"),
         (["--url", "http://127.0.0.1/v1?key=x"], "url must look like"),
@@ -257,7 +260,7 @@ def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
         (["--rate", "nan"], "above 0, not nan"),
         (["--model", ""], "model must not be empty"),
         (["--key", "a\nb"], "key must be printable ASCII and not empty"),
-        (["--prompts", "/no/such/file"], "cannot read prompts"),
+        (["--prompts", "/no/such/file"], "cannot read prompts from /no/such/file: No such file or directory"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

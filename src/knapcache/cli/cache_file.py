@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, reason_text
 
 FILE_NAME, SECRET_NAME = "cache.sqlite", "secret"
 """Files in a data directory."""
@@ -135,7 +135,7 @@ def load_settings(config: Path) -> Any:
     """Return the settings of a proxy."""
     from knapcache.serve.settings.loading import load
 
-    return load(config).settings
+    return load(config, secrets=False).settings
 
 
 def resolve(place: str, secret_file: Path | None, given: bytes | None = None) -> tuple[str | Path, bytes | None]:
@@ -169,7 +169,7 @@ def read_secret(file: Path) -> bytes:
     try:
         return file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
-        raise InvalidInput(f"cannot read the secret: {error}") from None
+        raise InvalidInput(f"cannot read the secret from {file}: {reason_text(error)}") from None
 
 
 def raw_secret(secret: bytes | None) -> bytes | None:

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli.output import print_table
+from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
 from knapcache.units import counted
 
@@ -139,14 +139,14 @@ def summary(stats: TrafficStats) -> str:
 
 def print_report(stats: TrafficStats) -> None:
     print_table(stats.rows())
-    print(f"{counted(stats.finished, 'request')}, {summary(stats)}")
+    print_text(f"{counted(stats.finished, 'request')}, {summary(stats)}")
     if stats.last_error:
-        print(f"last failure: {stats.last_error}")
+        print_text(f"last failure: {stats.last_error}")
     if stats.cached and stats.usd_saved is None:
-        print("no dollars: the model is free, or the proxy knows no price for it (its setting prices can set one)")
+        print_text("no dollars: the model is free, or the proxy knows no price for it (its setting prices can set one)")
     elif stats.simulated:
-        print("simulated prices: the embedded model is free; its price is made up, in the proxy's setting prices")
+        print_text("simulated prices: the embedded model is free; its price is made up, in the proxy's setting prices")
     if stats.outcomes["unknown"]:
-        print(
+        print_text(
             "unknown: responses without an x-knapcache header; the server is not a knapcache proxy or hides the header"
         )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HELP = "list the entries of a cache"
 DESCRIPTION = """List the entries of a cache by value, largest first: cost, requests and size of each. The value
 is requests times cost. Below the totals is the value per megabyte of the least valuable tenth of the entries, which
-are evicted first. --key shows one entry. For a cache on Valkey or Redis, the engine and its limits are shown as well.
-The cache is only read; another process may own it."""
+are evicted first. --key shows one entry; --model, --tag and --tenant select entries as `purge` does. For a cache on
+Valkey or Redis, the engine and its limits are shown as well. The cache is only read; another process may own it."""
 DEFAULT_ROWS = 20
 DAY = 86_400.0
 """Age in seconds from which on requests per day are shown: less is not enough to tell them."""
@@ -32,6 +32,9 @@ def add(commands: Any) -> None:
     cache_file.add_options(parser)
     option = parser.add_argument
     option("--key", metavar="KEY", help="show the entry with this key; the first digits suffice if unique")
+    option("--model", metavar="NAME", help="only entries of this model")
+    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
+    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
     option("--json", action="store_true", help="print JSON")
     option("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
     parser.set_defaults(execute=execute)
@@ -51,6 +54,11 @@ def execute(args: argparse.Namespace) -> None:
     if args.key is not None:
         show_entry(args, rows, cache)
         return
+    every = len(rows)
+    if args.model is not None or args.tag is not None or args.tenant is not None:
+        rows = select(rows, args, cache.names)
+        found |= {"entries": len(rows), "bytes": sum(row["size"] for row in rows)}
+        found |= {name: sum(row[name] for row in rows) for name in ("cost", "value")}
     shown = rows[: args.top if args.top is not None else len(rows) if args.json else DEFAULT_ROWS]
     if args.json:
         print(json.dumps({**found, "rows": shown}, indent=2))
@@ -60,7 +68,8 @@ def execute(args: argparse.Namespace) -> None:
         print_engine(engine)
     where = "on disk" if engine is None else "in the engine"
     if not rows:
-        print_text(f"0 entries: {cache} is empty, {disk} {where}.")
+        empty = "is empty" if not every else f"has {count_of(every)}, and none meets every condition"
+        print_text(f"0 entries: {cache} {empty}, {disk} {where}.")
         return
     money = in_dollars(rows)
     print_entries(shown, cache.names, [row["key"] for row in rows], money)
@@ -69,11 +78,25 @@ def execute(args: argparse.Namespace) -> None:
         if len(rows) > len(shown)
         else ""
     )
+    of_all = f" of {every:,}" if every > len(rows) else ""
     print_text(
-        f"{count_of(found['entries'])}, {format_bytes(found['bytes'])}, {disk} {where}{more}.",
+        f"{count_of(found['entries'])}{of_all}, {format_bytes(found['bytes'])}, {disk} {where}{more}.",
         f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, least value per MB "
-        f"{format_cost(found['least_value_per_mb'], money)}.",
+        f"{format_cost(found['least_value_per_mb'], money)}{' in the whole cache' if of_all else ''}.",
     )
+
+
+def select(rows: Sequence[Row], args: argparse.Namespace, names: cache_file.TenantNames) -> list[Row]:
+    """Return the rows that meet every condition of the arguments, which are those of `purge`."""
+    tags = set(args.tag or ())
+    namespaces = None if args.tenant is None else set(names.find(args.tenant, {row["tenant"] for row in rows}))
+    return [
+        row
+        for row in rows
+        if (args.model is None or row["model"] == args.model)
+        and (not tags or not tags.isdisjoint(row["tags"]))
+        and (namespaces is None or row["tenant"] in namespaces)
+    ]
 
 
 def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ to confirm. The entries of the cache stay: `knapcache purge` removes those, and 
 EXAMPLES = r"""examples:
   knapcache log search refund policy --outcome miss --since 2d
   knapcache log export --output log.jsonl
-  knapcache plan log.jsonl --key key --size size --cost cost
+  knapcache plan log.jsonl --key key --size size --cost usd
   knapcache log export --format evals --model 'gpt-4o*' > samples.jsonl
   knapcache log purge --tenant acme --before 2026-01-31
 """
@@ -99,7 +100,7 @@ def opened(args: argparse.Namespace) -> ContentFile:
     from knapcache.serve.observe.content_file import FILE_NAME, ContentFile
     from knapcache.serve.settings.loading import load
 
-    folder = args.path if args.path is not None else load(args.config).settings.path
+    folder = args.path if args.path is not None else load(args.config, secrets=False).settings.path
     return ContentFile(folder / FILE_NAME, create=False)
 
 
@@ -141,16 +142,21 @@ def print_row(row: dict[str, Any]) -> None:
         " ".join(row["excerpt"].replace("\x02", "\x00").replace("\x03", "\x01").split()), keep="\x00\x01"
     )
     excerpt = excerpt[: max(200, output_width())].replace("\x00", bold[0]).replace("\x01", bold[1])
-    print(f"{facts(row)}\n    {excerpt}{bold[1]}")
+    print(f"{wrapped(facts(row))}\n    {excerpt}{bold[1]}")
 
 
 def print_line(line: dict[str, Any]) -> None:
     """Print a line with its whole request and answer."""
-    print(facts(line))
+    print(wrapped(facts(line)))
     for name in ("request", "response"):
         if line.get(name):
             print(printable(json.dumps(line[name], indent=2, ensure_ascii=False), keep="\n"))
     print()
+
+
+def wrapped(text: str) -> str:
+    """Return facts in lines of the width of the output."""
+    return textwrap.fill(text, output_width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def facts(row: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knapcache.cli import cache_file
 from knapcache.cli.inspect import count_of, format_bytes, in_dollars, print_entries
 from knapcache.cli.output import print_text
-from knapcache.errors import InvalidInput, NotOwner
+from knapcache.errors import InvalidInput, NotOwner, reason_text
 from knapcache.units import ALLOWED_AGES, parse_age
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def read_digest(file: Path) -> str:
     try:
         found = text_digest(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the system prompt: {error}") from None
+        raise InvalidInput(f"cannot read the system prompt from {file}: {reason_text(error)}") from None
     if not found:
         raise InvalidInput(f"{file} is empty: it must have the text of a system prompt")
     return found

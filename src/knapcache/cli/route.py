@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.serve.routing import RoutedRequest, Router
     from knapcache.serve.settings.loading import load
 
-    settings = load(args.config).settings
+    settings = load(args.config, secrets=False).settings
     body = read_body(args.request)
     model = body.get("model")
     request = RoutedRequest(

@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.config is not None:
         from knapcache.serve.settings.loading import load
 
-        settings = load(args.config).settings
+        settings = load(args.config, secrets=False).settings
         meter = Meter("usd", settings.prices, settings.fallback_price or USD_PER_SECOND)
     file = read_requests(args.requests, meter, args.endpoint)
     if file.unpriced and args.max_usd is not None:

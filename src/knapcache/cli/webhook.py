@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 def execute(args: argparse.Namespace) -> None:
     from knapcache.serve.settings.loading import load
 
-    found = [each for each in load(args.config).settings.webhook if args.name in (None, each.name)]
+    found = [each for each in load(args.config, secrets=False).settings.webhook if args.name in (None, each.name)]
     if not found:
         raise InvalidInput("the settings have no [[webhook]]" + (f" named {args.name!r}" if args.name else ""))
     rows = asyncio.run(send(found))

@@ -11,7 +11,7 @@ from typing import Any
 
 from knapcache.cli import cache_file
 from knapcache.cli.output import print_table, print_text
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, reason_text
 from knapcache.units import counted, format_age
 
 HELP = "say why a request is not in a cache"
@@ -112,7 +112,7 @@ def read_body(source: str) -> dict[str, Any]:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
         found = json.loads(text)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read the request from {source}: {error}") from None
+        raise InvalidInput(f"cannot read the request from {source}: {reason_text(error)}") from None
     body = found.get("body", found) if isinstance(found, dict) else found
     if not isinstance(body, dict):
         raise InvalidInput(f'a request must be a JSON object, such as {{"model": …}}; {source} has none')

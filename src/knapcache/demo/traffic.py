@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, reason_text
 
 if TYPE_CHECKING:
     from knapcache.serve.upstream import Client
@@ -124,7 +124,7 @@ def read_prompts(path: Path) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read prompts: {error}") from None
+        raise InvalidInput(f"cannot read prompts from {path}: {reason_text(error)}") from None
     is_json = next((line.startswith("{") for line in lines if line), False)
     prompts: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
@@ -264,14 +264,15 @@ async def send_request(client: Client, options: TrafficOptions, request: DemoReq
     except UpstreamFailed as error:
         cause = error.__cause__
         connect = isinstance(cause, ConnectionError | socket.gaierror) and error.safe_to_retry
-        reason = f"no answer within {REQUEST_TIMEOUT:g} s" if error.status == 504 else f"{cause or error}"
+        reason = f"no answer within {REQUEST_TIMEOUT:g} s" if error.status == 504 else error.reason or str(error)
         stats.add_failure(reason, connect=connect)
         if connect and (stats.finished == 1 or stats.connect_failures >= MAX_CONNECT_FAILURES):
-            raise InvalidInput(f"cannot connect to {options.url}: {cause}; is the proxy running?") from None
+            raise InvalidInput(f"cannot connect to {options.url}: {error.reason}; is the proxy running?") from None
         return
     seconds = time.perf_counter() - start
     if response.status in FATAL_STATUSES:
-        raise InvalidInput(f"{options.url} rejected the request: {error_text(response.status, content)}")
+        hint = " (--key KEY sends the key of a tenant)" if response.status == 401 else ""
+        raise InvalidInput(f"{options.url} rejected the request: {error_text(response.status, content)}{hint}")
     if response.status != 200 or (request.stream and b"data: [DONE]" not in content):
         stats.add_failure(error_text(response.status, content))
         return

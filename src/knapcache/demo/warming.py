@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from knapcache.demo.traffic import CACHED_OUTCOMES, CONNECT_TIMEOUT, REQUEST_TIMEOUT, error_text
-from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, reason_text
 from knapcache.model import Endpoint
 from knapcache.price.meter import PLAIN_NAMES, Meter
 
@@ -125,7 +125,7 @@ def read_requests(path: Path, meter: Meter, endpoint: str | None = None) -> Warm
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read requests: {error}") from None
+        raise InvalidInput(f"cannot read requests from {path}: {reason_text(error)}") from None
     found: dict[tuple[Endpoint, bytes], WarmRequest] = {}
     lines = skipped = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -307,7 +307,9 @@ class Warmer:
             except UpstreamFailed as error:
                 cause = error.__cause__
                 if isinstance(cause, ConnectionError | socket.gaierror) and not result.finished:
-                    raise InvalidInput(f"cannot connect to {self._url}: {cause}; is the proxy running?") from None
+                    raise InvalidInput(
+                        f"cannot connect to {self._url}: {error.reason}; is the proxy running?"
+                    ) from None
                 result.last_error = f"{cause or error}"
                 if not error.safe_to_retry:  # it may have been billed
                     result.usd += request.usd or 0.0
@@ -320,7 +322,8 @@ class Warmer:
                     return
                 result.last_error = error_text(response.status, content)
                 if response.status in FATAL_STATUSES:
-                    raise InvalidInput(f"{self._url} rejected the request: {result.last_error}")
+                    hint = " (--key-env NAME sends the key of a tenant)" if response.status == 401 else ""
+                    raise InvalidInput(f"{self._url} rejected the request: {result.last_error}{hint}")
                 if response.status != 429 and response.status < 500:
                     break
                 retry_after = seconds_of(response.headers.get("retry-after"))

@@ -167,3 +167,24 @@ def test_rows_contain_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name["admin_token"]["value"] == "(not shown)"
     assert by_name["upstreams"]["value"][0]["headers"] == {"x-pass": "(not shown)"}
     assert by_name["upstreams"]["source"] == "flag"
+
+
+def test_commands_that_serve_nothing_need_no_secrets(tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path,
+        """local_model = "/none/model.gguf"
+        [[upstreams]]
+        url = "https://llm.example.com/v1"
+        key_env = "PROVIDER_KEY"
+        ca_file = "/none/ca.pem"
+        client_cert = "/none/cert.pem"
+        [[admin_tokens]]
+        name = "grafana"
+        token_env = "GRAFANA_TOKEN"
+        """,
+    )
+    error = load_error(config)
+    for name in ("PROVIDER_KEY", "ca_file", "client_cert", "GRAFANA_TOKEN", "local_model"):
+        assert name in error
+    assert load(config, secrets=False).settings.upstreams[0].key_env == "PROVIDER_KEY"
+    assert load_error(config) == error, "only that call does without"

@@ -25,6 +25,7 @@ from knapcache.exchange.headers import CREDENTIALS
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.value_types import (
     LOCAL,
+    SECRETS_NEEDED,
     TOKEN_CHARACTERS,
     ByteSize,
     Label,
@@ -137,7 +138,7 @@ class UpstreamSettings(BaseModel):
     def _variable_with_key(cls, name: str | None) -> str | None:
         if name is not None and not VARIABLE.fullmatch(name):  # the message omits the value: it may be the key itself
             raise InvalidInput("must be the name, in capitals, of an environment variable that holds the key")
-        if name is not None and not os.environ.get(name):
+        if name is not None and SECRETS_NEEDED.get() and not os.environ.get(name):
             raise InvalidInput(f"the environment variable {name} is not set or is empty")
         return name
 
@@ -156,7 +157,7 @@ class UpstreamSettings(BaseModel):
     @field_validator("ca_file")
     @classmethod
     def _readable_certificates(cls, path: Path | None) -> Path | None:
-        if path is not None:
+        if path is not None and SECRETS_NEEDED.get():
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
             except OSError as error:
@@ -173,6 +174,8 @@ class UpstreamSettings(BaseModel):
             if key is not None:
                 raise InvalidInput("needs client_cert")
             return None
+        if not SECRETS_NEEDED.get():
+            return key
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password="")
         except OSError as error:
@@ -300,7 +303,7 @@ class AdminTokenSettings(BaseModel):
     def _variable_with_token(cls, name: str | None) -> str | None:
         if name is not None and not VARIABLE.fullmatch(name):  # the message omits the value: it may be the token itself
             raise InvalidInput("must be the name, in capitals, of an environment variable that holds the token")
-        if name is not None and not valid_token(os.environ.get(name, "")):
+        if name is not None and SECRETS_NEEDED.get() and not valid_token(os.environ.get(name, "")):
             raise InvalidInput(f"the environment variable {name} must have {TOKEN_CHARACTERS}")
         return name
 

@@ -18,11 +18,11 @@ from pydantic import BaseModel, BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, reason_text
 from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.limits import LimitSettings
 from knapcache.serve.settings.problems import suggestion
-from knapcache.serve.settings.value_types import byte_size, byte_size_or_zero, duration
+from knapcache.serve.settings.value_types import SECRETS_NEEDED, byte_size, byte_size_or_zero, duration
 from knapcache.serve.settings.webhooks import WebhookSettings
 
 PREFIX = "KNAPCACHE_"
@@ -46,8 +46,11 @@ class LoadedSettings(NamedTuple):
     """default, file, environment or flag."""
 
 
-def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> LoadedSettings:
-    """Load all settings. Raises InvalidInput with one line per problem."""
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None, *, secrets: bool = True) -> LoadedSettings:
+    """Load all settings. Raises InvalidInput with one line per problem.
+
+    secrets   whether keys of providers, tokens and certificates must be there, as they must to serve requests
+    """
     if config is None and os.environ.get(CONFIG):
         config = Path(os.environ[CONFIG])
     layers = {"file": from_file(config), "environment": from_environment(), "flag": dict(flags or {})}
@@ -55,10 +58,13 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     sources = dict.fromkeys(Settings.model_fields, "default")
     sources |= {name: layer for layer, found in layers.items() for name in found}
     lines = unknown_variables()
+    needed = SECRETS_NEEDED.set(secrets)
     try:
         settings = Settings(**values)
     except InvalidInput as error:
         lines += [_with_source(line, sources, config) for line in str(error).splitlines()]
+    finally:
+        SECRETS_NEEDED.reset(needed)
     if lines:
         raise InvalidInput("\n".join(lines))
     return LoadedSettings(settings, sources)
@@ -72,7 +78,7 @@ def from_file(path: Path | None) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read settings from {path}: {error}") from None
+        raise InvalidInput(f"cannot read settings from {path}: {reason_text(error)}") from None
 
 
 def from_environment() -> dict[str, Any]:

@@ -25,7 +25,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, reason_text
 from knapcache.serve.settings.value_types import TOKEN_CHARACTERS, valid_token
 from knapcache.store.sqlite.files import sync
 
@@ -51,7 +51,7 @@ def data_directory(path: Path) -> Path:
                 folder.mkdir(mode=0o700, exist_ok=True)
         found = path.stat()
     except OSError as error:
-        raise InvalidInput(f"path: cannot create the data directory: {error}") from None
+        raise InvalidInput(f"path: cannot create the data directory {path}: {reason_text(error)}") from None
     if found.st_uid not in (os.geteuid(), 0):
         raise InvalidInput(
             f"path: {path} belongs to another user (uid {found.st_uid}); it must belong to the proxy's user "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
@@ -54,6 +55,9 @@ PASSTHROUGH = (
     "POST /v1/rerank",
 )
 """Requests that only compute something. None of them lists, reads or deletes what another caller has stored."""
+SECRETS_NEEDED: ContextVar[bool] = ContextVar("secrets_needed", default=True)
+"""Whether keys of providers, tokens, certificates and models must be there. Commands that read settings and serve no
+request do without: often only the account of the proxy can read them."""
 
 
 def byte_size(value: Any) -> int:
@@ -188,7 +192,7 @@ def absolute_path(path: Path) -> Path:
 
 def existing_file(path: Path) -> Path:
     """Check that a path is a file's."""
-    if not path.is_file():
+    if SECRETS_NEEDED.get() and not path.is_file():
         raise InvalidInput("must be an existing file")
     return path
 
