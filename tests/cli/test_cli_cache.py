@@ -73,7 +73,7 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     assert keys[-1][:12] in text
     assert keys[0][:12] not in text
     assert "least value per MB" in " ".join(text.split())
-    assert "0 s ago" in text
+    assert re.search(r"\b\d+ s ago", text)
 
 
 def test_inspect_an_empty_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
