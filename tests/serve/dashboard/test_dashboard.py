@@ -418,7 +418,7 @@ def test_the_capacity_plan_is_drawn(browser: Browser, admin: FakeAdmin) -> None:
         running = {"state": "running", "result": None, "seconds": 3.0, "remaining": None}
         admin.plan = running | {"progress": 0.0}
         page.click("#plan")
-        expect(page.locator("#plan-note")).to_have_text("Reading the request log: 3 s")
+        expect(page.locator("#plan-note")).to_have_text("Reading the log and compiling the policies: 3 s")
         expect(page.locator("#plan")).to_be_disabled()
         admin.plan = running | {"progress": 0.3, "remaining": 7.2}
         expect(page.locator("#plan-note")).to_have_text("Replaying: 30 %, about 8 s left")

@@ -5,7 +5,7 @@
 
 import * as api from "./api.js";
 import { byId, h, s, setText } from "./dom.js";
-import { bytes, count, percent, time } from "./format.js";
+import { age, bytes, count, percent, time } from "./format.js";
 import { Shown } from "./amounts.js";
 import { toast } from "./dialogs.js";
 import { policyName } from "./usage.js";
@@ -70,7 +70,7 @@ export class Plan {
     if (progress > 0) bar.value = progress;
     else bar.removeAttribute("value"); // moves without a value
     const left = remaining === null ? "" : remaining < 1 ? ", almost done" : `, about ${time(Math.ceil(remaining))} left`;
-    setText("plan-note", progress > 0 ? `Replaying: ${percent(progress)}${left}` : `Reading the request log: ${time(Math.round(seconds))}`);
+    setText("plan-note", progress > 0 ? `Replaying: ${percent(progress)}${left}` : `Reading the log and compiling the policies: ${age(seconds)}`);
   }
 
   #show({ state, result, amounts, seconds }) {
